@@ -1,0 +1,96 @@
+"""Every exception that the package raises on purpose.
+
+::
+
+    NGraphError                     anything this package reports; exit code 1
+    ├── UsageError                  the request was wrong; exit code 2, nothing was written
+    │   ├── StudyError              a study file or a study override is invalid
+    │   ├── UnknownNameError        no compiler, workload scheme, device or study has this name
+    │   ├── WorkloadError           a workload cannot be found, read or built as described
+    │   ├── FlagError               a compiler flag is unknown or has a wrong value
+    │   ├── DeviceError             this machine cannot serve the requested device
+    │   ├── DependencyError         a package that the request needs is not installed
+    │   └── TrackingError           the tracking server cannot be reached or refuses the request
+    ├── CellError                   a cell has no trustworthy number; carries its verdict
+    │   ├── UnsupportedError        the compiler cannot express this model, precision or mode
+    │   └── CompileError            the compiler failed on this model
+    └── JournalError                the local record of a study is damaged or in use
+
+A message is one line: what was wrong, where, and what to do about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from mlflow_ngraph.verdicts import Verdict
+
+
+class NGraphError(Exception):
+    """Base of every error of this package."""
+
+    exit_code = 1
+
+
+class UsageError(NGraphError):
+    """The request was wrong. Raised before anything is written."""
+
+    exit_code = 2
+
+
+class StudyError(UsageError):
+    """A study file, or a value that overrides it, is invalid."""
+
+
+class UnknownNameError(UsageError):
+    """A name is not registered.
+
+    The message lists what exists, and names the closest match first.
+    """
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        known = sorted(known)
+        close = get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        super().__init__(f"unknown {kind} {name!r}: {hint}known: {', '.join(known) or 'none'}")
+
+
+class WorkloadError(UsageError):
+    """A workload cannot be found, read or built as described."""
+
+
+class FlagError(UsageError):
+    """A compiler flag is unknown or has a wrong value."""
+
+
+class DeviceError(UsageError):
+    """This machine cannot serve the requested device."""
+
+
+class DependencyError(UsageError):
+    """A package that the request needs is not installed."""
+
+
+class TrackingError(UsageError):
+    """The tracking server cannot be reached, or refuses the request."""
+
+
+class CellError(NGraphError):
+    """A cell has no trustworthy number."""
+
+    verdict = Verdict.FAILED
+
+
+class UnsupportedError(CellError):
+    """The compiler cannot express this model, precision or mode; the message is its own reason."""
+
+    verdict = Verdict.UNSUPPORTED
+
+
+class CompileError(CellError):
+    """The compiler failed on this model."""
+
+
+class JournalError(NGraphError):
+    """The local record of a study is damaged, or another process is writing it."""
