@@ -1,0 +1,43 @@
+"""The compilers by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from mlflow_ngraph.compilers.base import Compiler
+from mlflow_ngraph.errors import FlagError
+from mlflow_ngraph.registry import Entry, Registry
+from mlflow_ngraph.validation import explain
+
+_HERE = "mlflow_ngraph.compilers"
+
+COMPILERS: Registry[Compiler[Any]] = Registry(
+    "compiler",
+    "mlflow_ngraph.compilers",
+    {
+        "identity": Entry(f"{_HERE}.identity:Identity", "pip install 'mlflow-ngraph[torch]'"),
+        "torchscript": Entry(f"{_HERE}.torchscript:TorchScript", "pip install 'mlflow-ngraph[torch]'"),
+        "torch-compile": Entry(f"{_HERE}.torch_compile:TorchCompile", "pip install 'mlflow-ngraph[torch]'"),
+        "onnxruntime": Entry(f"{_HERE}.onnxruntime:OnnxRuntime", "pip install onnxruntime"),
+        "openvino": Entry(f"{_HERE}.openvino:OpenVINO", "pip install openvino"),
+        "tvm": Entry(f"{_HERE}.tvm:TVM", "pip install 'mlflow-ngraph[tvm]'"),
+    },
+)
+
+
+def create(name: str, flags: Mapping[str, Any] | None = None) -> Compiler[Any]:
+    """The compiler called ``name`` with ``flags``; flags that are left out have their defaults.
+
+    Raises
+    ------
+    UnknownNameError: no compiler has this name.
+    FlagError: a flag is unknown or has a wrong value; the message names the flag and what is allowed.
+    """
+    kind = COMPILERS.get(name)
+    try:
+        return kind(kind.flags_type.model_validate(dict(flags or {})))
+    except ValidationError as error:
+        raise FlagError(f"compiler {name!r}: {explain(error, kind.flags_type)}") from None

@@ -1,0 +1,55 @@
+"""Pydantic's findings in one line that says where, what was found and what is allowed."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+
+def explain(error: ValidationError, model: type[BaseModel]) -> str:
+    """The first finding, with a suggestion for an unknown key, and a count of the others."""
+    findings = error.errors(include_url=False)
+    first = findings[0]
+    where = ".".join(str(part) for part in first["loc"] if not _is_type_tag(part)) or "(top level)"
+    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+    if first["type"] == "extra_forbidden":
+        key = str(first["loc"][-1])
+        known = sorted(_fields_at(model, first["loc"][:-1]))
+        close = get_close_matches(key, known, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        return f"{where}: unknown key: {hint}allowed: {', '.join(known) or 'none'}{more}"
+    message = first["msg"].removeprefix("Value error, ")
+    found = first.get("input")
+    shown = "" if first["type"] in ("missing", "value_error") else f", found {found!r}"
+    return f"{where}: {message[:1].lower()}{message[1:]}{shown}{more}"
+
+
+def _is_type_tag(part: Any) -> bool:
+    """Union members appear in a location as type names or schema labels; a reader does not know them."""
+    return isinstance(part, str) and (part.endswith("]") or part in {"str", "int", "list", "dict"} or part[:1].isupper())
+
+
+def _fields_at(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
+    """The field names of the model found by walking ``location`` down from ``model``."""
+    current: Any = model
+    for part in location:
+        if isinstance(part, int) or _is_type_tag(part):
+            continue
+        fields = getattr(current, "model_fields", {})
+        if part not in fields:
+            return []
+        current = _nested_model(fields[part].annotation)
+    return list(getattr(current, "model_fields", {}))
+
+
+def _nested_model(annotation: Any) -> Any:
+    """The first pydantic model inside a type such as ``list[Model | str]``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for inner in getattr(annotation, "__args__", ()):
+        found = _nested_model(inner)
+        if found is not None:
+            return found
+    return None

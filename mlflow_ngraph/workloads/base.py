@@ -1,0 +1,167 @@
+"""What a workload is: a reference that anybody can parse, and a model that only a child process builds."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from urllib.parse import parse_qsl, urlencode
+
+import numpy as np
+
+from mlflow_ngraph.errors import WorkloadError
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+BATCH = "batch"
+"""The symbol that marks the batch axis in the shape of a `TensorSpec`."""
+
+Format = Literal["module", "exported", "onnx"]
+"""What a compiler can start from: a live ``torch.nn.Module``, a ``torch.export`` program, an ONNX file."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Name, element type and shape of one input or output."""
+
+    name: str
+    dtype: str
+    """A NumPy dtype name, such as ``float32`` or ``int64``."""
+    shape: tuple[int | str, ...]
+    """Sizes; the string ``"batch"`` stands for the batch axis."""
+    low: int = 0
+    """Smallest value of an integer input."""
+    high: int = 2
+    """One more than the largest value of an integer input, such as the size of a vocabulary."""
+
+    def resolve(self, batch: int) -> tuple[int, ...]:
+        """The shape at a batch size."""
+        return tuple(batch if size == BATCH else int(size) for size in self.shape)
+
+    def random(self, batch: int, rng: np.random.Generator) -> NDArray[Any]:
+        """A batch of distinct random values: standard normal, uniform integers in [low, high), or fair booleans."""
+        shape, dtype = self.resolve(batch), np.dtype(self.dtype)
+        if dtype.kind == "b":
+            return rng.integers(0, 2, shape).astype(dtype)
+        if dtype.kind in "iu":
+            return rng.integers(self.low, self.high, shape, dtype=np.int64).astype(dtype)
+        return rng.standard_normal(shape).astype(dtype)
+
+
+@dataclass(frozen=True)
+class Init:
+    """How the parameters of a model come about."""
+
+    seed: int = 0
+    pretrained: bool = False
+    """Load the published weights, where the workload has them, instead of random ones."""
+    calibrate: bool = True
+    """Give random networks live residual branches and normalisation statistics, so that parity can fail."""
+
+
+@dataclass(frozen=True)
+class WorkloadRef:
+    """A workload as text or as a mapping in a study file; says where the model comes from, builds nothing.
+
+    The text form is ``scheme:target`` with options as a query, for example ``timm:resnet18``,
+    ``block:conv?width=64&depth=3`` or ``onnx:models/bert.onnx``.
+    """
+
+    scheme: str
+    target: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> WorkloadRef:
+        """Read the text form.
+
+        Raises
+        ------
+        WorkloadError: there is no scheme.
+        """
+        head, _, query = text.partition("?")
+        scheme, colon, target = head.partition(":")
+        if not colon or not target:
+            raise WorkloadError(f"workload {text!r} has no scheme: write scheme:target, such as timm:resnet18")
+        return cls(scheme, target, dict(parse_qsl(query, keep_blank_values=True)))
+
+    def __str__(self) -> str:
+        plain = {key: value for key, value in sorted(self.options.items()) if not isinstance(value, (dict, list))}
+        return f"{self.scheme}:{self.target}" + (f"?{urlencode(plain)}" if plain else "")
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+
+@dataclass(frozen=True)
+class WorkloadInfo:
+    """What is known about the model behind a workload."""
+
+    ref: str
+    label: str
+    """A short name that is unique enough for a table, such as ``resnet18``."""
+    family: str
+    """Groups workloads in tables, such as ``ResNet``, ``DeiT`` or ``conv-block``."""
+    inputs: tuple[TensorSpec, ...]
+    parameters: int | None = None
+    paper_macs: int | None = None
+    """Multiply-accumulates of one sample as the paper counts them: without attention products, and each linear
+    layer once a sample."""
+    true_macs: int | None = None
+    """Multiply-accumulates of one sample, attention products and every token included."""
+    fixed_batch: int | None = None
+    """The only batch size the model accepts, or None."""
+
+
+class Workload(ABC):
+    """A model with an input specification. Constructed in the parent, built only in a child process.
+
+    The constructor validates ``ref.options`` without importing torch, and raises `WorkloadError` with
+    the allowed values.
+    """
+
+    scheme: ClassVar[str]
+
+    def __init__(self, ref: WorkloadRef, init: Init) -> None:
+        self.ref = ref
+        self.init = init
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """A short name that is unique enough for a table."""
+
+    @property
+    @abstractmethod
+    def family(self) -> str:
+        """Groups workloads in tables."""
+
+    @property
+    def known(self) -> WorkloadInfo | None:
+        """What is known without building the model, or None. A known workload needs no `check`."""
+        return None
+
+    @abstractmethod
+    def check(self) -> None:
+        """Cheaply find out whether the model can be built (child process).
+
+        Raises
+        ------
+        WorkloadError: it cannot; says why and what exists.
+        """
+
+    @abstractmethod
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """The inputs of the model (child process)."""
+
+    @abstractmethod
+    def module(self) -> torch.nn.Module:
+        """Build the model in evaluation mode with its parameters in place (child process).
+
+        Raises
+        ------
+        UnsupportedError: the source cannot be expressed as a PyTorch module; the message says which operator.
+        """
