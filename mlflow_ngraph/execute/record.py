@@ -1,0 +1,128 @@
+"""What a journal says, folded into one object: the study, its lanes, their engines and cells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlflow_ngraph.compilers.base import FlagValue
+from mlflow_ngraph.verdicts import Verdict
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One workload x compiler with flags x precision: what one process measures."""
+
+    id: str
+    """Digest of everything below; equal lanes of different studies have equal ids."""
+    workload: str
+    """Canonical reference, such as ``timm:resnet18``."""
+    label: str
+    """Short name of the workload."""
+    family: str
+    compiler: str
+    compiler_label: str
+    """The compiler's name with the flags that were given."""
+    flags: Mapping[str, FlagValue]
+    """Every flag that was asked for, defaults included."""
+    precision: str
+    mode: str
+    threads: int | None
+    """None: each runtime's own default."""
+    device: str
+    batch_sizes: tuple[int, ...]
+
+    def cell(self, batch: int) -> str:
+        """The id of the cell at a batch size."""
+        return f"{self.id}-b{batch}"
+
+
+@dataclass(frozen=True)
+class EngineRecord:
+    """An engine on disk."""
+
+    id: str
+    lane: str
+    batch_sizes: tuple[int, ...]
+    """The batch sizes that the engine serves."""
+    directory: str
+    files: Mapping[str, str]
+    """sha256 of every file, by path relative to ``directory``."""
+    size_bytes: int
+    stages: Mapping[str, float]
+    """Seconds of ``export``, ``convert``, ``compile`` and ``save``, as far as the compiler has them."""
+    flags: Mapping[str, FlagValue]
+    requires: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How far an engine's outputs are from those of the baseline in fp32, on the same random inputs."""
+
+    max_abs: float
+    max_rel: float
+    """Largest absolute error divided by the largest absolute value of the reference."""
+    cosine: float
+    """Smallest cosine similarity over the samples of the batch."""
+    top1: float
+    """Share of the samples whose largest output is at the same place."""
+
+
+@dataclass
+class CellRecord:
+    """One point of a study."""
+
+    id: str
+    lane: str
+    batch: int
+    verdict: Verdict
+    reason: str = ""
+    stderr_tail: str = ""
+    engine: str | None = None
+    precision_in_force: str | None = None
+    flags: Mapping[str, FlagValue] = field(default_factory=dict)
+    """Every flag with the value in force."""
+    parity: Parity | None = None
+    finished_at: float = 0.0
+    """Unix seconds."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """By the names in docs/reference/metrics.md, such as ``throughput`` and ``throughput_ci_low``."""
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    """The slices, each with ``session``, ``round``, ``position``, ``started_ns``, ``wall_s``, ``cpu_s``,
+    ``requests`` and ``durations_ns``."""
+
+
+@dataclass
+class LaneRecord:
+    """A lane with what became of it."""
+
+    lane: Lane
+    engines: list[EngineRecord] = field(default_factory=list)
+    cells: dict[int, CellRecord] = field(default_factory=dict)
+    """By batch size; a cell that has no verdict yet is missing."""
+    started_at: float = 0.0
+    finished_at: float = 0.0
+
+    @property
+    def complete(self) -> bool:
+        """Whether every cell has a verdict."""
+        return set(self.cells) == set(self.lane.batch_sizes)
+
+
+@dataclass
+class StudyRecord:
+    """A study with all its lanes."""
+
+    id: str
+    name: str
+    device: str
+    study: Mapping[str, Any]
+    """The study as `Study.model_dump` gives it."""
+    fingerprint: Mapping[str, Any]
+    versions: Mapping[str, str]
+    started_at: float
+    finished_at: float | None
+    lanes: dict[str, LaneRecord]
+    workloads: dict[str, Mapping[str, Any]]
+    """`WorkloadInfo` fields, the digest and the export times, by canonical reference."""
