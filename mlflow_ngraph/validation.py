@@ -28,7 +28,9 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
 
 def _is_type_tag(part: Any) -> bool:
     """Union members appear in a location as type names or schema labels; a reader does not know them."""
-    return isinstance(part, str) and (part.endswith("]") or part in {"str", "int", "list", "dict"} or part[:1].isupper())
+    return isinstance(part, str) and (
+        part.endswith("]") or part in {"str", "int", "list", "dict"} or part[:1].isupper()
+    )
 
 
 def _fields_at(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from mlflow_ngraph.errors import UnsupportedError
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -139,6 +141,8 @@ class Compiler(ABC, Generic[F]):
     precisions: ClassVar[tuple[Precision, ...]] = ("fp32",)
     modes: ClassVar[tuple[Mode, ...]] = ("sync",)
     accelerators: ClassVar[tuple[str, ...]] = ("cpu",)
+    runtime_modules: ClassVar[tuple[str, ...]] = ()
+    """Modules that `compile` and `load` need. They are imported before, so that no timing contains an import."""
     blocked_modules: ClassVar[tuple[str, ...]] = ()
     """Modules that must not be imported where an engine is loaded, because a runtime imports them needlessly."""
 
@@ -153,6 +157,21 @@ class Compiler(ABC, Generic[F]):
     def engines(self, batch_sizes: Sequence[int]) -> list[tuple[int, ...]]:
         """Which batch sizes share one engine; the default is an engine for each batch size."""
         return [(batch,) for batch in batch_sizes]
+
+    def check(self, target: Target) -> None:
+        """Refuse a target that the compiler does not know, before any work is done.
+
+        Raises
+        ------
+        UnsupportedError: the precision, mode or accelerator is not among those of the class.
+        """
+        for wanted, known in (
+            (target.precision, self.precisions),
+            (target.mode, self.modes),
+            (target.accelerator, self.accelerators),
+        ):
+            if wanted not in known:
+                raise UnsupportedError(f"{self.name} does not run {wanted}: it runs {', '.join(known)}")
 
     @abstractmethod
     def compile(

@@ -1,0 +1,1 @@
+"""Running a study: the plan, the child processes, their supervisor, and the journal."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlflow_ngraph.compilers.base import FlagValue
+from mlflow_ngraph.measure.parity import Parity
 from mlflow_ngraph.verdicts import Verdict
 
 
@@ -56,19 +57,6 @@ class EngineRecord:
     requires: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class Parity:
-    """How far an engine's outputs are from those of the baseline in fp32, on the same random inputs."""
-
-    max_abs: float
-    max_rel: float
-    """Largest absolute error divided by the largest absolute value of the reference."""
-    cosine: float
-    """Smallest cosine similarity over the samples of the batch."""
-    top1: float
-    """Share of the samples whose largest output is at the same place."""
-
-
 @dataclass
 class CellRecord:
     """One point of a study."""
@@ -86,11 +74,15 @@ class CellRecord:
     parity: Parity | None = None
     finished_at: float = 0.0
     """Unix seconds."""
+    ready: Mapping[str, float] = field(default_factory=dict)
+    """``load_s``, ``first_inference_s`` and ``requests`` (inferences in flight within one repetition)."""
+    warm_up: Mapping[str, float] = field(default_factory=dict)
+    """``repetitions``, ``seconds``, ``steady`` and ``call_s`` of the warm-up."""
     metrics: dict[str, float] = field(default_factory=dict)
     """By the names in docs/reference/metrics.md, such as ``throughput`` and ``throughput_ci_low``."""
     samples: list[dict[str, Any]] = field(default_factory=list)
-    """The slices, each with ``session``, ``round``, ``position``, ``started_ns``, ``wall_s``, ``cpu_s``,
-    ``requests`` and ``durations_ns``."""
+    """The slices, each with ``session``, ``round``, ``position`` (the lane's turn within the round), ``started_ns``,
+    ``wall_s``, ``cpu_s``, ``machine_busy_s``, ``peak_bytes`` and ``durations_ns``."""
 
 
 @dataclass
@@ -103,6 +95,8 @@ class LaneRecord:
     """By batch size; a cell that has no verdict yet is missing."""
     started_at: float = 0.0
     finished_at: float = 0.0
+    overhead_s: float | None = None
+    """Seconds of the lane that were neither export, compilation, verification, loading, warm-up nor timing."""
 
     @property
     def complete(self) -> bool:

@@ -1,0 +1,1 @@
+"""The timed loop, what it costs, and what its samples say."""

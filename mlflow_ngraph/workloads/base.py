@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import parse_qsl, urlencode
 
@@ -48,7 +51,14 @@ class TensorSpec:
             return rng.integers(0, 2, shape).astype(dtype)
         if dtype.kind in "iu":
             return rng.integers(self.low, self.high, shape, dtype=np.int64).astype(dtype)
+        if dtype == np.float32:
+            return rng.standard_normal(shape, dtype=np.float32)
         return rng.standard_normal(shape).astype(dtype)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> TensorSpec:
+        """The inverse of `dataclasses.asdict`, also after a trip through JSON."""
+        return cls(**{**fields, "shape": tuple(fields["shape"])})
 
 
 @dataclass(frozen=True)
@@ -67,7 +77,8 @@ class WorkloadRef:
     """A workload as text or as a mapping in a study file; says where the model comes from, builds nothing.
 
     The text form is ``scheme:target`` with options as a query, for example ``timm:resnet18``,
-    ``block:conv?width=64&depth=3`` or ``onnx:models/bert.onnx``.
+    ``block:conv?width=64&depth=3`` or ``onnx:models/bert.onnx``. Options that are lists or mappings have no place
+    in it; a digest of them follows after ``#``, so that different workloads have different texts.
     """
 
     scheme: str
@@ -89,11 +100,23 @@ class WorkloadRef:
         return cls(scheme, target, dict(parse_qsl(query, keep_blank_values=True)))
 
     def __str__(self) -> str:
-        plain = {key: value for key, value in sorted(self.options.items()) if not isinstance(value, (dict, list))}
-        return f"{self.scheme}:{self.target}" + (f"?{urlencode(plain)}" if plain else "")
+        plain = {key: _plain(value) for key, value in sorted(self.options.items()) if not _nested(value)}
+        nested = {key: value for key, value in self.options.items() if _nested(value)}
+        text = f"{self.scheme}:{self.target}" + (f"?{urlencode(plain)}" if plain else "")
+        if not nested:
+            return text
+        return f"{text}#{hashlib.sha256(json.dumps(nested, sort_keys=True).encode()).hexdigest()[:8]}"
 
     def __hash__(self) -> int:
         return hash(str(self))
+
+
+def _nested(value: Any) -> bool:
+    return isinstance(value, (dict, list, tuple))
+
+
+def _plain(value: Any) -> Any:
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 @dataclass(frozen=True)
@@ -102,9 +125,9 @@ class WorkloadInfo:
 
     ref: str
     label: str
-    """A short name that is unique enough for a table, such as ``resnet18``."""
+    """A short name that is unique enough for a table, such as ``ResNet-18``."""
     family: str
-    """Groups workloads in tables, such as ``ResNet``, ``DeiT`` or ``conv-block``."""
+    """Groups workloads in tables, such as ``ResNets``, ``DeiTs`` or ``conv-block``."""
     inputs: tuple[TensorSpec, ...]
     parameters: int | None = None
     paper_macs: int | None = None
@@ -114,6 +137,24 @@ class WorkloadInfo:
     """Multiply-accumulates of one sample, attention products and every token included."""
     fixed_batch: int | None = None
     """The only batch size the model accepts, or None."""
+    style: str = ""
+    """``Convolutional``, ``Transformer`` or ``Hybrid`` for the models and blocks of the paper."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every field, ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> WorkloadInfo:
+        """The inverse of `as_dict`, also after a trip through JSON."""
+        return cls(**{**fields, "inputs": tuple(TensorSpec.from_dict(spec) for spec in fields["inputs"])})
+
+
+def fixed_batch(inputs: tuple[TensorSpec, ...]) -> int | None:
+    """The only batch size that a model with these inputs accepts, or None when one of them has a batch axis."""
+    if any(BATCH in spec.shape for spec in inputs):
+        return None
+    return next((int(spec.shape[0]) for spec in inputs if spec.shape), 1)
 
 
 class Workload(ABC):
@@ -165,3 +206,18 @@ class Workload(ABC):
         ------
         UnsupportedError: the source cannot be expressed as a PyTorch module; the message says which operator.
         """
+
+    def skeleton(self) -> torch.nn.Module:
+        """As `module`, as fast as possible and with any parameters: the caller puts saved ones in their place."""
+        return self.module()
+
+    def localise(self, directory: Path) -> Workload:
+        """The same workload, read from a copy inside ``directory`` that is made if it is missing (child process).
+
+        So a file that changes during a study cannot change what is measured. A workload without files is itself.
+        """
+        return self
+
+    def onnx_file(self) -> Path | None:
+        """The ONNX file that the model comes from, or None."""
+        return None

@@ -1,0 +1,16 @@
+"""The command line: ``mlflow-ngraph`` and ``python -m mlflow_ngraph``."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    from mlflow_ngraph.cli.app import run
+
+    sys.exit(run())
+
+
+if __name__ == "__main__":
+    main()

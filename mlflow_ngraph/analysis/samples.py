@@ -1,0 +1,43 @@
+"""The raw samples of a study: one row a repetition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mlflow_ngraph.execute.record import CellRecord, StudyRecord
+
+SLICE_COLUMNS = {
+    "session": "Int64",
+    "round": "Int64",
+    "position": "Int64",
+    "started_ns": "Int64",
+    "wall_s": "float64",
+    "cpu_s": "float64",
+    "requests": "Int64",
+}
+"""What a slice of repetitions has in common."""
+COLUMNS = ("study_id", "lane", "cell", "batch", *SLICE_COLUMNS, "repetition", "duration_ns")
+
+
+def from_record(record: StudyRecord) -> pd.DataFrame:
+    """Every timed repetition of every cell, in the order in which they were timed."""
+    frames = [
+        _slice(record.id, cell, taken)
+        for lane in record.lanes.values()
+        for _, cell in sorted(lane.cells.items())
+        for taken in cell.samples
+    ]
+    frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=list(COLUMNS))
+    frame = frame.reindex(columns=list(COLUMNS))
+    frame["repetition"] = frame.groupby("cell").cumcount()
+    text = dict.fromkeys(("study_id", "lane", "cell"), "string")
+    return frame.astype({**text, **SLICE_COLUMNS, "batch": "int64", "repetition": "int64", "duration_ns": "int64"})
+
+
+def _slice(study_id: str, cell: CellRecord, taken: dict[str, Any]) -> pd.DataFrame:
+    common = {"study_id": study_id, "lane": cell.lane, "cell": cell.id, "batch": cell.batch}
+    common.update({name: taken.get(name) for name in SLICE_COLUMNS})
+    return pd.DataFrame({**common, "duration_ns": np.asarray(taken["durations_ns"], np.int64)})

@@ -1,0 +1,90 @@
+"""The root of the command line, and how every error becomes one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from mlflow_ngraph import __version__
+from mlflow_ngraph.cli.lazy import LazyGroup
+from mlflow_ngraph.errors import NGraphError
+
+_HERE = "mlflow_ngraph.cli"
+_VERBS = {
+    "benchmark": (f"{_HERE}.benchmark:benchmark", "Compile, verify and measure what a study describes, and record it."),
+    "compare": (f"{_HERE}.compare:compare", "Compare recorded results side by side."),
+    "sync": (f"{_HERE}.sync:sync", "Record studies that were measured without a tracking server."),
+    "studies": (f"{_HERE}.studies:studies", "List the ready-made studies."),
+    "compilers": (f"{_HERE}.compilers:compilers", "List compilers, their flags, and whether they can run here."),
+    "workloads": (f"{_HERE}.workloads:workloads", "List or describe models: parameters, MACs, family, input."),
+    "devices": (f"{_HERE}.devices:devices", "List device profiles, and describe this machine."),
+    "doctor": (f"{_HERE}.doctor:doctor", "Check whether this machine is fit to measure; changes nothing."),
+    "project": (f"{_HERE}.project:project", ""),
+}
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
+@click.group(cls=LazyGroup, verbs=_VERBS, context_settings=CONTEXT)
+@click.option("--debug", is_flag=True, help="Show tracebacks of errors.")
+@click.version_option(__version__, "-V", "--version", prog_name="mlflow-ngraph")
+def cli(debug: bool) -> None:  # noqa: ARG001 - read by `run`, which must know it when parsing fails too
+    """Which compiler, with which flags and at which batch size, should a model run with on this device?
+
+    Exit codes: 0 all fine, 1 broken, 2 the request was wrong (nothing was written), 3 some cells are not ok.
+    """
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Returns
+    -------
+    The exit code: that of the verb, or of the error that ended it.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given[: _position_of_verb(given)]
+    try:
+        code = cli.main(given, prog_name="mlflow-ngraph", standalone_mode=False)
+        sys.stdout.flush()
+        return int(code or 0)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else error.format_message())
+        return 2
+    except click.ClickException as error:
+        return _report(_usage_message(error), error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        return _report("interrupted", 130)
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough; keep the interpreter from complaining when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except NGraphError as error:
+        if debug:
+            raise
+        return _report(str(error), error.exit_code)
+    except Exception as error:  # noqa: BLE001 - whatever it is, people get one line; the traceback is a flag away
+        if debug:
+            raise
+        return _report(f"unexpected {type(error).__name__}: {error}; --debug shows the traceback", 1)
+
+
+def _position_of_verb(arguments: Sequence[str]) -> int:
+    return next((index for index, text in enumerate(arguments) if text in _VERBS), len(arguments))
+
+
+def _usage_message(error: click.ClickException) -> str:
+    """What was wrong, and where to read more, in one line."""
+    message = error.format_message().rstrip(".")
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"{message}; see {context.command_path} --help" if context else message
+
+
+def _report(message: str, code: int) -> int:
+    """Say what was wrong in one line."""
+    click.secho("error: ", fg="red", bold=True, nl=False, err=True)
+    click.echo(" ".join(message.split()), err=True)
+    return code

@@ -1,0 +1,210 @@
+"""``mlflow-ngraph benchmark``: run a study, or show what it would do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import click
+
+from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli.request import DEFAULT_STUDY, overrides, requested
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.execute.plan import Plan
+    from mlflow_ngraph.runner import Outcome
+    from mlflow_ngraph.study import Study
+
+Resume = Literal["auto", "always", "never"]
+RESUME = ("auto", "always", "never")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _BenchmarkCommand(click.Command):
+    """Lets ``--resume`` stand alone, also right before the name of a study."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        plain = list(args)
+        for index, text in enumerate(plain):
+            follower = plain[index + 1] if index + 1 < len(plain) else None
+            if text == "--resume" and follower not in RESUME:
+                plain[index] = "--resume=always"
+        return super().parse_args(ctx, plain)
+
+
+def study_options(command: F) -> F:
+    """The options that replace a key of the study."""
+    for option in reversed(
+        (
+            click.option("--device", metavar="NAME", help="Device profile: xeon, gpu, orin or host."),
+            click.option("--workloads", metavar="REF,...", multiple=True, help="Models, such as timm:resnet18,onnx:model.onnx."),
+            click.option(
+                "--compilers", metavar="NAME,...", multiple=True, help="Compilers, with flags as openvino?num_streams=2."
+            ),
+            click.option("--batch-sizes", metavar="N,...", help="Batch sizes, such as 1,2,4,8."),
+            click.option("--precision", metavar="NAME,...", help="fp32, tf32, bf16 or fp16."),
+            click.option("--repetitions", metavar="N", help="Timed repetitions of a cell."),
+            click.option("--threads", metavar="N|all|default", help="Threads of every runtime."),
+            click.option("--mode", metavar="sync|async", help="One request in flight, or as many as the runtime wants."),
+            click.option("--seed", metavar="N", help="Seeds inputs and the order of lanes."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@click.command(cls=_BenchmarkCommand)
+@click.argument("study", required=False)
+@study_options
+@click.option(
+    "--resume",
+    type=click.Choice(RESUME),
+    default="auto",
+    metavar="[auto|always|never]",
+    help="Go on with an unfinished run of the same study: if there is one (auto, the default), it must exist (always; "
+    "also plain --resume), or start anew (never).",
+)
+@click.option("--fresh", is_flag=True, help="Start anew: the same as --resume never.")
+@click.option("--tracking-uri", metavar="URI", help="Where to record; by default what MLflow is configured to use.")
+@click.option("--experiment", metavar="NAME", help="MLflow experiment that holds the runs.")
+@click.option("--offline", is_flag=True, help="Record nothing now; 'mlflow-ngraph sync' does it later.")
+@click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Where journals and engines are kept.")
+@click.option("--dry-run", is_flag=True, help="Print lanes, cells and an estimate of the time; run nothing.")
+@output.json_option
+def benchmark(
+    study: str | None,
+    resume: Resume,
+    fresh: bool,
+    tracking_uri: str | None,
+    experiment: str | None,
+    offline: bool,
+    home: Path | None,
+    dry_run: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Compile, verify and measure what STUDY describes, and record it in MLflow.
+
+    STUDY is a ready-made study (see 'mlflow-ngraph studies') or a YAML file; 'quick' if it is left out. Options
+    replace keys of the study.
+    """
+    wanted = requested(study, overrides(**options))
+    if dry_run:
+        return show_plan(wanted, home, as_json=as_json)
+    return execute(
+        wanted,
+        as_json=as_json,
+        resume="never" if fresh else resume,
+        home=home,
+        tracking_uri=tracking_uri,
+        experiment=experiment,
+        offline=offline,
+    )
+
+
+benchmark.help = (benchmark.help or "").replace("'quick'", f"'{DEFAULT_STUDY}'")
+
+
+def execute(study: Study, *, as_json: bool, **how: Any) -> int:
+    """Run a study with the progress on standard error and the results on standard output; returns the exit code."""
+    from mlflow_ngraph.cli.progress import Progress, State
+    from mlflow_ngraph.runner import plan_study, run_study
+
+    plan = plan_study(study, how.get("home"))
+    messages = output.console(stderr=True)
+    for note in plan.notes:
+        messages.print(f"note: {note}", style="yellow", soft_wrap=True)
+    with Progress(State.of(plan), messages) as progress:
+        outcome = run_study(study, observer=progress, **how)
+    show_outcome(outcome, as_json=as_json)
+    return outcome.exit_code
+
+
+def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
+    """Print what a study would do."""
+    from mlflow_ngraph.runner import plan_study
+
+    plan = plan_study(study, home)
+    rows = _plan_rows(plan)
+    if as_json:
+        output.print_json(
+            {
+                "study": study.model_dump(mode="json"),
+                "device": plan.device,
+                "threads": plan.threads,
+                "lanes": rows,
+                "cells": plan.cells,
+                "estimate_s": plan.estimate_s,
+                "notes": list(plan.notes),
+            }
+        )
+        return 0
+    console = output.console()
+    console.print(
+        output.table(
+            ["workload", "family", "compiler", "precision", ("batch sizes", {}), ("about", {"justify": "right"})],
+            [
+                (
+                    row["label"],
+                    row["family"],
+                    row["compiler_label"],
+                    row["precision"],
+                    " ".join(map(str, row["batch_sizes"])),
+                    output.seconds(row["estimate_s"]),
+                )
+                for row in rows
+            ],
+        )
+    )
+    console.print(
+        f"\nstudy {study.name} on device {plan.device}: {plan.cells} cells in {len(rows)} lanes, "
+        f"{plan.threads or 'default'} threads, about {output.seconds(plan.estimate_s)}"
+    )
+    for note in plan.notes:
+        console.print(f"note: {note}", style="yellow", soft_wrap=True)
+    return 0
+
+
+def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
+    """Print the results, best first, and where to look for more."""
+    from mlflow_ngraph.cli.results import results_table, rows_of
+
+    rows = rows_of(outcome.record)
+    if as_json:
+        output.print_json(
+            {
+                "study_id": outcome.record.id,
+                "directory": str(outcome.directory),
+                "exit_code": outcome.exit_code,
+                "where": dict(outcome.where),
+                "rows": rows,
+            }
+        )
+        return
+    console = output.console()
+    console.print(results_table(rows, console.width))
+    console.print()
+    for what, where in outcome.where.items():
+        console.print(f"{what.replace('_', ' ')}: {where}", soft_wrap=True)
+
+
+def _plan_rows(plan: Plan) -> list[dict[str, Any]]:
+    from mlflow_ngraph.execute.plan import estimate_lane
+
+    return [
+        {
+            "workload": lane.workload,
+            "label": lane.label,
+            "family": lane.family,
+            "compiler": lane.compiler,
+            "compiler_label": lane.compiler_label,
+            "flags": dict(lane.flags),
+            "precision": lane.precision,
+            "batch_sizes": list(lane.batch_sizes),
+            "estimate_s": round(estimate_lane(plan, workload, lane), 1),
+        }
+        for workload in plan.workloads
+        for lane in workload.lanes
+    ]

@@ -1,0 +1,84 @@
+"""What verbs share when they print: a console, tables, JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def json_option(command: F) -> F:
+    """The option ``--json`` that every verb with data has."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")(command)
+
+
+def console(stderr: bool = False) -> Console:
+    """A console with colours on terminals only; off a terminal it is wide enough to cut nothing."""
+    made = Console(stderr=stderr, highlight=False)
+    if not made.is_terminal:
+        made = Console(stderr=stderr, highlight=False, width=200, soft_wrap=False)
+    return made
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document. Infinite numbers and NaN, which JSON lacks, become null."""
+    click.echo(json.dumps(_finite(value), indent=2, ensure_ascii=False, default=str))
+
+
+def table(columns: Sequence[str | tuple[str, dict[str, Any]]], rows: Sequence[Sequence[Any]]) -> Table:
+    """A plain table; a column is its title, or the title with rich's options."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        title, options = (column, {}) if isinstance(column, str) else column
+        made.add_column(title, **options)
+    for row in rows:
+        made.add_row(*(cell if isinstance(cell, Text) else Text(_shown(cell)) for cell in row))
+    return made
+
+
+def count(value: float | None) -> str:
+    """A large number with three digits and a unit, such as ``11.7 M``."""
+    if value is None:
+        return "–"
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:g}"
+
+
+def seconds(value: float) -> str:
+    """A duration such as ``42 s``, ``3 min 20 s`` or ``2 h 5 min``."""
+    whole = round(value)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
+    return str(value)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(key): _finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in value]
+    return value

@@ -1,0 +1,193 @@
+"""What a person sees while a study runs: cells done, what is being compiled or measured, elapsed and remaining time.
+
+The display changes only when an event arrives. There is no refresh in the background: a busy parent would slow what
+its children measure.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from mlflow_ngraph.cli.output import seconds
+from mlflow_ngraph.execute.plan import Plan, estimate_lane
+
+_REDRAW_SECONDS = 0.5
+_PACE_BOUNDS = (0.3, 4.0)
+
+
+@dataclass(frozen=True)
+class Lane:
+    """What the display needs to know of a lane."""
+
+    label: str
+    compiler: str
+    cell_seconds: float
+    """Estimated seconds of one of its cells."""
+
+
+@dataclass
+class State:
+    """How far the study is, by its events."""
+
+    lanes: Mapping[str, Lane]
+    cells: int
+    estimate_s: float
+    """Estimated seconds of the whole study."""
+    clock: Callable[[], float] = time.monotonic
+    done: dict[str, str] = field(default_factory=dict)
+    """Verdicts of the finished cells, by cell id."""
+    activity: str = "starting"
+    started: float = field(init=False)
+    _done_s: float = 0.0
+    _skipped_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.started = self.clock()
+
+    @classmethod
+    def of(cls, plan: Plan, clock: Callable[[], float] = time.monotonic) -> State:
+        """The state before a plan begins."""
+        lanes = {}
+        for workload in plan.workloads:
+            for lane in workload.lanes:
+                share = estimate_lane(plan, workload, lane) / len(lane.batch_sizes)
+                lanes[lane.id] = Lane(lane.label, _compiler(lane.compiler_label, lane.precision), share)
+        return cls(lanes, plan.cells, plan.estimate_s, clock)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the study began or was resumed."""
+        return self.clock() - self.started
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds still to go: the estimate of what is missing, at the pace of what is done."""
+        missing = max(0.0, self._total_s - self._done_s)
+        low, high = _PACE_BOUNDS
+        worked = self._done_s - self._skipped_s
+        pace = min(high, max(low, self.elapsed_s / worked)) if worked > 0 else 1.0
+        return missing * pace if len(self.done) < self.cells else 0.0
+
+    @property
+    def _total_s(self) -> float:
+        return sum(lane.cell_seconds for lane in self.lanes.values()) * self.cells / max(1, len(self.lanes)) or 1.0
+
+    def skip(self, cell: str, lane: str, verdict: str) -> None:
+        """Count a cell that an earlier session measured."""
+        self._count(cell, lane, verdict)
+        self._skipped_s += self._weight(lane)
+
+    def update(self, event: Mapping[str, Any]) -> str | None:
+        """Take in an event; returns a line worth printing, or None."""
+        handler = getattr(self, f"_on_{event.get('event')}", None)
+        return handler(event) if handler is not None else None
+
+    def _on_workload_started(self, event: Mapping[str, Any]) -> str:
+        self.activity = f"preparing {event.get('label', event.get('workload'))}"
+        return self.activity
+
+    def _on_stage(self, event: Mapping[str, Any]) -> str | None:
+        stage = str(event.get("stage", ""))
+        lane = self.lanes.get(str(event.get("lane")))
+        if lane is None:
+            self.activity = f"{self.activity.partition(':')[0]}: {stage}"
+            return None
+        batch = f" batch {event['batch']}" if event.get("batch") else ""
+        verb = {"compile": "compiling", "load": "loading and verifying"}.get(stage, stage)
+        self.activity = f"{verb} {lane.label} with {lane.compiler}{batch}"
+        return self.activity if stage == "compile" else None
+
+    def _on_round(self, event: Mapping[str, Any]) -> str | None:
+        known = [self.lanes[lane] for lane in event.get("lanes", ()) if lane in self.lanes]
+        if known:
+            names = ", ".join(sorted({lane.compiler for lane in known}))
+            self.activity = f"measuring {known[0].label} at batch {event.get('batch')}: {names}"
+        return self.activity if event.get("round") == 0 else None
+
+    def _on_cell_finished(self, event: Mapping[str, Any]) -> str:
+        lane_id, verdict = str(event.get("lane")), str(event.get("verdict"))
+        self._count(str(event.get("cell")), lane_id, verdict)
+        lane = self.lanes.get(lane_id)
+        name = f"{lane.label} {lane.compiler} batch {event.get('batch')}" if lane else str(event.get("cell"))
+        reason = f" ({event['reason']})" if event.get("reason") and verdict != "ok" else ""
+        return f"[{len(self.done)}/{self.cells}] {name}: {verdict}{reason}"
+
+    def _on_lane_recorded(self, event: Mapping[str, Any]) -> None:
+        lane = self.lanes.get(str(event.get("lane")))
+        if lane is not None:
+            self.activity = f"recording {lane.label} with {lane.compiler}"
+
+    def _count(self, cell: str, lane: str, verdict: str) -> None:
+        if cell not in self.done:
+            self._done_s += self._weight(lane)
+        self.done[cell] = verdict
+
+    def _weight(self, lane: str) -> float:
+        return self.lanes[lane].cell_seconds if lane in self.lanes else 0.0
+
+
+class Progress:
+    """Shows the state on a console: one live area on a terminal, plain lines elsewhere. An observer of a study."""
+
+    def __init__(self, state: State, console: Console) -> None:
+        self._state = state
+        self._console = console
+        self._drawn = 0.0
+        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+
+    def __enter__(self) -> Progress:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def on_event(self, event: dict[str, Any]) -> None:
+        """Show what an event changes."""
+        line = self._state.update(event)
+        if self._live is None:
+            if line is not None:
+                self._console.print(Text(f"{seconds(self._state.elapsed_s):>12}  {line}{self._to_go(event)}"), soft_wrap=True)
+            return
+        finished = event.get("event") == "cell_finished"
+        if finished and line is not None and event.get("verdict") != "ok":
+            self._console.print(Text(line, style="yellow"))
+        # Rounds of a fast cell follow each other within milliseconds; drawing each would cost what is being measured.
+        if line is not None or time.monotonic() - self._drawn > _REDRAW_SECONDS:
+            self._live.update(self._area(), refresh=True)
+            self._drawn = time.monotonic()
+
+    def _to_go(self, event: Mapping[str, Any]) -> str:
+        remaining = self._state.remaining_s
+        return f"; about {seconds(remaining)} to go" if event.get("event") == "cell_finished" and remaining else ""
+
+    def _area(self) -> Table:
+        state = self._state
+        bar = Table.grid(padding=(0, 1))
+        bar.add_row(
+            ProgressBar(total=max(1, state.cells), completed=len(state.done), width=30),
+            Text(f"{len(state.done)}/{state.cells} cells", style="bold"),
+            Text(f"{seconds(state.elapsed_s)} elapsed, about {seconds(state.remaining_s)} to go"),
+        )
+        area = Table.grid()
+        area.add_row(bar)
+        area.add_row(Text(state.activity, style="cyan", overflow="ellipsis", no_wrap=True))
+        return area
+
+
+def _compiler(label: str, precision: str) -> str:
+    return label if precision == "fp32" else f"{label} {precision}"

@@ -1,0 +1,96 @@
+"""From options, which are text, to a validated study."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qsl
+
+import yaml
+
+from mlflow_ngraph import study as studies
+from mlflow_ngraph.errors import StudyError
+from mlflow_ngraph.study import Study
+
+DEFAULT_STUDY = "quick"
+
+
+def requested(name: str | None, overrides: Mapping[str, Any]) -> Study:
+    """The study called ``name`` with some keys replaced.
+
+    Without a name the ready-made study ``quick`` lends what ``overrides`` leaves out, and the result is called
+    ``adhoc``, because it is that study no more.
+
+    Raises
+    ------
+    StudyError: the file is invalid, or an override is; the message says which.
+    """
+    given = {key: value for key, value in overrides.items() if value is not None}
+    if name is None and given:
+        given = {"name": "adhoc", "description": "", **given}
+    name = name or DEFAULT_STUDY
+    if not given:
+        return studies.load(name)
+    try:
+        return studies.load(name, given)
+    except StudyError:
+        # Blame the file only if it is wrong on its own.
+        base = studies.load(name)
+        return studies.parse({**base.model_dump(mode="json"), **given}, "command line")
+
+
+def overrides(
+    *,
+    device: str | None = None,
+    workloads: Sequence[str] | str | None = None,
+    compilers: Sequence[str] | str | None = None,
+    batch_sizes: str | None = None,
+    precision: str | None = None,
+    repetitions: str | None = None,
+    threads: str | None = None,
+    mode: str | None = None,
+    seed: str | None = None,
+) -> dict[str, Any]:
+    """The keys of a study that the options replace; empty text and None leave the study's own value.
+
+    Raises
+    ------
+    StudyError: a number is no number, or a compiler's flags are not ``key=value``.
+    """
+    found: dict[str, Any] = {
+        "device": device,
+        "workloads": _items(workloads),
+        "compilers": [_compiler(text) for text in _items(compilers)],
+        "batch_sizes": [_whole("batch_sizes", text) for text in _items(batch_sizes)],
+        "precision": _items(precision),
+        "repetitions": _whole("repetitions", repetitions) if repetitions else None,
+        "threads": int(threads) if threads and threads.isdigit() else threads,
+        "mode": mode,
+        "seed": _whole("seed", seed) if seed else None,
+    }
+    return {key: value for key, value in found.items() if value not in (None, "", [])}
+
+
+def _items(text: Sequence[str] | str | None) -> list[str]:
+    """The parts between commas, of one text or of several."""
+    texts = [text] if isinstance(text, str) else list(text or ())
+    return [part.strip() for whole in texts for part in whole.split(",") if part.strip()]
+
+
+def _whole(key: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise StudyError(f"command line: {key}: expected a whole number, found {text!r}") from None
+
+
+def _compiler(text: str) -> str | dict[str, Any]:
+    """``openvino`` or ``openvino?performance_hint=throughput&num_streams=2``; flags are typed as in a study file."""
+    name, question, query = text.partition("?")
+    if not question:
+        return name
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True)
+    except ValueError:
+        raise StudyError(f"command line: compilers: write flags as name?flag=value&flag=value, found {text!r}") from None
+    return {"name": name, "flags": {key: yaml.safe_load(value) for key, value in pairs}}

@@ -1,0 +1,67 @@
+"""The contract of a device profile.
+
+A profile names a kind of machine, says whether this machine is one, and which compilers are worth trying on it.
+To add one, subclass `DeviceProfile` and register it in the entry-point group ``mlflow_ngraph.devices``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from mlflow_ngraph.devices import processors
+from mlflow_ngraph.errors import DeviceError
+
+
+@dataclass(frozen=True)
+class Fitness:
+    """Whether this machine is of a profile's kind."""
+
+    problems: tuple[str, ...] = ()
+    """Why it cannot serve; empty when it can. Each is a clause that follows "device 'x' "."""
+    warnings: tuple[str, ...] = ()
+    """What a reader of its numbers should know."""
+
+    @property
+    def serves(self) -> bool:
+        """Whether studies for the profile can run on this machine."""
+        return not self.problems
+
+
+class DeviceProfile(ABC):
+    """A named kind of machine."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    """One line for people."""
+    accelerator: ClassVar[Literal["cpu", "cuda"]] = "cpu"
+    """What engines compute on."""
+    compilers: ClassVar[tuple[str, ...]]
+    """The compilers that are worth trying, the baseline first."""
+    project: ClassVar[str | None] = None
+    """Folder of the MLflow sub-project with an environment for the device, or None if there is none."""
+
+    @abstractmethod
+    def fitness(self) -> Fitness:
+        """Look at this machine. Imports no runtime and changes nothing."""
+
+    def check(self) -> tuple[str, ...]:
+        """Make sure that this machine can serve, and return the warnings.
+
+        Raises
+        ------
+        DeviceError: it cannot; says why and what to do.
+        """
+        fitness = self.fitness()
+        if not fitness.serves:
+            raise DeviceError(f"device {self.name!r} {'; and '.join(fitness.problems)}")
+        return fitness.warnings
+
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader of this machine's numbers should know."""
+        return self.fitness().warnings
+
+    def processors(self) -> int:
+        """Processors of this machine that a study may use."""
+        return processors.available()

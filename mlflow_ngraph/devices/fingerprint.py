@@ -1,0 +1,88 @@
+"""What machine and what software a number came from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import socket
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import psutil
+
+from mlflow_ngraph.devices import probes, processors
+
+PACKAGES = (
+    "mlflow-ngraph", "mlflow", "numpy", "torch", "torchvision", "timm", "onnx", "onnxscript", "onnxruntime",
+    "onnxruntime-gpu", "openvino", "apache-tvm", "apache-tvm-ffi", "tensorrt", "onnx2torch",
+)  # fmt: skip
+"""Packages whose version can change a number."""
+
+
+def fingerprint() -> dict[str, Any]:
+    """Describe this machine, ready for JSON.
+
+    ``hardware`` is what stays the same until somebody opens the box (or moves the virtual machine), and ``digest``
+    identifies it: equal machines have equal digests, whatever their names. ``system`` may change with an update or a
+    setting. ``host`` tells machines with equal hardware apart without giving the host's name away. ``processors`` are those that this
+    process may use.
+    """
+    gpus = probes.gpus()
+    hardware: dict[str, Any] = {
+        "architecture": platform.machine(),
+        "cpu": probes.as_plain(probes.cpu()),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        "gpus": [{"name": gpu.name, "memory_mib": gpu.memory_mib} for gpu in gpus],
+        "board": probes.device_tree_model(),
+    }
+    return {
+        "digest": _digest(hardware),
+        "host": hashlib.sha256(socket.gethostname().encode()).hexdigest()[:12],
+        "processors": processors.available(),
+        "hardware": hardware,
+        "system": {**_system(), "gpu_driver": gpus[0].driver if gpus else ""},
+    }
+
+
+def summary(machine: dict[str, Any]) -> str:
+    """One line for people: processor, memory and accelerator."""
+    hardware = machine["hardware"]
+    cpu = hardware["cpu"]
+    parts = [
+        hardware["board"] or probes.Cpu(**{**cpu, "isa": tuple(cpu["isa"])}).label,
+        f"{cpu['cores']} cores / {cpu['threads']} threads",
+        f"{hardware['memory_gib']} GiB",
+        *(gpu["name"] for gpu in hardware["gpus"]),
+    ]
+    return ", ".join(parts)
+
+
+def versions() -> dict[str, str]:
+    """Versions of the installed `PACKAGES`, and of Python."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _system() -> dict[str, Any]:
+    return {
+        "distribution": probes.distribution(),
+        "kernel": platform.release(),
+        "libc": " ".join(platform.libc_ver()).strip(),
+        "affinity": sorted(os.sched_getaffinity(0)),
+        "cpu_quota": processors.cpu_quota(),
+        "governor": probes.governor(),
+        "turbo": probes.turbo(),
+        "virtualization": dict(probes.virtualization()),
+        "jetpack": probes.jetpack_release(),
+    }
+
+
+def _digest(hardware: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(hardware, sort_keys=True).encode()).hexdigest()[:12]

@@ -1,0 +1,180 @@
+"""What the operating system says about this machine, without importing any runtime.
+
+Every function answers from files and small tools, and returns nothing where there is nothing to say.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+CPUINFO = Path("/proc/cpuinfo")
+_SYSFS_CPU = Path("/sys/devices/system/cpu")
+
+_X86_ISA = (
+    "sse4_1", "sse4_2", "avx", "f16c", "fma", "avx2", "avx_vnni", "avx_ifma", "avx_vnni_int8", "avx512f", "avx512bw",
+    "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16",
+    "amx_fp16",
+)  # fmt: skip
+_ARM_ISA = ("asimd", "asimdhp", "asimddp", "asimdfhm", "sve", "sve2", "i8mm", "bf16")
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """The processor of this machine."""
+
+    vendor: str
+    """As the processor names itself, such as ``GenuineIntel`` or ``AuthenticAMD``."""
+    model: str
+    family: str
+    model_number: str
+    stepping: str
+    isa: tuple[str, ...]
+    """The instruction sets that matter to neural networks, in a fixed order."""
+    sockets: int
+    cores: int
+    """Physical cores of the machine."""
+    threads: int
+    """Logical processors of the machine."""
+
+    @property
+    def label(self) -> str:
+        """Vendor and model in words."""
+        vendor = self.vendor.removeprefix("Genuine").removeprefix("Authentic")
+        return self.model if vendor in self.model else f"{vendor} {self.model}"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """An NVIDIA GPU as the driver describes it."""
+
+    name: str
+    memory_mib: int
+    driver: str
+    compute_capability: str
+
+
+def cpu(path: Path = CPUINFO) -> Cpu:
+    """Read the processor from ``/proc/cpuinfo``."""
+    blocks = _cpuinfo_blocks(path)
+    first = blocks[0] if blocks else {}
+    flags = set((first.get("flags") or first.get("Features") or "").split())
+    cores = {(block.get("physical id", "0"), block.get("core id", str(index))) for index, block in enumerate(blocks)}
+    return Cpu(
+        vendor=first.get("vendor_id") or _ARM_VENDORS.get(first.get("CPU implementer", ""), "unknown"),
+        model=first.get("model name") or device_tree_model() or platform.processor() or platform.machine(),
+        family=first.get("cpu family") or first.get("CPU architecture", ""),
+        model_number=first.get("model") or first.get("CPU part", ""),
+        stepping=first.get("stepping") or first.get("CPU revision", ""),
+        isa=tuple(name for name in (*_X86_ISA, *_ARM_ISA) if name in flags),
+        sockets=len({block.get("physical id", "0") for block in blocks}) or 1,
+        cores=len(cores) or 1,
+        threads=len(blocks) or 1,
+    )
+
+
+_ARM_VENDORS = {"0x41": "ARM", "0x4e": "NVIDIA", "0x61": "Apple", "0xc0": "Ampere"}
+
+
+def _cpuinfo_blocks(path: Path) -> list[dict[str, str]]:
+    """One mapping per logical processor."""
+    blocks: list[dict[str, str]] = []
+    for line in _read(path).splitlines():
+        key, colon, value = line.partition(":")
+        if key.strip() == "processor":
+            blocks.append({})
+        if colon and blocks:
+            blocks[-1][key.strip()] = value.strip()
+    return blocks
+
+
+def gpus() -> tuple[Gpu, ...]:
+    """The NVIDIA GPUs that ``nvidia-smi`` lists; empty without a driver."""
+    fields = ("name", "memory.total", "driver_version", "compute_cap")
+    text = _output(["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"])
+    found = []
+    for line in text.splitlines():
+        values = [value.strip() for value in line.split(",")]
+        if len(values) == len(fields):
+            memory = int(values[1]) if values[1].isdigit() else 0
+            found.append(Gpu(values[0], memory, values[2], values[3]))
+    return tuple(found)
+
+
+def gpu_obstacle() -> str:
+    """Why there is no NVIDIA GPU to use, in words; empty if there is one."""
+    if shutil.which("nvidia-smi") is None:
+        return "nvidia-smi is not installed"
+    return "" if gpus() else "nvidia-smi lists none"
+
+
+def device_tree_model(path: Path = Path("/proc/device-tree/model")) -> str:
+    """The board's name on machines that have a device tree, such as a Jetson."""
+    return _read(path).strip("\x00\n ")
+
+
+def jetpack_release(path: Path = Path("/etc/nv_tegra_release")) -> str:
+    """The L4T release of a Jetson, such as ``R36 (release), REVISION: 4.3``."""
+    first = _read(path).partition("\n")[0]
+    return ", ".join(part.strip("# ") for part in first.split(",")[:2])
+
+
+def governor() -> str:
+    """The frequency governors in use, such as ``performance``; empty where the kernel does not tell."""
+    found = {_read(path).strip() for path in _SYSFS_CPU.glob("cpu*/cpufreq/scaling_governor")}
+    return ",".join(sorted(found - {""}))
+
+
+def turbo() -> bool | None:
+    """Whether the processor may exceed its base clock; None where the kernel does not tell."""
+    no_turbo = _read(_SYSFS_CPU / "intel_pstate/no_turbo").strip()
+    if no_turbo:
+        return no_turbo == "0"
+    boost = _read(_SYSFS_CPU / "cpufreq/boost").strip()
+    return boost == "1" if boost else None
+
+
+def virtualization() -> Mapping[str, str]:
+    """Hints that this is a virtual machine or a container."""
+    hints = {}
+    if "hypervisor" in _read(CPUINFO):
+        hints["machine"] = _read(Path("/sys/class/dmi/id/product_name")).strip() or "virtual"
+    if Path("/.dockerenv").exists():
+        hints["container"] = "docker"
+    elif Path("/run/.containerenv").exists():
+        hints["container"] = "podman"
+    elif "kubepods" in _read(Path("/proc/1/cgroup")):
+        hints["container"] = "kubernetes"
+    return hints
+
+
+def distribution() -> str:
+    """The operating system's own name."""
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
+    except OSError:
+        return platform.system()
+
+
+def as_plain(value: Cpu | Gpu) -> dict[str, object]:
+    """The fields, with tuples as lists, ready for JSON."""
+    return {key: list(field) if isinstance(field, tuple) else field for key, field in asdict(value).items()}
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _output(command: list[str]) -> str:
+    """What a tool prints; empty when it is missing, fails or does not answer."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""

@@ -1,0 +1,149 @@
+"""A journal becomes a `StudyRecord`, with every metric derived from the journal alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from mlflow_ngraph.errors import JournalError
+from mlflow_ngraph.execute import journal
+from mlflow_ngraph.execute.derive import derive
+from mlflow_ngraph.execute.record import CellRecord, EngineRecord, Lane, LaneRecord, StudyRecord
+from mlflow_ngraph.measure.parity import Parity
+from mlflow_ngraph.verdicts import Verdict
+
+
+def load(directory: Path, workload: str | None = None) -> StudyRecord:
+    """Read the journal of a study directory.
+
+    Parameters
+    ----------
+    workload: derive the metrics of this workload's cells only.
+
+    Raises
+    ------
+    JournalError: as in `journal.read`.
+    """
+    return fold(journal.read(directory), workload)
+
+
+def fold(events: Iterable[journal.Event], workload: str | None = None) -> StudyRecord:
+    """Apply events in order. A cell that was measured again keeps its last verdict and numbers."""
+    record: StudyRecord | None = None
+    cells = _Cells()
+    for event in events:
+        kind = event["event"]
+        if kind == "study_started":
+            record = _started(event)
+        elif record is None:
+            raise JournalError(f"the journal begins with {kind!r} instead of the start of a study")
+        elif kind in _RECORDED:
+            _RECORDED[kind](record, event)
+        elif kind in ("cell_ready", "slice", "cell_finished"):
+            cells.apply(record, event)
+    if record is None:
+        raise JournalError("the journal is empty: its study was killed before it began; start it again")
+    derive(record, cells.companions, workload)
+    return record
+
+
+def _started(event: journal.Event) -> StudyRecord:
+    lanes = [Lane(**{**lane, "batch_sizes": tuple(lane["batch_sizes"])}) for lane in event["lanes"]]
+    return StudyRecord(
+        id=event["study_id"],
+        name=event["study"]["name"],
+        device=event["device"],
+        study=event["study"],
+        fingerprint=event["fingerprint"],
+        versions=event["versions"],
+        started_at=event["at"],
+        finished_at=None,
+        lanes={lane.id: LaneRecord(lane) for lane in lanes},
+        workloads={},
+    )
+
+
+def _study_finished(record: StudyRecord, event: journal.Event) -> None:
+    record.finished_at = event["at"]
+
+
+def _session_started(record: StudyRecord, event: journal.Event) -> None:
+    record.finished_at = None
+
+
+def _workload_prepared(record: StudyRecord, event: journal.Event) -> None:
+    record.workloads[event["workload"]] = event["materials"]
+
+
+def _engine_built(record: StudyRecord, event: journal.Event) -> None:
+    fields = {name: event[name] for name in EngineRecord.__dataclass_fields__}
+    engine = EngineRecord(**{**fields, "batch_sizes": tuple(event["batch_sizes"])})
+    lane = record.lanes[engine.lane]
+    lane.engines = [*(old for old in lane.engines if old.id != engine.id), engine]
+
+
+def _lane_started(record: StudyRecord, event: journal.Event) -> None:
+    lane = record.lanes[event["lane"]]
+    lane.started_at = lane.started_at or event["at"]
+
+
+def _lane_finished(record: StudyRecord, event: journal.Event) -> None:
+    lane = record.lanes[event["lane"]]
+    lane.finished_at = event["at"]
+    lane.overhead_s = event["overhead_s"]
+
+
+_RECORDED = {
+    "study_finished": _study_finished,
+    "session_started": _session_started,
+    "workload_prepared": _workload_prepared,
+    "engine_built": _engine_built,
+    "lane_started": _lane_started,
+    "lane_finished": _lane_finished,
+}
+
+
+class _Cells:
+    """Collects what happens to cells between ``cell_ready`` and ``cell_finished``."""
+
+    def __init__(self) -> None:
+        self._ready: dict[str, journal.Event] = {}
+        self._slices: dict[str, list[dict[str, Any]]] = {}
+        self.companions: dict[str, list[dict[str, Any]]] = {}
+        """Slices by cell that were taken only to have a baseline beside cells measured later."""
+
+    def apply(self, record: StudyRecord, event: journal.Event) -> None:
+        cell = event["cell"]
+        if event["event"] == "cell_ready":
+            self._ready[cell] = event
+            self._slices[cell] = []
+        elif event["event"] == "slice":
+            kept = {
+                name: value for name, value in event.items() if name not in ("event", "at", "cell", "lane", "companion")
+            }
+            where = self.companions.setdefault(cell, []) if event["companion"] else self._slices[cell]
+            where.append(kept)
+        else:
+            self._finish(record, event)
+
+    def _finish(self, record: StudyRecord, event: journal.Event) -> None:
+        cell, batch = event["cell"], event["batch"]
+        ready = self._ready.pop(cell, {})
+        parity = ready.get("parity")
+        record.lanes[event["lane"]].cells[batch] = CellRecord(
+            id=cell,
+            lane=event["lane"],
+            batch=batch,
+            verdict=Verdict(event["verdict"]),
+            reason=event["reason"],
+            stderr_tail=event["stderr_tail"],
+            engine=ready.get("engine"),
+            precision_in_force=ready.get("precision"),
+            flags=ready.get("flags", {}),
+            parity=Parity(**parity) if parity else None,
+            finished_at=event["at"],
+            ready={name: ready[name] for name in ("load_s", "first_inference_s", "requests") if name in ready},
+            warm_up=event.get("warm_up") or {},
+            samples=self._slices.pop(cell, []),
+        )

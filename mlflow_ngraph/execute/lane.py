@@ -1,0 +1,249 @@
+"""One lane: its compilation in one child process, and its measurement in another."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mlflow_ngraph.compilers.base import Compiler
+from mlflow_ngraph.compilers.registry import create
+from mlflow_ngraph.engines.manifest import digest_files
+from mlflow_ngraph.execute.child import Child, Warden, environment
+from mlflow_ngraph.execute.journal import Journal
+from mlflow_ngraph.execute.places import Places
+from mlflow_ngraph.execute.plan import Plan
+from mlflow_ngraph.execute.record import EngineRecord, Lane
+
+SETTLE_S = 0.02
+"""Untimed work at the beginning of a slice: long enough for another lane's spinning threads to fall asleep."""
+SETTLE_BELOW_S = 0.5
+"""Calls that take longer than this are not repeated for settling: what it would gain drowns in them."""
+
+
+@dataclass
+class Loaded:
+    """What is known about the engine that a lane has loaded."""
+
+    batch: int
+    problem: str | None
+    first_call_s: float
+    warm_up: dict[str, Any] = field(default_factory=dict)
+    repetitions: int = 0
+    timed_s: float = 0.0
+
+
+class LaneRunner:
+    """Runs the stages of one lane. Every method raises `ChildFailure` when the stage has no result."""
+
+    def __init__(self, plan: Plan, lane: Lane, places: Places, journal: Journal, warden: Warden, session: int) -> None:
+        self.lane = lane
+        self.compiler: Compiler[Any] = create(lane.compiler, lane.flags)
+        self.engines: dict[int, EngineRecord] = {}
+        """By batch size."""
+        self.loaded: Loaded | None = None
+        self.overhead_s = 0.0
+        self._plan = plan
+        self._places = places
+        self._journal = journal
+        self._warden = warden
+        self._session = session
+        self._child: Child | None = None
+        self._children = 0
+
+    @property
+    def _target(self) -> dict[str, Any]:
+        lane = self.lane
+        return {
+            "precision": lane.precision,
+            "mode": lane.mode,
+            "threads": lane.threads,
+            "accelerator": self._plan.accelerator,
+        }
+
+    def groups(self, batch_sizes: Sequence[int]) -> list[tuple[int, ...]]:
+        """Which of ``batch_sizes`` share an engine."""
+        return self.compiler.engines(batch_sizes)
+
+    def unsupported(self) -> str | None:
+        """Why the compiler declares that it cannot serve this lane, or None."""
+        kind, lane = self.compiler, self.lane
+        for word, asked, offered in (
+            ("precision", lane.precision, kind.precisions),
+            ("mode", lane.mode, kind.modes),
+            ("accelerator", self._plan.accelerator, kind.accelerators),
+        ):
+            if asked not in offered:
+                return f"{kind.name} has no {word} {asked}; it has {', '.join(offered)}"
+        return None
+
+    def reuse(self, engine: EngineRecord) -> bool:
+        """Take over an engine of an earlier session if its files are still what was built."""
+        directory = Path(engine.directory)
+        if not directory.is_dir() or digest_files(directory) != dict(engine.files):
+            return False
+        self.engines.update(dict.fromkeys(engine.batch_sizes, engine))
+        return True
+
+    def build(self, batch_sizes: Sequence[int]) -> None:
+        """Compile and save the engine for ``batch_sizes`` in a process of its own."""
+        engine_id = hashlib.sha256(f"{self.lane.id}{sorted(batch_sizes)}".encode()).hexdigest()[:12]
+        final = self._places.engine(self.lane.id, engine_id)
+        partial = final.with_name(f"{engine_id}.partial")
+        for left_over in (final, partial):
+            shutil.rmtree(left_over, ignore_errors=True)
+        with self._process("build") as child:
+            self._import(child)
+            result = child.request(
+                "build",
+                self._plan.study.limits.compile_seconds,
+                on_stage=self._say(batch_sizes[0]),
+                accounted=lambda result: float(result["seconds"]),
+                compiler=self.lane.compiler,
+                flags=dict(self.lane.flags),
+                materials=str(self._places.materials(self.lane.workload)),
+                directory=str(partial),
+                batch_sizes=list(batch_sizes),
+                target=self._target,
+            )
+        partial.rename(final)
+        del result["seconds"]
+        event = self._journal.append(
+            "engine_built",
+            id=engine_id,
+            lane=self.lane.id,
+            batch_sizes=list(batch_sizes),
+            directory=str(final),
+            **result,
+        )
+        fields = {name: event[name] for name in EngineRecord.__dataclass_fields__}
+        record = EngineRecord(**{**fields, "batch_sizes": tuple(batch_sizes)})
+        self.engines.update(dict.fromkeys(batch_sizes, record))
+
+    def load(self, batch: int) -> Loaded:
+        """Load the engine for ``batch`` from disk in the lane's measuring process, and compare its outputs."""
+        engine = self.engines[batch]
+        child = self._measuring_child()
+        result = child.request(
+            "load",
+            self._plan.study.limits.load_seconds,
+            on_stage=self._say(batch),
+            accounted=lambda result: sum(result[name] for name in ("load_s", "first_inference_s", "verify_s")),
+            compiler=self.lane.compiler,
+            flags=dict(self.lane.flags),
+            materials=str(self._places.materials(self.lane.workload)),
+            directory=engine.directory,
+            batch=batch,
+            target=self._target,
+        )
+        self._journal.append(
+            "cell_ready",
+            cell=self.lane.cell(batch),
+            lane=self.lane.id,
+            batch=batch,
+            engine=engine.id,
+            **{name: value for name, value in result.items() if name != "problem"},
+        )
+        self.loaded = Loaded(batch, result["problem"], result["first_inference_s"])
+        return self.loaded
+
+    def warm_up(self) -> None:
+        """Run untimed until the calls are steady."""
+        loaded, rule = self._has_loaded(), self._plan.study.warmup
+        self._say(loaded.batch)("warm-up")
+        loaded.warm_up = self._measuring_child().request(
+            "warm_up",
+            rule.max_seconds + self._plan.study.limits.load_seconds,
+            accounted=lambda result: float(result["seconds"]),
+            rule=rule.model_dump(),
+            first_call_s=loaded.first_call_s,
+        )
+
+    def wants_more(self) -> bool:
+        """Whether repetitions and time are left for the loaded cell."""
+        loaded, study = self._has_loaded(), self._plan.study
+        return loaded.repetitions < study.repetitions and loaded.timed_s < study.limits.cell_seconds
+
+    def slice(self, round_: int, position: int, *, companion: bool) -> None:
+        """Time one slice of repetitions and put it into the journal."""
+        loaded, study = self._has_loaded(), self._plan.study
+        seconds = min(study.limits.slice_seconds, study.limits.cell_seconds - loaded.timed_s)
+        result = self._measuring_child().request(
+            "slice",
+            seconds + study.limits.load_seconds,
+            accounted=lambda result: float(result["wall_s"] + result["settle_s"]),
+            repetitions=min(study.slice_repetitions, study.repetitions - loaded.repetitions),
+            seconds=seconds,
+            settle_s=SETTLE_S,
+            settle_below_s=SETTLE_BELOW_S,
+        )
+        loaded.repetitions += len(result["durations_ns"])
+        loaded.timed_s += result["wall_s"]
+        self._journal.append(
+            "slice",
+            cell=self.lane.cell(loaded.batch),
+            lane=self.lane.id,
+            session=self._session,
+            round=round_,
+            position=position,
+            companion=companion,
+            **result,
+        )
+
+    def unload(self) -> None:
+        """Free the loaded engine."""
+        self.loaded = None
+        self._measuring_child().request("unload", self._plan.study.limits.load_seconds)
+
+    def close(self) -> None:
+        """End the measuring process."""
+        self.loaded = None
+        if self._child is not None:
+            self._child.close()
+            self.overhead_s += self._child.overhead_s
+            self._child = None
+
+    def abandon(self) -> None:
+        """Forget a measuring process that has failed, so that the next batch size gets a fresh one."""
+        self.close()
+
+    def _measuring_child(self) -> Child:
+        if self._child is None:
+            self._child = self._spawn("run")
+            self._import(self._child)
+        return self._child
+
+    @contextmanager
+    def _process(self, purpose: str) -> Iterator[Child]:
+        child = self._spawn(purpose)
+        try:
+            yield child
+        finally:
+            child.close()
+            self.overhead_s += child.overhead_s
+
+    def _spawn(self, purpose: str) -> Child:
+        self._children += 1
+        name = f"{self.lane.id}-{self._session}-{self._children}-{purpose}"
+        env = environment(self.lane.threads, self._places.scratch(name))
+        return Child(name, env, self._places.log(name), self._warden)
+
+    def _import(self, child: Child) -> None:
+        child.request(
+            "import",
+            self._plan.study.limits.load_seconds,
+            modules=list(self.compiler.runtime_modules),
+            blocked=list(self.compiler.blocked_modules),
+        )
+
+    def _say(self, batch: int) -> Any:
+        return lambda stage: self._journal.tell("stage", lane=self.lane.id, stage=stage, batch=batch)
+
+    def _has_loaded(self) -> Loaded:
+        if self.loaded is None:
+            raise RuntimeError(f"lane {self.lane.id} has no engine loaded")
+        return self.loaded

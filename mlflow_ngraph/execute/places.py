@@ -1,0 +1,92 @@
+"""Where studies live on disk, and which of them can be resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.execute import journal
+from mlflow_ngraph.study import Study
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where things lie in a study directory."""
+
+    root: Path
+
+    def materials(self, workload: str) -> Path:
+        """What all lanes of a workload start from."""
+        return self.root / "materials" / hashlib.sha256(workload.encode()).hexdigest()[:12]
+
+    def engine(self, lane: str, engine: str) -> Path:
+        """A compiled engine."""
+        return self.root / "engines" / lane / engine
+
+    def log(self, name: str) -> Path:
+        """What a child process printed."""
+        return self.root / "logs" / f"{name}.log"
+
+    def scratch(self, name: str) -> Path:
+        """Compiler caches of a child process; gone after its workload."""
+        return self.root / "scratch" / name
+
+
+def home(given: Path | None = None) -> Path:
+    """The directory that holds all studies: ``given``, else ``$NGRAPH_HOME``, else the user's data directory.
+
+    Raises
+    ------
+    UsageError: it cannot be written.
+    """
+    path = given or Path(os.environ.get("NGRAPH_HOME") or platformdirs.user_data_dir("mlflow-ngraph"))
+    studies = path.expanduser().absolute() / "studies"
+    try:
+        studies.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write studies to {studies}: {error.strerror}; choose another place with --home"
+        ) from None
+    if not os.access(studies, os.W_OK):
+        raise UsageError(f"cannot write studies to {studies}: permission denied; choose another place with --home")
+    return studies.parent
+
+
+def study_key(study: Study, device: str, machine: str) -> str:
+    """Equal for equal studies on equal machines: what may be resumed."""
+    return hashlib.sha256(f"{study.digest()}/{device}/{machine}".encode()).hexdigest()[:8]
+
+
+def new_directory(root: Path, study: Study, key: str) -> Path:
+    """A directory that does not exist yet, named by study, key and time."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    for count in range(1, 1000):
+        path = root / "studies" / (f"{study.name}-{key}-{stamp}" + (f"-{count}" if count > 1 else ""))
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        return path
+    raise UsageError(f"too many studies named {study.name} in {root}; choose another name or --home")
+
+
+def newest(root: Path, key: str) -> Path | None:
+    """The newest study directory with this key that has begun, or None."""
+    found = [path for path in (root / "studies").glob(f"*-{key}-*") if (path / journal.FILE_NAME).is_file()]
+    started = [path for path in found if next(journal.read(path), None) is not None]
+    return max(started, key=lambda path: next(journal.read(path))["at"], default=None)
+
+
+def finished(directory: Path) -> bool:
+    """Whether the last session of a study came to its end."""
+    last = ""
+    for event in journal.read(directory):
+        if event["event"] in ("session_started", "study_finished"):
+            last = event["event"]
+    return last == "study_finished"

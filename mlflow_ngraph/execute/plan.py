@@ -1,0 +1,172 @@
+"""A study and a device become lanes: what is compiled, verified and measured, and about how long it takes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+
+from mlflow_ngraph.compilers.base import Compiler
+from mlflow_ngraph.compilers.registry import COMPILERS, create
+from mlflow_ngraph.devices import processors
+from mlflow_ngraph.devices.base import DeviceProfile
+from mlflow_ngraph.errors import DependencyError
+from mlflow_ngraph.execute.record import Lane
+from mlflow_ngraph.study import Study
+from mlflow_ngraph.workloads.base import WorkloadInfo, WorkloadRef
+from mlflow_ngraph.workloads.registry import create as create_workload
+
+TYPICAL_MACS = 2e9
+"""Stands for a model about which nothing is known before it is built."""
+MACS_PER_SECOND_AND_THREAD = 4e10
+"""A round figure for fp32 on one core of a server processor; estimates need no more."""
+COMPILE_SECONDS = {
+    "identity": 2.0,
+    "torchscript": 6.0,
+    "torch-compile": 45.0,
+    "onnxruntime": 3.0,
+    "openvino": 4.0,
+    "tvm": 8.0,
+}
+"""Seconds to compile and load one engine, as seen for models of ordinary size."""
+PREPARE_SECONDS = 20.0
+SLOWDOWN = {"tvm": 60.0}
+"""Calls that are slower than eager execution by this factor: TVM without tuning."""
+
+
+@dataclass(frozen=True)
+class WorkloadPlan:
+    """A workload with the lanes that compile it."""
+
+    ref: WorkloadRef
+    label: str
+    family: str
+    lanes: tuple[Lane, ...]
+    known: WorkloadInfo | None
+    fixed_batch: int | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that a study is going to do."""
+
+    study: Study
+    device: str
+    accelerator: str
+    threads: int | None
+    workloads: tuple[WorkloadPlan, ...]
+    notes: tuple[str, ...] = ()
+    """What a person should know before it starts."""
+
+    @property
+    def lanes(self) -> list[Lane]:
+        """Every lane, workload by workload."""
+        return [lane for workload in self.workloads for lane in workload.lanes]
+
+    @property
+    def cells(self) -> int:
+        """The number of cells."""
+        return sum(len(lane.batch_sizes) for lane in self.lanes)
+
+    @property
+    def estimate_s(self) -> float:
+        """Rough seconds for the whole study."""
+        return sum(estimate_workload(self, workload) for workload in self.workloads)
+
+    def with_checked(self, found: Mapping[str, Mapping[str, object]]) -> Plan:
+        """The plan with the labels, families and fixed batch sizes that a child process found, by canonical ref."""
+        return replace(self, workloads=tuple(_checked(w, found.get(str(w.ref))) for w in self.workloads))
+
+
+def make(study: Study, profile: DeviceProfile) -> Plan:
+    """Expand a study into lanes.
+
+    Raises
+    ------
+    UsageError: a compiler, flag, workload or option does not exist, or this machine cannot serve the device or run
+        a compiler.
+    """
+    threads = (
+        processors.available() if study.threads == "all" else None if study.threads == "default" else study.threads
+    )
+    compilers = [(choice, _runnable(choice.name, choice.flags)) for choice in study.compilers]
+    workloads = []
+    for chosen in study.workloads:
+        workload = create_workload(chosen.parsed(), study.init)
+        ref = str(workload.ref)
+        lanes = tuple(
+            _lane(
+                study,
+                Lane(
+                    id="",
+                    workload=ref,
+                    label=workload.label,
+                    family=workload.family,
+                    compiler=choice.name,
+                    compiler_label=choice.label,
+                    flags=compiler.flags.model_dump(),
+                    precision=precision,
+                    mode=study.mode,
+                    threads=threads,
+                    device=profile.name,
+                    batch_sizes=tuple(study.batch_sizes),
+                ),
+            )
+            for precision in study.precision
+            for choice, compiler in compilers
+        )
+        workloads.append(WorkloadPlan(workload.ref, workload.label, workload.family, lanes, workload.known))
+    return Plan(study, profile.name, profile.accelerator, threads, tuple(workloads), profile.check())
+
+
+def estimate_lane(plan: Plan, workload: WorkloadPlan, lane: Lane) -> float:
+    """Rough seconds of one lane."""
+    macs = TYPICAL_MACS
+    if workload.known is not None:
+        macs = float(workload.known.true_macs or workload.known.paper_macs or TYPICAL_MACS)
+    call = macs / (MACS_PER_SECOND_AND_THREAD * (lane.threads or 1)) * SLOWDOWN.get(lane.compiler, 1.0)
+    limits, engines = plan.study.limits, len(create(lane.compiler, lane.flags).engines(lane.batch_sizes))
+    total = 3.0 + engines * COMPILE_SECONDS.get(lane.compiler, 10.0)
+    for batch in lane.batch_sizes:
+        timed = min(plan.study.repetitions * call * batch, limits.cell_seconds)
+        total += 2 * call * batch + min(20 * call * batch, plan.study.warmup.max_seconds) + timed
+    return total
+
+
+def estimate_workload(plan: Plan, workload: WorkloadPlan) -> float:
+    """Rough seconds of all lanes of a workload and its preparation."""
+    return PREPARE_SECONDS + sum(estimate_lane(plan, workload, lane) for lane in workload.lanes)
+
+
+def _runnable(name: str, flags: Mapping[str, object]) -> Compiler:  # type: ignore[type-arg]
+    compiler = create(name, flags)
+    found = COMPILERS.get(name).availability()
+    if not found.available:
+        hint = f"; {found.hint}" if found.hint else ""
+        raise DependencyError(f"compiler {name!r} cannot run here: {found.reason}{hint}")
+    return compiler
+
+
+def _lane(study: Study, lane: Lane) -> Lane:
+    """The lane with its id: the digest of all that makes it what it is."""
+    content = {**asdict(lane), "init": asdict(study.init), "seed": study.seed}
+    for name in ("id", "label", "family", "compiler_label", "batch_sizes"):
+        del content[name]
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+    return replace(lane, id=digest)
+
+
+def _checked(workload: WorkloadPlan, found: Mapping[str, object] | None) -> WorkloadPlan:
+    if found is None:
+        return workload
+    label, family = str(found["label"]), str(found["family"])
+    fixed = found["fixed_batch"]
+    lanes = tuple(replace(lane, label=label, family=family) for lane in workload.lanes)
+    return replace(
+        workload,
+        label=label,
+        family=family,
+        lanes=lanes,
+        fixed_batch=fixed if isinstance(fixed, int) else None,
+    )

@@ -1,0 +1,240 @@
+"""The child process: the only place where torch and the compilers' runtimes are imported.
+
+Reads commands as JSON lines from standard input and answers each with lines on what was standard output:
+any number of ``{"stage": ...}`` and then one ``{"result": ...}`` or ``{"error": ...}``. Standard output and
+standard error themselves go to the lane's log, because runtimes print whatever they like.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any
+
+from mlflow_ngraph.errors import CellError, DependencyError, UsageError
+from mlflow_ngraph.verdicts import Verdict
+
+Command = dict[str, Any]
+
+
+def main() -> None:
+    """Serve commands until standard input ends."""
+    replies = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    sys.path.insert(0, str(Path.cwd()))
+    worker = Worker(replies)
+    worker.reply({"result": {"pid": os.getpid()}})
+    for line in sys.stdin:
+        command = json.loads(line)
+        worker.serve(command)
+
+
+class Worker:
+    """Answers commands; holds at most one loaded engine."""
+
+    def __init__(self, replies: IO[str]) -> None:
+        self._replies = replies
+        self._running: Running | None = None
+        self._commands: dict[str, Callable[[Command], Any]] = {
+            "import": self._import,
+            "check": self._check,
+            "describe": self._describe,
+            "prepare": self._prepare,
+            "build": self._build,
+            "load": self._load,
+            "warm_up": self._warm_up,
+            "slice": self._slice,
+            "unload": self._unload,
+        }
+
+    def reply(self, message: dict[str, Any]) -> None:
+        self._replies.write(json.dumps(message) + "\n")
+        self._replies.flush()
+
+    def stage(self, name: str) -> None:
+        """Tell the parent what is being done."""
+        self.reply({"stage": name})
+
+    def serve(self, command: Command) -> None:
+        """Run one command. Whatever it raises becomes an answer: the parent decides what it means."""
+        try:
+            self.reply({"result": self._commands[command["command"]](command)})
+        except Exception as error:  # noqa: BLE001 - runtimes raise anything
+            traceback.print_exc()
+            self.reply({"error": _describe_error(error)})
+
+    def _import(self, command: Command) -> None:
+        """Import a compiler's runtime before anything is timed."""
+        for name in command["blocked"]:
+            # A None entry makes `import name` raise ImportError, which the runtimes in question handle.
+            sys.modules[name] = None  # type: ignore[assignment]
+        for name in command["modules"]:
+            import_module(name)
+
+    def _check(self, command: Command) -> list[dict[str, Any]]:
+        from mlflow_ngraph.workloads.base import Init
+
+        found = []
+        for ref in command["workloads"]:
+            workload = _workload(ref, Init(**command["init"]))
+            workload.check()
+            found.append({"label": workload.label, "family": workload.family, "fixed_batch": workload.fixed_batch()})
+        return found
+
+    def _describe(self, command: Command) -> list[dict[str, Any]]:
+        from mlflow_ngraph.workloads.base import Init
+        from mlflow_ngraph.workloads.describe import describe
+
+        return [asdict(describe(_workload(ref, Init(**command["init"])))) for ref in command["workloads"]]
+
+    def _prepare(self, command: Command) -> dict[str, Any]:
+        from mlflow_ngraph.workloads.base import Init
+        from mlflow_ngraph.workloads.materials import prepare
+
+        start = time.perf_counter()
+        prepare(
+            _workload(command["workload"], Init(**command["init"])),
+            Path(command["directory"]),
+            batch_sizes=command["batch_sizes"],
+            formats=command["formats"],
+            seed=command["seed"],
+            progress=self.stage,
+        )
+        return {"seconds": time.perf_counter() - start}
+
+    def _build(self, command: Command) -> dict[str, Any]:
+        from mlflow_ngraph.compilers.base import Stages
+        from mlflow_ngraph.engines.manifest import digest_files
+        from mlflow_ngraph.workloads.materials import Source
+
+        compiler, source = _compiler(command), Source(Path(command["materials"]))
+        directory, stages = Path(command["directory"]), Stages()
+        batch_sizes = command["batch_sizes"]
+        directory.mkdir(parents=True)
+        start = time.perf_counter()
+        build = compiler.compile(source, batch_sizes, _target(command), directory, stages)
+        seconds = time.perf_counter() - start
+        if build.export_format is not None:
+            stages.seconds["export"] = source.export_seconds(build.export_format, batch_sizes[0])
+        files = digest_files(directory)
+        return {
+            "stages": stages.seconds,
+            "seconds": seconds,
+            "flags": dict(build.flags),
+            "requires": dict(build.requires),
+            "files": files,
+            "size_bytes": sum((directory / name).stat().st_size for name in files),
+        }
+
+    def _load(self, command: Command) -> dict[str, Any]:
+        from mlflow_ngraph.measure import memory, parity
+        from mlflow_ngraph.workloads.materials import Source
+
+        source, batch = Source(Path(command["materials"])), command["batch"]
+        compiler = _compiler(command)
+        inputs, reference = source.example(batch), source.reference(batch)
+        can_reset = memory.reset_peak()
+        start = time.perf_counter()
+        engine = compiler.load(Path(command["directory"]), batch, _target(command))
+        load_s = time.perf_counter() - start
+        self.stage("first inference")
+        invocation = engine.bind(inputs)
+        start = time.perf_counter()
+        invocation.call()
+        first_s = time.perf_counter() - start
+        # The outputs are compared before the warm-up, and the engine is asked for its flags after it has run:
+        # some runtimes settle their choices at the first inference.
+        start = time.perf_counter()
+        found = parity.compare(invocation.outputs(), reference)
+        self._running = Running(engine, invocation, can_reset)
+        return {
+            "load_s": load_s,
+            "first_inference_s": first_s,
+            "verify_s": time.perf_counter() - start,
+            "precision": engine.precision,
+            "flags": dict(engine.flags),
+            "requests": invocation.requests,
+            "parity": asdict(found),
+            "problem": parity.problem(found, command["target"]["precision"]),
+        }
+
+    def _warm_up(self, command: Command) -> dict[str, Any]:
+        from mlflow_ngraph.measure import loop
+
+        running = self._loaded()
+        result = loop.warm_up(running.invocation.call, **command["rule"], first_call_s=command["first_call_s"])
+        running.call_s = result.call_s
+        return asdict(result)
+
+    def _slice(self, command: Command) -> dict[str, Any]:
+        from mlflow_ngraph.measure import loop, memory
+
+        running = self._loaded()
+        start = time.perf_counter()
+        if running.call_s < command["settle_below_s"]:
+            loop.settle(running.invocation.call, command["settle_s"])
+        settle_s = time.perf_counter() - start
+        taken = loop.take_slice(running.invocation.call, command["repetitions"], command["seconds"])
+        return {**asdict(taken), "settle_s": settle_s, "peak_bytes": memory.peak_bytes()}
+
+    def _unload(self, command: Command) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            running.engine.close()
+
+    def _loaded(self) -> Running:
+        if self._running is None:
+            raise RuntimeError("no engine is loaded")
+        return self._running
+
+
+class Running:
+    """A loaded engine with bound inputs."""
+
+    def __init__(self, engine: Any, invocation: Any, can_reset_peak: bool) -> None:
+        self.engine = engine
+        self.invocation = invocation
+        self.can_reset_peak = can_reset_peak
+        self.call_s = 0.0
+
+
+def _workload(ref: dict[str, Any], init: Any) -> Any:
+    from mlflow_ngraph.workloads.base import WorkloadRef
+    from mlflow_ngraph.workloads.registry import create
+
+    return create(WorkloadRef(**ref), init)
+
+
+def _compiler(command: Command) -> Any:
+    from mlflow_ngraph.compilers.registry import create
+
+    return create(command["compiler"], command["flags"])
+
+
+def _target(command: Command) -> Any:
+    from mlflow_ngraph.compilers.base import Target
+
+    return Target(**command["target"])
+
+
+def _describe_error(error: Exception) -> dict[str, Any]:
+    """The verdict and the one-line reason of an exception."""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, CellError):
+        return {"verdict": error.verdict.value, "reason": reason}
+    if isinstance(error, MemoryError) or "can't allocate memory" in reason or "bad_alloc" in reason:
+        return {"verdict": Verdict.OOM.value, "reason": f"out of memory: {reason}"}
+    if isinstance(error, (UsageError, DependencyError)):
+        return {"verdict": Verdict.FAILED.value, "reason": reason, "usage": type(error).__name__}
+    return {"verdict": Verdict.FAILED.value, "reason": f"{type(error).__name__}: {reason}"[:2000]}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""The timed loop. Everything that is not the call itself happens before or after it."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psutil
+
+NS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Consecutive repetitions of one lane."""
+
+    durations_ns: list[int]
+    started_ns: int
+    """Unix time of the first repetition in nanoseconds."""
+    wall_s: float
+    cpu_s: float
+    """CPU time of this process, all threads."""
+    machine_busy_s: float
+    """CPU time of the whole machine, this process included; in steps of the kernel's clock tick (10 ms)."""
+
+
+@dataclass(frozen=True)
+class WarmUpResult:
+    """How a warm-up ended."""
+
+    repetitions: int
+    seconds: float
+    steady: bool
+    """Whether two neighbouring windows agreed; False when the time ran out first."""
+    call_s: float
+    """Median seconds of a call in the last window."""
+
+
+def take_slice(call: Callable[[], object], repetitions: int, limit_s: float) -> Slice:
+    """Time up to ``repetitions`` calls, and at least one, until ``limit_s`` seconds have passed.
+
+    Each repetition costs one pair of clock readings and one store into a preallocated array. Garbage
+    collection is off meanwhile.
+    """
+    durations = array("q", bytes(8 * repetitions))
+    clock = time.perf_counter_ns
+    collecting = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        busy, cpu, started = _machine_busy(), time.process_time(), time.time_ns()
+        begin = clock()
+        deadline = begin + int(limit_s * NS)
+        done = 0
+        for index in range(repetitions):
+            start = clock()
+            call()
+            end = clock()
+            durations[index] = end - start
+            done = index + 1
+            if end >= deadline:
+                break
+        wall = clock() - begin
+        cpu, busy = time.process_time() - cpu, _machine_busy() - busy
+    finally:
+        if collecting:
+            gc.enable()
+    return Slice(durations[:done].tolist(), started, wall / NS, cpu, busy)
+
+
+def settle(call: Callable[[], object], seconds: float) -> None:
+    """Run untimed for ``seconds``, and at least once, so that caches are warm and other lanes' threads asleep."""
+    deadline = time.perf_counter() + seconds
+    call()
+    while time.perf_counter() < deadline:
+        call()
+
+
+def warm_up(
+    call: Callable[[], object], window: int, tolerance: float, max_seconds: float, first_call_s: float
+) -> WarmUpResult:
+    """Call until the medians of two neighbouring windows differ by at most ``tolerance``, relative.
+
+    A first inference that already took ``max_seconds`` was the warm-up: calling again would cost more
+    than it can tell.
+    """
+    if first_call_s >= max_seconds:
+        return WarmUpResult(0, 0.0, False, first_call_s)
+    begin = time.perf_counter()
+    previous: float | None = None
+    repetitions = 0
+    while True:
+        times = []
+        for _ in range(window):
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+            repetitions += 1
+            if time.perf_counter() - begin >= max_seconds:
+                break
+        current = statistics.median(times)
+        complete = len(times) == window
+        steady = complete and previous is not None and abs(current - previous) <= tolerance * previous
+        elapsed = time.perf_counter() - begin
+        if steady or elapsed >= max_seconds:
+            return WarmUpResult(repetitions, elapsed, steady, current)
+        previous = current
+
+
+def _machine_busy() -> float:
+    """CPU seconds that all processors together have spent on anything but idling and waiting."""
+    times = psutil.cpu_times()
+    return float(sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal")))

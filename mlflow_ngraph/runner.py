@@ -1,0 +1,310 @@
+"""A study from beginning to end: plan, measure, record."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal, Protocol
+
+from mlflow_ngraph.devices import registry as devices
+from mlflow_ngraph.devices.fingerprint import fingerprint, versions
+from mlflow_ngraph.errors import StudyError, WorkloadError
+from mlflow_ngraph.execute import fold, places
+from mlflow_ngraph.execute.child import Child, ChildFailure, Warden, environment
+from mlflow_ngraph.execute.journal import SCHEMA_VERSION, Event, Journal, read
+from mlflow_ngraph.execute.plan import Plan, WorkloadPlan, make
+from mlflow_ngraph.execute.record import StudyRecord
+from mlflow_ngraph.execute.supervisor import Supervisor
+from mlflow_ngraph.study import Study
+from mlflow_ngraph.tracking.recorder import Recorder
+from mlflow_ngraph.verdicts import Verdict
+
+Resume = Literal["auto", "always", "never"]
+
+CHECK_SECONDS = 600.0
+
+_log = logging.getLogger(__name__)
+
+
+class Observer(Protocol):
+    """Follows a study while it runs."""
+
+    def on_event(self, event: Event) -> None:
+        """Called with every event, after it is on disk. Must return quickly: nothing is measured meanwhile."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """The process was asked to end; ``signum`` says how. What was measured is in the journal."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.signum = signum
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a study ended."""
+
+    record: StudyRecord
+    directory: Path
+    """Holds the journal, the engines and the logs."""
+    where: Mapping[str, str] = field(default_factory=dict)
+    """Where to look at the results in MLflow, by name; empty when nothing was recorded."""
+    unrecorded: str = ""
+    """Why the tracking server does not have everything, or empty."""
+
+    @property
+    def exit_code(self) -> int:
+        """0: every cell is ok. 3: some are not. 1: the tracking server lacks something."""
+        if self.unrecorded:
+            return 1
+        cells = [cell for lane in self.record.lanes.values() for cell in lane.cells.values()]
+        return 0 if all(cell.verdict is Verdict.OK for cell in cells) else 3
+
+
+def plan_study(study: Study) -> Plan:
+    """What `run_study` would do on this machine. Builds models in a child process only to check their names.
+
+    Raises
+    ------
+    UsageError: the study cannot run here; says why.
+    """
+    plan = make(study, devices.create(study.device))
+    unknown = [workload for workload in plan.workloads if workload.known is None]
+    if not unknown:
+        return plan
+    refs = [asdict(workload.ref) for workload in unknown]
+    found = ask_child("check", workloads=refs, init=asdict(study.init))
+    return plan.with_checked({str(w.ref): answer for w, answer in zip(unknown, found, strict=True)})
+
+
+def ask_child(command: str, **fields: Any) -> Any:
+    """Run one command in a short-lived child process, where torch may be imported.
+
+    Raises
+    ------
+    WorkloadError: the command failed; the message is the child's.
+    """
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        warden = Warden()
+        stack.callback(warden.close)
+        log = Path(scratch) / "check.log"
+        try:
+            child = Child("check", environment(None, Path(scratch)), log, warden)
+            stack.callback(child.close)
+            return child.request(command, CHECK_SECONDS, **fields)
+        except ChildFailure as failure:
+            raise WorkloadError(failure.reason) from None
+
+
+def run_study(
+    study: Study,
+    *,
+    resume: Resume = "auto",
+    home: Path | None = None,
+    tracking_uri: str | None = None,
+    experiment: str | None = None,
+    offline: bool = False,
+    observer: Observer | None = None,
+) -> Outcome:
+    """Compile, verify, measure and record a study on this machine.
+
+    Parameters
+    ----------
+    resume: ``auto`` continues the newest study of the same content on this machine if it was interrupted, else starts
+        anew. ``always`` continues the newest one even if it came to its end, and measures crashed, timed-out and
+        out-of-memory cells again. ``never`` starts anew.
+    home: directory for studies; see `places.home`.
+    tracking_uri, experiment: where to record; by default as MLflow itself decides.
+    offline: measure only; `sync_study` records later.
+    observer: told of every event.
+
+    Raises
+    ------
+    UsageError: the request was wrong; nothing was written.
+    Interrupted: the process was asked to end; the study can be resumed, and its run says KILLED.
+    """
+    plan = plan_study(study)
+    recorder = None if offline else Recorder(tracking_uri, experiment)
+    if recorder is not None:
+        recorder.preflight()
+    machine = fingerprint()
+    root = places.home(home)
+    directory, continued = _directory(study, resume, root, places.study_key(study, plan.device, machine["digest"]))
+    with _signals_raise(), Journal(directory, observer.on_event if observer else lambda event: None) as journal:
+        if not continued:
+            _start(journal, directory, plan, machine)
+        before = fold.load(directory)
+        session = 1 + sum(event["event"] == "session_started" for event in read(directory))
+        done = sum(len(lane.cells) for lane in before.lanes.values())
+        journal.append(
+            "session_started",
+            session=session,
+            study_id=before.id,
+            name=study.name,
+            lanes=[asdict(lane) for lane in plan.lanes],
+            cells=plan.cells,
+            done=done,
+        )
+        recording = _Recording(recorder, directory, journal)
+        recording.open(before)
+        supervisor = Supervisor(
+            plan,
+            places.Places(directory),
+            journal,
+            session=session,
+            before=before,
+            retry=resume == "always",
+            on_workload=recording.workload,
+        )
+        try:
+            supervisor.run()
+        except BaseException as error:
+            journal.append("study_interrupted", reason=type(error).__name__)
+            recording.close(fold.load(directory), "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
+            raise
+        journal.append("study_finished", status="FINISHED")
+        record = fold.load(directory)
+        recording.close(record, "FINISHED")
+    return Outcome(record, directory, recording.where, recording.problem)
+
+
+def sync_study(
+    directory: Path,
+    *,
+    tracking_uri: str | None = None,
+    experiment: str | None = None,
+) -> Outcome:
+    """Record a study that was measured without a tracking server, or whose recording broke off.
+
+    Raises
+    ------
+    JournalError: there is no study in ``directory``.
+    TrackingError: the server cannot be reached.
+    """
+    record = fold.load(directory)
+    recorder = Recorder(tracking_uri, experiment)
+    recorder.preflight()
+    recorder.open(record, directory)
+    for lane in record.lanes.values():
+        if lane.cells:
+            recorder.record_lane(record, lane.lane.id)
+    recorder.close(record, "FINISHED" if record.finished_at is not None else "KILLED")
+    return Outcome(record, directory, recorder.where())
+
+
+class _Recording:
+    """Passes a study on to the tracking server. A server that fails costs nothing but a later sync."""
+
+    def __init__(self, recorder: Recorder | None, directory: Path, journal: Journal) -> None:
+        self.where: Mapping[str, str] = {}
+        self.problem = ""
+        self._recorder = recorder
+        self._directory = directory
+        self._journal = journal
+        self._pending: set[str] = set()
+
+    def open(self, record: StudyRecord) -> None:
+        self._attempt(lambda recorder: recorder.open(record, self._directory))
+
+    def workload(self, workload: WorkloadPlan) -> None:
+        """Record the lanes of a finished workload."""
+        lane_ids = [lane.id for lane in workload.lanes]
+        self._pending.update(lane_ids)
+        if self._recorder is None or self.problem:
+            return
+        record = fold.load(self._directory, str(workload.ref))
+        self._attempt(lambda recorder: self._record(recorder, record, lane_ids))
+
+    def close(self, record: StudyRecord, status: str) -> None:
+        """Record what is still pending, then the study itself. One more try after an earlier failure."""
+        had_problem, self.problem = bool(self.problem), ""
+        if had_problem:
+            self.open(record)
+        waiting = [lane for lane in record.lanes if lane in self._pending or record.lanes[lane].cells]
+        if had_problem and not self.problem:
+            self._attempt(lambda recorder: self._record(recorder, record, waiting))
+        if not self.problem:
+            self._attempt(lambda recorder: self._close(recorder, record, status))
+
+    def _close(self, recorder: Recorder, record: StudyRecord, status: str) -> None:
+        pending = [lane for lane in self._pending if record.lanes[lane].cells]
+        self._record(recorder, record, pending)
+        recorder.close(record, status)
+        self.where = recorder.where()
+
+    def _record(self, recorder: Recorder, record: StudyRecord, lane_ids: Sequence[str]) -> None:
+        for lane_id in lane_ids:
+            if record.lanes[lane_id].cells:
+                run_id = recorder.record_lane(record, lane_id)
+                self._journal.append("lane_recorded", lane=lane_id, run_id=run_id)
+            self._pending.discard(lane_id)
+
+    def _attempt(self, step: Callable[[Recorder], object]) -> None:
+        if self._recorder is None:
+            return
+        try:
+            step(self._recorder)
+        except Exception as error:  # noqa: BLE001
+            # Whatever a client library raises must not cost a measurement; the journal has everything.
+            _log.debug("recording failed", exc_info=True)
+            self.problem = " ".join(str(error).split()) or type(error).__name__
+            self._journal.append("recording_failed", reason=self.problem)
+
+
+def _directory(study: Study, resume: Resume, root: Path, key: str) -> tuple[Path, bool]:
+    """The study directory, and whether it continues an earlier session."""
+    last = None if resume == "never" else places.newest(root, key)
+    if resume == "always" and last is None:
+        raise StudyError(
+            f"study {study.name!r} has nothing to resume in {root}: it never ran here with this content; "
+            "leave out --resume to start it"
+        )
+    if last is not None and (resume == "always" or not places.finished(last)):
+        return last, True
+    return places.new_directory(root, study, key), False
+
+
+def _start(journal: Journal, directory: Path, plan: Plan, machine: Mapping[str, Any]) -> None:
+    (directory / "study.yaml").write_text(plan.study.to_yaml(), encoding="utf-8")
+    journal.append(
+        "study_started",
+        schema_version=SCHEMA_VERSION,
+        study_id=directory.name,
+        study=plan.study.model_dump(mode="json"),
+        device=plan.device,
+        fingerprint=machine,
+        versions=versions(),
+        lanes=[asdict(lane) for lane in plan.lanes],
+        notes=list(plan.notes),
+    )
+
+
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    """SIGTERM and SIGINT raise `Interrupted` within the block, so that children end and the run says so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        # Once is enough: a second signal must not break off the cleaning up.
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
+        raise Interrupted(signum)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

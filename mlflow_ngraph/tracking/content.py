@@ -1,0 +1,318 @@
+"""What a lane and a study say in MLflow: params, metrics and tags, computed from the record alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mlflow_ngraph.compilers.base import FlagValue
+from mlflow_ngraph.execute.record import CellRecord, EngineRecord, LaneRecord, StudyRecord
+from mlflow_ngraph.study import CompilerChoice, WorkloadChoice
+from mlflow_ngraph.tracking import schema
+from mlflow_ngraph.tracking.schema import Kind, Param, Tag
+from mlflow_ngraph.verdicts import Verdict
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a metric."""
+
+    name: str
+    value: float
+    at_ms: int
+    """Unix milliseconds. Taken from the record, so that writing a point twice leaves one."""
+    step: int = 0
+    engine: str | None = None
+    """The engine that the number belongs to."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """Everything that one run says, apart from the runs and models that it is linked to."""
+
+    name: str
+    params: Mapping[str, str]
+    points: tuple[Point, ...]
+    tags: Mapping[str, str]
+    start_ms: int
+    end_ms: int
+
+    def digest(self) -> str:
+        """Equal for equal content: a run that carries another digest says something else."""
+        said = [self.params, [vars(point) for point in self.points], self.tags, self.start_ms, self.end_ms]
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def lane_content(record: StudyRecord, lane_id: str) -> Content:
+    """The content of a lane run."""
+    lane = record.lanes[lane_id]
+    cells = [lane.cells[batch] for batch in sorted(lane.cells)]
+    finished = lane.finished_at or max((cell.finished_at for cell in cells), default=lane.started_at)
+    points = [*_curves(cells), *_headlines(lane, cells, _ms(finished))]
+    return Content(
+        name=f"{lane.lane.label} {lane.lane.compiler_label} {lane.lane.precision}",
+        params=_lane_params(lane),
+        points=tuple(points),
+        tags=_lane_tags(record, lane, cells),
+        start_ms=_ms(lane.started_at),
+        end_ms=_ms(finished),
+    )
+
+
+def study_content(record: StudyRecord) -> Content:
+    """The content of a study run, but for its note and files."""
+    finished = record.finished_at or max(
+        (cell.finished_at for lane in record.lanes.values() for cell in lane.cells.values()),
+        default=record.started_at,
+    )
+    return Content(
+        name=f"{record.name} on {record.device}",
+        params=_study_params(record),
+        points=tuple(_study_points(record, finished)),
+        tags=study_tags(record),
+        start_ms=_ms(record.started_at),
+        end_ms=_ms(finished),
+    )
+
+
+def study_tags(record: StudyRecord) -> dict[str, str]:
+    """Tags of a study run."""
+    cells = [cell for lane in record.lanes.values() for cell in lane.cells.values()]
+    return {
+        **_common_tags(record, Kind.STUDY),
+        Tag.VERDICT: str(worst(cells)),
+        Tag.COMPLETE: plain(all(lane.complete for lane in record.lanes.values())),
+    }
+
+
+def worst(cells: Iterable[CellRecord]) -> Verdict:
+    """``ok`` if every cell is, else the worst verdict among them."""
+    return max((cell.verdict for cell in cells), key=schema.SEVERITY.index, default=Verdict.OK)
+
+
+def has_numbers(lane: LaneRecord) -> bool:
+    """Whether any cell of the lane was timed, whatever its verdict."""
+    return any("throughput" in cell.metrics for cell in lane.cells.values())
+
+
+def flags_in_force(lane: LaneRecord) -> dict[str, dict[int, FlagValue]]:
+    """Every flag with its value at each batch size, as far as an engine or a cell tells; else as it was asked for."""
+    by_batch: dict[int, Mapping[str, FlagValue]] = {}
+    for engine in lane.engines:
+        for batch in engine.batch_sizes:
+            by_batch[batch] = {**lane.lane.flags, **engine.flags}
+    for batch, cell in lane.cells.items():
+        if cell.flags:
+            by_batch[batch] = {**by_batch.get(batch, lane.lane.flags), **cell.flags}
+    if not by_batch:
+        by_batch = dict.fromkeys(lane.lane.batch_sizes, lane.lane.flags)
+    names = sorted({name for flags in by_batch.values() for name in flags})
+    return {
+        name: {batch: flags[name] for batch, flags in sorted(by_batch.items()) if name in flags} for name in names
+    }
+
+
+def engine_digest(engine: EngineRecord) -> str:
+    """One sha256 for all files of an engine: of the lines ``<sha256>  <path>``, sorted by path."""
+    lines = "".join(f"{digest}  {path}\n" for path, digest in sorted(engine.files.items()))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def _lane_params(record: LaneRecord) -> dict[str, str]:
+    lane = record.lane
+    values: dict[str, Any] = {
+        Param.DEVICE: lane.device,
+        Param.WORKLOAD: lane.workload,
+        Param.LABEL: lane.label,
+        Param.FAMILY: lane.family,
+        Param.COMPILER: lane.compiler,
+        Param.COMPILER_LABEL: lane.compiler_label,
+        Param.PRECISION: lane.precision,
+        Param.MODE: lane.mode,
+        Param.THREADS: "default" if lane.threads is None else lane.threads,
+        Param.BATCH_SIZES: ",".join(map(str, lane.batch_sizes)),
+    }
+    in_force = precision_in_force(record)
+    if in_force:
+        values[Param.PRECISION_IN_FORCE] = in_force
+    for name, by_batch in flags_in_force(record).items():
+        values[schema.metric_name(Param.FLAG + name)] = _by_batch(by_batch)
+    return {name: schema.cut(plain(value), schema.MAX_PARAM) for name, value in values.items()}
+
+
+def precision_in_force(lane: LaneRecord) -> str:
+    """The precision that took effect; empty where no engine was loaded."""
+    known = {batch: cell.precision_in_force for batch, cell in lane.cells.items() if cell.precision_in_force}
+    return _by_batch(known) if known else ""
+
+
+def _by_batch(values: Mapping[int, FlagValue]) -> str:
+    """The one value, or each value with the batch sizes at which it was in force."""
+    batches: dict[str, list[int]] = {}
+    for batch, value in sorted(values.items()):
+        batches.setdefault(plain(value), []).append(batch)
+    if len(batches) == 1:
+        return next(iter(batches))
+    return "; ".join(f"{text} (batch {','.join(map(str, at))})" for text, at in batches.items())
+
+
+def plain(value: Any) -> str:
+    """A value as the text of a param or tag."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _curves(cells: list[CellRecord]) -> list[Point]:
+    """Every number of every cell, whatever its verdict; the curve ``batch/ok`` tells which to trust."""
+    points = []
+    for cell in cells:
+        at = _ms(cell.finished_at)
+        points.append(Point(schema.CURVE_OK, float(cell.verdict is Verdict.OK), at, cell.batch))
+        for name, value in sorted(cell.metrics.items()):
+            if math.isfinite(value):
+                points.append(Point(schema.metric_name(schema.CURVE + name), value, at, cell.batch, cell.engine))
+    return points
+
+
+def _headlines(lane: LaneRecord, cells: list[CellRecord], at: int) -> list[Point]:
+    """The scalars that tables, sorting and search see."""
+    ok = [cell for cell in cells if cell.verdict is Verdict.OK and "throughput" in cell.metrics]
+    values: dict[str, float] = {"cells_ok": len(ok), "cells_total": len(lane.lane.batch_sizes)}
+    engine = None
+    if ok:
+        best = max(ok, key=lambda cell: cell.metrics["throughput"])
+        engine = best.engine
+        values["best_batch"] = best.batch
+        values.update({name: best.metrics[name] for name in schema.AT_BEST if name in best.metrics})
+    for cell in ok:
+        if cell.batch == 1:
+            values.update({f"{n}_b1": cell.metrics[n] for n in schema.AT_BATCH_1 if n in cell.metrics})
+    for name, extreme in (("parity_cosine", min), ("parity_max_abs", max), ("parity_max_rel", max)):
+        found = [cell.metrics[name] for cell in cells if math.isfinite(cell.metrics.get(name, math.nan))]
+        if found:
+            values[name] = extreme(found)
+    for name in ("compile_total_s", "engine_size_mb"):
+        once = {cell.engine: cell.metrics[name] for cell in cells if cell.engine and name in cell.metrics}
+        if once:
+            values[name] = sum(once.values())
+    of_best = {*schema.AT_BEST, "best_batch"}
+    return [
+        Point(name, float(value), at, engine=engine if name in of_best else None)
+        for name, value in sorted(values.items())
+        if math.isfinite(value)
+    ]
+
+
+def _lane_tags(record: StudyRecord, lane: LaneRecord, cells: list[CellRecord]) -> dict[str, str]:
+    verdict = worst(cells)
+    tags = {
+        **_common_tags(record, Kind.LANE),
+        Tag.LANE_ID: lane.lane.id,
+        Tag.CELLS: json.dumps({batch: lane.lane.cell(batch) for batch in lane.lane.batch_sizes}),
+        Tag.DEVICE: lane.lane.device,
+        Tag.WORKLOAD: lane.lane.workload,
+        Tag.LABEL: lane.lane.label,
+        Tag.FAMILY: lane.lane.family,
+        Tag.COMPILER: lane.lane.compiler,
+        Tag.COMPILER_LABEL: lane.lane.compiler_label,
+        Tag.PRECISION: lane.lane.precision,
+        Tag.PRECISION_IN_FORCE: precision_in_force(lane),
+        Tag.MODE: lane.lane.mode,
+        Tag.VERDICT: str(verdict),
+        Tag.VERDICTS: json.dumps({cell.batch: str(cell.verdict) for cell in cells}),
+        Tag.REASON: next((cell.reason for cell in cells if cell.verdict is verdict and cell.reason), ""),
+        Tag.ENGINES: json.dumps({engine.id: engine_digest(engine) for engine in lane.engines}),
+        Tag.COMPLETE: plain(lane.complete),
+        Tag.NOTE: _lane_note(lane, cells),
+    }
+    return {name: schema.cut(value, schema.MAX_TAG) for name, value in tags.items() if value}
+
+
+def _common_tags(record: StudyRecord, kind: str) -> dict[str, str]:
+    tags = {
+        Tag.SCHEMA: schema.SCHEMA_VERSION,
+        Tag.KIND: kind,
+        Tag.STUDY_ID: record.id,
+        Tag.STUDY: record.name,
+        Tag.DEVICE: record.device,
+        Tag.FINGERPRINT: str(record.fingerprint.get("digest", "")),
+        Tag.HOST: str(record.fingerprint.get("host", "")),
+        Tag.COLOUR: schema.colour(record.device),
+        **{schema.metric_name(Tag.VERSION + name): version for name, version in record.versions.items()},
+    }
+    return {name: value for name, value in tags.items() if value}
+
+
+def _lane_note(lane: LaneRecord, cells: list[CellRecord]) -> str:
+    """The cells for a reader of the run's page, with the end of stderr of those that failed."""
+    lines = ["| batch | throughput [samples/s] | p50 [ms] | speed-up | verdict |", "|--:|--:|--:|--:|:--|"]
+    for cell in cells:
+        shown = [_figure(cell.metrics.get(name)) for name in ("throughput", "latency_p50_ms", "speedup")]
+        reason = f": {cell.reason}" if cell.reason else ""
+        lines.append(f"| {cell.batch} | {' | '.join(shown)} | {_cell_of_table(f'{cell.verdict}{reason}')} |")
+    tails = dict.fromkeys(cell.stderr_tail.strip() for cell in cells if cell.stderr_tail.strip())
+    for tail in tails:
+        lines += ["", "```text", tail[-1500:].replace("```", "'''"), "```"]
+    return "\n".join(lines)
+
+
+def _cell_of_table(text: str) -> str:
+    """``text`` in one cell of a Markdown table."""
+    return schema.cut(" ".join(text.split()).replace("|", "\\|"), 300)
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None or not math.isfinite(value) else f"{value:.4g}"
+
+
+def _study_params(record: StudyRecord) -> dict[str, str]:
+    """The keys of the study; workloads and compilers in their short form."""
+    values = {
+        **_flat(record.study),
+        "device": record.device,
+        "workloads": ",".join(str(WorkloadChoice(**choice).parsed()) for choice in record.study["workloads"]),
+        "compilers": ",".join(CompilerChoice(**choice).label for choice in record.study["compilers"]),
+    }
+    return {
+        schema.metric_name(Param.STUDY + name): schema.cut(plain(value), schema.MAX_PARAM)
+        for name, value in values.items()
+    }
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested keys joined by dots, lists joined by commas."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{prefix}{name}."))
+        elif isinstance(value, list | tuple):
+            flat[prefix + name] = ",".join(map(plain, value))
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def _study_points(record: StudyRecord, finished: float) -> list[Point]:
+    lanes = list(record.lanes.values())
+    cells = [cell for lane in lanes for cell in lane.cells.values()]
+    values = {
+        "cells_total": sum(len(lane.lane.batch_sizes) for lane in lanes),
+        "cells_done": len(cells),
+        **{f"cells_{verdict}": sum(cell.verdict is verdict for cell in cells) for verdict in Verdict},
+        "lanes_total": len(lanes),
+        "lanes_done": sum(lane.complete for lane in lanes),
+        "engines": sum(len(lane.engines) for lane in lanes),
+        "duration_s": finished - record.started_at,
+    }
+    return [Point(name, float(value), _ms(finished)) for name, value in values.items()]
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)

@@ -1,0 +1,30 @@
+"""Tags that MLflow puts on whatever is logged while this package works on a device."""
+
+from __future__ import annotations
+
+import os
+import platform
+
+from mlflow.tracking.context.abstract_context import RunContextProvider
+
+from mlflow_ngraph.tracking.schema import Tag
+
+DEVICE_VARIABLE = "NGRAPH_DEVICE"
+"""Names the device profile for the tags; nothing is tagged where it is not set."""
+
+
+class DeviceContext(RunContextProvider):  # type: ignore[misc]  # MLflow gives the base no types
+    """Says on which device a run or a LoggedModel came about (entry-point group ``mlflow.run_context_provider``)."""
+
+    def in_context(self) -> bool:
+        """Whether a device is named."""
+        return bool(os.environ.get(DEVICE_VARIABLE))
+
+    def tags(self) -> dict[str, str]:
+        """Device, architecture, operating system and processors."""
+        return {
+            Tag.DEVICE: os.environ[DEVICE_VARIABLE],
+            Tag.HOST_ARCH: platform.machine(),
+            Tag.HOST_SYSTEM: platform.system(),
+            Tag.HOST_PROCESSORS: str(os.cpu_count()),
+        }

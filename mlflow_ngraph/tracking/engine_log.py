@@ -1,0 +1,117 @@
+"""One engine as a LoggedModel: the only place that knows how an engine becomes a model of MLflow."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mlflow_ngraph.engines import manifest
+from mlflow_ngraph.execute.record import EngineRecord, StudyRecord
+from mlflow_ngraph.tracking import schema
+from mlflow_ngraph.tracking.content import Content, engine_digest, plain, worst
+from mlflow_ngraph.tracking.schema import Artifact, Kind, Param, Tag
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import LoggedModel
+
+
+@dataclass(frozen=True)
+class ModelSlot:
+    """A LoggedModel that exists, and what it still lacks."""
+
+    model_id: str
+    ready: bool
+    """Whether its files are complete."""
+    points: frozenset[tuple[str, int]]
+    """Names and steps of the metrics that it has."""
+
+
+def open_model(
+    client: MlflowClient, experiment_id: str, run_id: str, record: StudyRecord, engine: EngineRecord, content: Content
+) -> ModelSlot:
+    """The LoggedModel of an engine: the one that exists, or a new one.
+
+    A model made by a lane run that has been replaced belongs to the past, and is deleted.
+    """
+    query = f"tags.`{Tag.ENGINE_ID}` = '{engine.id}' AND tags.`{Tag.STUDY_ID}` = '{record.id}'"
+    for model in client.search_logged_models([experiment_id], filter_string=query):
+        if model.source_run_id == run_id:
+            return _slot(client.get_logged_model(model.model_id))
+        client.delete_logged_model(model.model_id)
+    created = client.create_logged_model(
+        experiment_id,
+        name=_name(record, engine),
+        source_run_id=run_id,
+        model_type=schema.MODEL_TYPE,
+        params=_params(record, engine, content),
+        tags=_tags(record, engine, content),
+    )
+    return _slot(created)
+
+
+def log_engine(client: MlflowClient, slot: ModelSlot, record: StudyRecord, engine: EngineRecord, source: Path) -> None:
+    """Upload the files of an engine and finish its LoggedModel. The manifest goes last: where it is, all is."""
+    client.log_model_artifacts(slot.model_id, str(source), Artifact.ENGINE)
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary, Artifact.MANIFEST)
+        path.write_text(manifest.build(record, engine.lane, engine).to_json(), encoding="utf-8")
+        client.log_model_artifact(slot.model_id, str(path))
+    client.finalize_logged_model(slot.model_id, "READY")
+
+
+def damage(engine: EngineRecord, source: Path) -> str:
+    """What is wrong with the files of an engine; empty when they are what was compiled."""
+    for path, digest in sorted(engine.files.items()):
+        file = source / path
+        if not file.is_file():
+            return f"{file} is missing"
+        if _sha256(file) != digest:
+            return f"{file} has changed since it was compiled"
+    return ""
+
+
+def _sha256(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _slot(model: LoggedModel) -> ModelSlot:
+    points = frozenset((metric.key, metric.step) for metric in model.metrics or ())
+    return ModelSlot(model.model_id, str(model.status) == "READY", points)
+
+
+def _name(record: StudyRecord, engine: EngineRecord) -> str:
+    lane = record.lanes[engine.lane].lane
+    batches = "-".join(map(str, engine.batch_sizes))
+    return schema.model_name(f"{lane.label}-{lane.compiler_label}-{lane.precision}-b{batches}")
+
+
+def _params(record: StudyRecord, engine: EngineRecord, content: Content) -> dict[str, str]:
+    """The lane's params, with the flags of this engine alone."""
+    about = manifest.build(record, engine.lane, engine).about
+    flags = {
+        schema.metric_name(Param.FLAG + name): schema.cut(plain(value), schema.MAX_PARAM)
+        for name, value in about.flags.items()
+    }
+    return {**content.params, **flags, Param.BATCH_SIZES: ",".join(map(str, engine.batch_sizes))}
+
+
+def _tags(record: StudyRecord, engine: EngineRecord, content: Content) -> dict[str, str]:
+    """The lane's categories, and what identifies the engine."""
+    of_run = (Tag.NOTE, Tag.REASON, Tag.COMPLETE, Tag.CELLS, Tag.VERDICTS, Tag.ENGINES, Tag.COLOUR)
+    cells = record.lanes[engine.lane].cells
+    return {
+        **{name: value for name, value in content.tags.items() if name not in of_run},
+        Tag.KIND: Kind.ENGINE,
+        Tag.ENGINE_ID: engine.id,
+        Tag.SHA256: engine_digest(engine),
+        Tag.BATCH_SIZES: ",".join(map(str, engine.batch_sizes)),
+        Tag.VERDICT: str(worst(cells[batch] for batch in engine.batch_sizes if batch in cells)),
+    }

@@ -1,0 +1,250 @@
+"""Every name that this package writes to MLflow. Others read by these names: changing one is a breaking change."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from mlflow_ngraph.verdicts import Verdict
+
+SCHEMA_VERSION = "1"
+"""Version of the names below, on every run and experiment in the tag ``ngraph.schema``."""
+
+MAX_PARAM = 6000
+"""Characters of a param value that a tracking server keeps."""
+MAX_TAG = 8000
+"""Characters of a tag value that a tracking server keeps."""
+MAX_NAME = 250
+"""Characters of the name of a param, metric or tag."""
+
+
+class Tag:
+    """Names of tags."""
+
+    SCHEMA = "ngraph.schema"
+    KIND = "ngraph.kind"
+    STUDY_ID = "ngraph.study_id"
+    STUDY = "ngraph.study"
+    LANE_ID = "ngraph.lane_id"
+    ENGINE_ID = "ngraph.engine_id"
+    CELLS = "ngraph.cells"
+    ENGINES = "ngraph.engines"
+    CONTENT = "ngraph.content"
+    DEVICE = "ngraph.device"
+    WORKLOAD = "ngraph.workload"
+    LABEL = "ngraph.label"
+    FAMILY = "ngraph.family"
+    COMPILER = "ngraph.compiler"
+    COMPILER_LABEL = "ngraph.compiler_label"
+    PRECISION = "ngraph.precision"
+    PRECISION_IN_FORCE = "ngraph.precision_in_force"
+    MODE = "ngraph.mode"
+    VERDICT = "ngraph.verdict"
+    VERDICTS = "ngraph.verdicts"
+    REASON = "ngraph.reason"
+    COMPLETE = "ngraph.complete"
+    FINGERPRINT = "ngraph.fingerprint"
+    VERSION = "ngraph.version."
+    """Followed by the name of a package or compiler."""
+    SHA256 = "ngraph.sha256"
+    BATCH_SIZES = "ngraph.batch_sizes"
+    ENGINE_PROBLEM = "ngraph.engine_problem"
+    RESUMED_BY = "ngraph.resumed_by"
+    HOST = "ngraph.host"
+    HOST_ARCH = "ngraph.host.arch"
+    HOST_SYSTEM = "ngraph.host.system"
+    HOST_PROCESSORS = "ngraph.host.processors"
+
+    PARENT = "mlflow.parentRunId"
+    NOTE = "mlflow.note.content"
+    COLOUR = "mlflow.runColor"
+
+
+class Kind:
+    """Values of the tag ``ngraph.kind``."""
+
+    STUDY = "study"
+    LANE = "lane"
+    ENGINE = "engine"
+
+
+class Param:
+    """Names of params."""
+
+    DEVICE = "device"
+    WORKLOAD = "workload"
+    LABEL = "label"
+    FAMILY = "family"
+    COMPILER = "compiler"
+    COMPILER_LABEL = "compiler_label"
+    PRECISION = "precision"
+    PRECISION_IN_FORCE = "precision_in_force"
+    MODE = "mode"
+    THREADS = "threads"
+    BATCH_SIZES = "batch_sizes"
+    FLAG = "flag."
+    """Followed by the name of a flag; the value is the one in force."""
+    STUDY = "study."
+    """Followed by a key of the study. Set apart from the params of an MLflow project, which MLflow logs quoted."""
+
+
+class Artifact:
+    """Files of a study run and of an engine."""
+
+    RESULTS = "results.parquet"
+    RESULTS_CSV = "results.csv"
+    SAMPLES = "samples.parquet"
+    STUDY = "study.yaml"
+    FINGERPRINT = "fingerprint.json"
+    JOURNAL = "journal.jsonl"
+    SUMMARY = "summary.md"
+    MANIFEST = "manifest.json"
+    ENGINE = "engine"
+    """The directory of an engine's own files within its LoggedModel."""
+
+
+CURVE = "batch/"
+"""Before the name of a cell metric: the curve over batch size, with step = batch size."""
+CURVE_OK = "batch/ok"
+"""1 where the verdict of the cell is ``ok``, else 0."""
+
+MODEL_TYPE = "ngraph-engine"
+DEFAULT_EXPERIMENT = "ngraph"
+
+Better = Literal["higher", "lower", "neither"]
+
+
+@dataclass(frozen=True)
+class CellMetric:
+    """A number of a cell."""
+
+    name: str
+    unit: str
+    better: Better
+    meaning: str
+
+
+def _with_interval(metric: CellMetric) -> list[CellMetric]:
+    low, high = (
+        CellMetric(f"{metric.name}_ci_{end}", metric.unit, metric.better, f"{side} end of the 95 % interval")
+        for end, side in (("low", "lower"), ("high", "upper"))
+    )
+    return [metric, low, high]
+
+
+_METRICS = [
+    *_with_interval(CellMetric("throughput", "samples/s", "higher", "batch * requests / mean duration")),
+    CellMetric("throughput_std", "samples/s", "lower", "standard deviation over repetitions"),
+    CellMetric("throughput_p50", "samples/s", "higher", "batch * requests / median duration"),
+    CellMetric("latency_mean_ms", "ms", "lower", "mean duration of a repetition"),
+    CellMetric("latency_std_ms", "ms", "lower", "standard deviation of the duration"),
+    CellMetric("latency_p50_ms", "ms", "lower", "median duration"),
+    CellMetric("latency_p90_ms", "ms", "lower", "90th percentile of the duration"),
+    CellMetric("latency_p99_ms", "ms", "lower", "99th percentile of the duration"),
+    CellMetric("cpu_percent", "%", "lower", "CPU use while timed, of the whole machine"),
+    CellMetric("cpu_percent_of_threads", "%", "lower", "CPU use while timed, of the processors of the lane"),
+    CellMetric("foreign_cpu_percent", "%", "lower", "CPU use of other processes while timed, of the machine"),
+    CellMetric("cpu_reduction", "1", "higher", "1 - CPU use / CPU use of identity"),
+    CellMetric("peak_memory_mb", "MB", "lower", "largest resident memory of the lane's process"),
+    CellMetric("engine_size_mb", "MB", "lower", "size of the engine's files"),
+    CellMetric("export_s", "s", "lower", "exporting the workload to the compiler's format"),
+    CellMetric("convert_s", "s", "lower", "converting the export to the compiler's representation"),
+    CellMetric("compile_s", "s", "lower", "compiling"),
+    CellMetric("save_s", "s", "lower", "writing the engine"),
+    CellMetric("compile_total_s", "s", "lower", "export + convert + compile + save"),
+    CellMetric("load_s", "s", "lower", "loading the engine in a fresh process"),
+    CellMetric("first_inference_s", "s", "lower", "the first inference after loading"),
+    CellMetric("repetitions", "1", "neither", "timed repetitions reached"),
+    CellMetric("warmup_repetitions", "1", "neither", "repetitions before timing"),
+    CellMetric("parity_max_abs", "1", "lower", "largest absolute error against identity in fp32"),
+    CellMetric("parity_max_rel", "1", "lower", "largest absolute error / largest absolute reference value"),
+    CellMetric("parity_cosine", "1", "higher", "smallest cosine similarity over samples"),
+    CellMetric("parity_top1", "1", "higher", "share of samples whose largest output is at the same place"),
+    *_with_interval(CellMetric("speedup", "1", "higher", "throughput / throughput of identity, same batch")),
+    *_with_interval(CellMetric("rtr", "1", "higher", "throughput / throughput at batch 1")),
+    *_with_interval(CellMetric("ase", "1", "higher", "throughput / (batch * throughput at batch 1)")),
+    *_with_interval(CellMetric("bsr", "1", "higher", "ASE / ASE of identity, same batch")),
+]
+CELL_METRICS: dict[str, CellMetric] = {metric.name: metric for metric in _METRICS}
+"""The metrics of a cell by name."""
+
+AT_BEST = (
+    "throughput",
+    "throughput_ci_low",
+    "throughput_ci_high",
+    "latency_p50_ms",
+    "latency_p99_ms",
+    "cpu_percent",
+    "peak_memory_mb",
+    "speedup",
+    "speedup_ci_low",
+    "speedup_ci_high",
+    "rtr",
+    "ase",
+    "bsr",
+)
+"""Headline scalars of a lane that are the cell's own at its best batch size."""
+AT_BATCH_1 = ("throughput", "latency_p50_ms", "latency_p99_ms", "speedup")
+"""Headline scalars at batch size 1, named ``<name>_b1``."""
+HEADLINES: dict[str, str] = {
+    **dict.fromkeys(AT_BEST, "of the ok cell with the highest throughput"),
+    "best_batch": "batch size of the ok cell with the highest throughput",
+    **{f"{name}_b1": "of the ok cell at batch size 1" for name in AT_BATCH_1},
+    "parity_cosine": "smallest over the cells that have it",
+    "parity_max_abs": "largest over the cells that have it",
+    "parity_max_rel": "largest over the cells that have it",
+    "compile_total_s": "sum over the engines",
+    "engine_size_mb": "sum over the engines",
+    "cells_ok": "cells with verdict ok",
+    "cells_total": "cells asked for",
+}
+"""The scalars of a lane run, at step 0, and over which cells they are."""
+STUDY_METRICS: dict[str, str] = {
+    "cells_total": "cells of the plan",
+    "cells_done": "cells with a verdict",
+    **{f"cells_{verdict}": f"cells with verdict {verdict}" for verdict in Verdict},
+    "lanes_total": "lanes of the plan",
+    "lanes_done": "lanes whose cells all have a verdict",
+    "engines": "engines built",
+    "duration_s": "seconds from the start of the study to its last cell",
+}
+"""The scalars of a study run, at step 0."""
+
+SEVERITY = (
+    Verdict.OK,
+    Verdict.UNSTABLE,
+    Verdict.PARITY_FAILED,
+    Verdict.UNSUPPORTED,
+    Verdict.TIMEOUT,
+    Verdict.OOM,
+    Verdict.FAILED,
+    Verdict.CRASHED,
+)
+"""Verdicts from best to worst; the last one among its cells is the verdict of a lane."""
+
+_COLOURS = {"xeon": "#0072B2", "gpu": "#009E73", "orin": "#D55E00", "host": "#CC79A7"}
+_OTHER_COLOURS = ("#E69F00", "#56B4E9", "#8C6BB1", "#7F7F7F", "#A6611A", "#1B7837")
+
+
+def colour(device: str) -> str:
+    """The colour of a device in the UI, equal in every study; the palette is safe for the colour-blind."""
+    return _COLOURS.get(device) or _OTHER_COLOURS[sum(device.encode()) % len(_OTHER_COLOURS)]
+
+
+def metric_name(text: str) -> str:
+    """``text`` with what MLflow refuses in the name of a metric, param or tag replaced by ``_``."""
+    return re.sub(r"[^\w\-. /]|/(?=/)|^/|/$", "_", text, flags=re.ASCII)[:MAX_NAME]
+
+
+def model_name(text: str) -> str:
+    """``text`` with what MLflow refuses in the name of a LoggedModel replaced by ``-``."""
+    return re.sub(r"[^\w\-]+", "-", text, flags=re.ASCII).strip("-")[:MAX_NAME]
+
+
+def cut(text: str, limit: int) -> str:
+    """``text`` in at most ``limit`` characters; says so where it had to be cut."""
+    if len(text) <= limit:
+        return text
+    note = f"… [cut from {len(text)} characters]"
+    return text[: limit - len(note)] + note

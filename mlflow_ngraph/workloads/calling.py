@@ -1,0 +1,62 @@
+"""How every part of the package calls a PyTorch model: tensors in the order of its inputs, a flat list of tensors out.
+
+Imports torch: for child processes only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+
+def tensors(arrays: Sequence[NDArray[Any]], device: str = "cpu") -> list[torch.Tensor]:
+    """The arrays as tensors that share no memory with them."""
+    return [torch.tensor(array, device=device) for array in arrays]
+
+
+def flatten_outputs(outputs: object) -> list[torch.Tensor]:
+    """The tensors of nested lists, tuples, mappings and registered classes, in one order everywhere."""
+    return [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+
+
+def arrays(outputs: object) -> list[NDArray[Any]]:
+    """The flattened outputs as contiguous NumPy arrays."""
+    return [np.ascontiguousarray(tensor.detach().cpu().numpy()) for tensor in flatten_outputs(outputs)]
+
+
+def is_flat(outputs: object) -> bool:
+    """Whether outputs are a tensor or a tuple of tensors, which every compiler understands."""
+    members = outputs if isinstance(outputs, tuple) else (outputs,)
+    return type(members) is tuple and all(isinstance(member, torch.Tensor) for member in members)
+
+
+class KeywordCall(nn.Module):
+    """Passes its positional arguments on by name."""
+
+    def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
+        super().__init__()
+        self.model = model
+        self.names = tuple(names)
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        """Call the model."""
+        return self.model(**dict(zip(self.names, inputs, strict=True)))
+
+
+class FlatOutputs(nn.Module):
+    """Turns the outputs of a model into a tensor, or a tuple of tensors."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """Call the model."""
+        flat = flatten_outputs(self.model(*inputs))
+        return flat[0] if len(flat) == 1 else tuple(flat)

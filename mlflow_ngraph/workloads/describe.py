@@ -1,0 +1,56 @@
+"""Build a workload and say what it is. Imports torch: for child processes only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mlflow_ngraph.errors import UnsupportedError
+from mlflow_ngraph.workloads.base import Workload, WorkloadInfo, fixed_batch
+
+if TYPE_CHECKING:
+    import torch
+
+
+def describe(workload: Workload) -> WorkloadInfo:
+    """What is known about a workload, or what building it and counting tells.
+
+    Raises
+    ------
+    WorkloadError: it cannot be built.
+    """
+    if workload.known is not None:
+        return workload.known
+    try:
+        module = workload.skeleton()
+    except UnsupportedError:
+        return inspect(workload, None)
+    return inspect(workload, module)
+
+
+def inspect(workload: Workload, module: torch.nn.Module | None) -> WorkloadInfo:
+    """As `describe`, with the built model; without one nothing is counted."""
+    if workload.known is not None:
+        return workload.known
+    inputs = workload.inputs()
+    only = fixed_batch(inputs)
+    parameters = paper_macs = true_macs = None
+    if module is not None:
+        from mlflow_ngraph.workloads.calling import tensors
+        from mlflow_ngraph.workloads.macs import count
+
+        batch = only or 1
+        example = tensors([spec.random(batch, np.random.default_rng(0)) for spec in inputs])
+        parameters, paper_total, true_total = count(module, example)
+        paper_macs, true_macs = paper_total // batch, true_total // batch
+    return WorkloadInfo(
+        ref=str(workload.ref),
+        label=workload.label,
+        family=workload.family,
+        inputs=inputs,
+        parameters=parameters,
+        paper_macs=paper_macs if workload.layered else None,
+        true_macs=true_macs,
+        fixed_batch=only,
+    )

@@ -1,0 +1,102 @@
+"""Random parameters that keep every branch of a network alive, so that a parity check can fail.
+
+Published initialisations switch residual branches off: the last normalisation of a ResNet branch and the LayerScale
+of a transformer start at (almost) zero, so an engine could drop the branch unnoticed. `calibrate` replaces what is
+constant by random values, lifts weights that are too small to carry a signal, and fits the running statistics of
+batch normalisation to random inputs. Imports torch: for child processes only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from mlflow_ngraph.workloads.base import TensorSpec
+from mlflow_ngraph.workloads.calling import tensors
+
+_BATCH = 4
+_BATCHES = 2
+_NORMALISATIONS = (_BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+_WEIGHT_DIMENSIONS = 2
+_BARE_STD = 0.5
+"""Standard deviation of position embeddings, class tokens and attention bias tables: about that of the signal."""
+_GATE_LIMIT = 1e-2
+"""A constant vector up to this size switches a branch off; a larger one is left as it is."""
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw torch's random numbers from ``seed`` within the block, and go on as before after it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+@torch.no_grad()
+def calibrate(model: nn.Module, inputs: Sequence[TensorSpec], seed: int) -> None:
+    """Make every parameter of a randomly initialised ``model`` matter, in place; the same everywhere for a seed."""
+    generator = torch.Generator().manual_seed(seed)
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.is_floating_point():
+                _enliven(module, name, parameter, generator)
+    _fit_statistics(model, inputs, seed)
+
+
+def _enliven(module: nn.Module, name: str, parameter: nn.Parameter, generator: torch.Generator) -> None:
+    constant = bool((parameter == parameter.flatten()[0]).all())
+    if isinstance(module, _NORMALISATIONS):
+        parameter.normal_(1.0 if name == "weight" else 0.0, 0.1, generator=generator)
+    elif constant:
+        _replace_constant(name, parameter, generator)
+    elif name.endswith("weight") and parameter.ndim >= _WEIGHT_DIMENSIONS:
+        _lift(parameter, 1 / math.sqrt(parameter[0].numel()))
+    elif not name.endswith("bias"):
+        _lift(parameter, _BARE_STD)
+
+
+def _replace_constant(name: str, parameter: nn.Parameter, generator: torch.Generator) -> None:
+    value = float(parameter.flatten()[0])
+    if abs(value) > _GATE_LIMIT:
+        return
+    if parameter.numel() == 1:
+        parameter.fill_(1.0)  # a scalar gate, such as the skip gain of a normaliser-free network
+    elif name.endswith("bias"):
+        parameter.normal_(0.0, 0.1, generator=generator)
+    elif name.endswith("weight") and parameter.ndim >= _WEIGHT_DIMENSIONS:
+        parameter.normal_(0.0, 1 / math.sqrt(parameter[0].numel()), generator=generator)
+    elif parameter.ndim == 1:
+        parameter.normal_(1.0, 0.2, generator=generator)  # LayerScale
+    else:
+        parameter.normal_(0.0, _BARE_STD, generator=generator)
+
+
+def _lift(parameter: nn.Parameter, target: float) -> None:
+    """Scale up to a standard deviation that keeps the size of a signal; larger parameters stay as they are."""
+    spread = float(parameter.std())
+    if 0 < spread < target:
+        parameter.mul_(target / spread)
+
+
+def _fit_statistics(model: nn.Module, inputs: Sequence[TensorSpec], seed: int) -> None:
+    """Set the running statistics of batch normalisation to the averages over a few random batches."""
+    normalisations = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    if not normalisations:
+        return
+    momenta = [module.momentum for module in normalisations]
+    for module in normalisations:
+        module.reset_running_stats()
+        module.momentum = None  # a plain average instead of a moving one
+        module.train()
+    rng = np.random.default_rng(seed)
+    for _ in range(_BATCHES):
+        model(*tensors([spec.random(_BATCH, rng) for spec in inputs]))
+    for module, momentum in zip(normalisations, momenta, strict=True):
+        module.momentum = momentum
+        module.eval()

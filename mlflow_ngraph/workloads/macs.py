@@ -1,0 +1,40 @@
+"""Count parameters and multiply-accumulates. Imports torch: for child processes only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+
+def count(module: nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[int, int, int]:
+    """Parameters, the paper's MACs and true MACs of one inference with ``inputs``.
+
+    With inputs of batch size 1 the MACs are those of one sample. The paper's MACs are what torchinfo reports: a
+    linear layer counts once a sample, attention products and functional layers not at all. True MACs count every
+    matrix product and convolution that runs. A module and inputs on the device ``meta`` are counted without
+    computing anything.
+    """
+    import torchinfo
+
+    parameters = sum(parameter.numel() for parameter in module.parameters())
+    summary = torchinfo.summary(module, input_data=list(inputs), device=inputs[0].device, mode="eval", verbose=0)
+    with _countable_attention(), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        module(*inputs)
+    return parameters, int(summary.total_mult_adds), counter.get_total_flops() // 2
+
+
+@contextmanager
+def _countable_attention() -> Iterator[None]:
+    """Run attention as plain matrix products: the counter knows none of the fused kernels of a CPU."""
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)

@@ -1,0 +1,221 @@
+"""What a prepared workload leaves on disk, and how compilers read it.
+
+A directory holds ``materials.json``, ``weights.safetensors``, the exports (``model.pt2``, ``model.onnx``, or one per
+batch size such as ``model-b8.onnx`` where a model cannot be exported for all), and for every batch size the seeded
+inputs and the outputs of the baseline (``inputs-b8.npz``, ``reference-b8.npz``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlflow_ngraph.errors import NGraphError, UnsupportedError
+from mlflow_ngraph.workloads.base import Format, Init, TensorSpec, WorkloadInfo, WorkloadRef
+from mlflow_ngraph.workloads.registry import create
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+WEIGHTS = "weights.safetensors"
+ANY_BATCH = "*"
+"""Key of the one export that serves every batch size."""
+
+_FILE = "materials.json"
+_SCHEMA = 1
+
+
+@dataclass
+class Export:
+    """What became of one format."""
+
+    dynamic: bool = True
+    """Whether one export serves every batch size."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Path relative to the directory, by batch size, or under ``*`` for every batch size."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Time of the export, from the live module on, by the same keys."""
+    static_because: str | None = None
+    """Why there is no export with a dynamic batch size."""
+    error: str | None = None
+    """Why there is no export at all, in the exporter's own words."""
+
+    def key(self, batch: int | None) -> str:
+        """Where the export for a batch size is; None asks for the one that serves all."""
+        return ANY_BATCH if self.dynamic or batch is None else str(batch)
+
+
+@dataclass
+class Materials:
+    """The content of ``materials.json``."""
+
+    ref: WorkloadRef
+    init: Init
+    seed: int
+    info: WorkloadInfo
+    digest: str
+    """sha256 over the reference, the inputs and every weight."""
+    reference_by: str
+    """What computed the reference outputs."""
+    versions: dict[str, str]
+    flat: bool
+    """Whether the model's own outputs are a tensor or a tuple of tensors; others are flattened."""
+    outputs: tuple[TensorSpec, ...] = ()
+    batch_sizes: list[int] = field(default_factory=list)
+    formats: dict[Format, Export] = field(default_factory=dict)
+
+    def write(self, directory: Path) -> None:
+        """Replace the file at once, so that a reader never sees half of it."""
+        content = {"schema": _SCHEMA, **asdict(self)}
+        temporary = directory / f"{_FILE}.tmp"
+        temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
+        os.replace(temporary, directory / _FILE)
+
+    @classmethod
+    def read(cls, directory: Path) -> Materials:
+        """Read the file.
+
+        Raises
+        ------
+        NGraphError: it is missing, damaged or of another version.
+        """
+        path = directory / _FILE
+        try:
+            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise NGraphError(f"no readable materials in {directory}: {error}: prepare the workload first") from error
+        if content.pop("schema", None) != _SCHEMA:
+            raise NGraphError(f"{path} comes from another version of this package: prepare the workload again")
+        return cls(**{**content, **_typed(content)})
+
+
+def _typed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that JSON does not bring back by itself."""
+    return {
+        "ref": WorkloadRef(**content["ref"]),
+        "init": Init(**content["init"]),
+        "info": WorkloadInfo.from_dict(content["info"]),
+        "outputs": tuple(TensorSpec.from_dict(spec) for spec in content["outputs"]),
+        "formats": {name: Export(**export) for name, export in content["formats"].items()},
+    }
+
+
+class Source:
+    """A prepared workload as compilers see it. Imports torch for `module` only."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.materials = Materials.read(directory)
+
+    @property
+    def info(self) -> WorkloadInfo:
+        """What is known about the model."""
+        return self.materials.info
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """The inputs, in the order in which every format takes them and under the names the ONNX export has."""
+        return self.materials.info.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """The flattened outputs, in the order in which every format gives them."""
+        return self.materials.outputs
+
+    @property
+    def digest(self) -> str:
+        """Identifies the model: its reference, inputs and weights."""
+        return self.materials.digest
+
+    def dynamic(self, format: Format) -> bool:
+        """Whether one export of this format serves every batch size."""
+        return self._export(format).dynamic
+
+    def export_seconds(self, format: Format, batch: int | None = None) -> float:
+        """How long the export for a batch size took, from the live module on."""
+        export = self._export(format)
+        return export.seconds[export.key(batch)]
+
+    def exported(self, batch: int | None = None) -> Path:
+        """The ``torch.export`` program for a batch size; None asks for the one with a dynamic batch size.
+
+        Raises
+        ------
+        UnsupportedError: the exporter failed; the message is its own reason.
+        """
+        return self._file("exported", batch)
+
+    def onnx(self, batch: int | None = None) -> Path:
+        """The ONNX file for a batch size; None asks for the one with a dynamic batch size.
+
+        Raises
+        ------
+        UnsupportedError: the exporter failed; the message is its own reason.
+        """
+        return self._file("onnx", batch)
+
+    def example(self, batch: int) -> list[NDArray[Any]]:
+        """The seeded random inputs at a batch size."""
+        return self._arrays("inputs", batch)
+
+    def reference(self, batch: int) -> list[NDArray[Any]]:
+        """The baseline's outputs in fp32 for `example`, flattened."""
+        return self._arrays("reference", batch)
+
+    def module(self) -> torch.nn.Module:
+        """The live model in evaluation mode with the prepared weights, built anew.
+
+        Raises
+        ------
+        UnsupportedError: the workload is no PyTorch model and cannot be expressed as one.
+        """
+        from mlflow_ngraph.workloads.weights import load
+
+        self._export("module")
+        workload = create(self.materials.ref, self.materials.init).localise(self.directory)
+        module = workload.skeleton()
+        if not self.materials.flat:
+            from mlflow_ngraph.workloads.calling import FlatOutputs
+
+            module = FlatOutputs(module)
+        load(module, self.directory / WEIGHTS)
+        return module.eval()
+
+    def _file(self, format: Format, batch: int | None) -> Path:
+        export = self._export(format)
+        found = export.files.get(export.key(batch))
+        if found is not None:
+            return self.directory / found
+        if batch is None:
+            raise UnsupportedError(f"{self.info.label}: no dynamic batch size: {export.static_because}")
+        raise NGraphError(f"{self.info.label}: batch size {batch} is not prepared in {self.directory}")
+
+    def _export(self, format: Format) -> Export:
+        export = self.materials.formats.get(format)
+        if export is None:
+            raise NGraphError(f"{self.info.label}: format {format!r} is not prepared in {self.directory}")
+        if export.error is not None:
+            raise UnsupportedError(f"{self.info.label}: {export.error}")
+        return export
+
+    def _arrays(self, kind: str, batch: int) -> list[NDArray[Any]]:
+        only = self.info.fixed_batch
+        if only is not None and batch != only:
+            raise UnsupportedError(f"{self.info.label} accepts batch size {only} only, not {batch}")
+        path = self.directory / arrays_file(kind, batch)
+        if not path.is_file():
+            raise NGraphError(f"{self.info.label}: batch size {batch} is not prepared in {self.directory}")
+        with np.load(path) as content:
+            return [content[str(index)] for index in range(len(content.files))]
+
+
+def arrays_file(kind: str, batch: int) -> str:
+    """The name of a file of arrays, such as ``reference-b8.npz``; the arrays are called 0, 1, ..."""
+    return f"{kind}-b{batch}.npz"

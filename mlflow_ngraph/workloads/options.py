@@ -1,0 +1,51 @@
+"""The options of a workload scheme: declared as a pydantic model, checked in the parent."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from mlflow_ngraph.errors import WorkloadError
+from mlflow_ngraph.validation import explain
+from mlflow_ngraph.workloads.base import WorkloadRef
+
+
+class Options(BaseModel):
+    """Base of the options of a scheme."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class NamedOptions(Options):
+    """What a scheme lets people say about a model that only they know."""
+
+    label: str | None = None
+    """Name in tables; the default comes from the target."""
+    family: str | None = None
+    """Groups workloads in tables; the default is the scheme."""
+
+
+O = TypeVar("O", bound=Options)  # noqa: E741 - reads as "options"
+
+
+def parse_options(kind: type[O], ref: WorkloadRef) -> O:
+    """The options of a reference.
+
+    Raises
+    ------
+    WorkloadError: an option is unknown or has a wrong value; names it and what is allowed.
+    """
+    try:
+        return kind.model_validate(dict(ref.options))
+    except ValidationError as error:
+        raise WorkloadError(f"workload {ref.scheme}:{ref.target}: {explain(error, kind)}") from None
+
+
+def canonical(ref: WorkloadRef, options: Options, always: tuple[str, ...] = ()) -> WorkloadRef:
+    """The reference with typed options in place of the text given, without those that have their default value.
+
+    ``always`` names options that stay, default or not.
+    """
+    given: dict[str, Any] = options.model_dump(mode="json", exclude_defaults=True)
+    return WorkloadRef(ref.scheme, ref.target, {**given, **{name: getattr(options, name) for name in always}})

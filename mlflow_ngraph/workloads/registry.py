@@ -1,0 +1,38 @@
+"""The workload schemes by name."""
+
+from __future__ import annotations
+
+from mlflow_ngraph.registry import Entry, Registry
+from mlflow_ngraph.workloads.base import Init, Workload, WorkloadRef
+from mlflow_ngraph.workloads.catalogue import find_paper_model
+
+_HERE = "mlflow_ngraph.workloads"
+
+PAPER = "paper"
+"""Stands for a name of the paper, such as ``paper:resnet18``; never part of a canonical reference."""
+
+WORKLOADS: Registry[Workload] = Registry(
+    "workload scheme",
+    "mlflow_ngraph.workloads",
+    {
+        "timm": Entry(f"{_HERE}.timm:TimmWorkload"),
+        "block": Entry(f"{_HERE}.block:BlockWorkload"),
+        "onnx": Entry(f"{_HERE}.onnx:OnnxWorkload"),
+        "torch": Entry(f"{_HERE}.torch_factory:TorchWorkload"),
+        "pt2": Entry(f"{_HERE}.pt2:ExportedWorkload"),
+        "mlflow": Entry(f"{_HERE}.mlflow_model:MlflowWorkload"),
+    },
+)
+
+
+def create(ref: WorkloadRef, init: Init) -> Workload:
+    """The workload behind a reference. Imports no torch; ``str(workload.ref)`` is its canonical name.
+
+    Raises
+    ------
+    UnknownNameError: no scheme, or no model of the paper, has this name.
+    WorkloadError: an option is unknown or has a wrong value.
+    """
+    if ref.scheme == PAPER:
+        ref = WorkloadRef("timm", find_paper_model(ref.target).timm_name, ref.options)
+    return WORKLOADS.get(ref.scheme)(ref, init)

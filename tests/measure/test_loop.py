@@ -1,0 +1,70 @@
+import gc
+import time
+
+import pytest
+
+from mlflow_ngraph.measure import loop, memory
+
+
+def test_a_slice_has_one_duration_a_repetition():
+    taken = loop.take_slice(lambda: time.sleep(0.002), 20, 60)
+    assert len(taken.durations_ns) == 20
+    assert min(taken.durations_ns) >= 2_000_000
+    assert taken.wall_s >= sum(taken.durations_ns) / 1e9
+    assert taken.cpu_s < 0.5 * taken.wall_s, "sleeping is not computing"
+
+
+def test_a_slice_ends_at_its_limit_with_at_least_one_repetition():
+    assert len(loop.take_slice(lambda: time.sleep(0.05), 100, 0.12).durations_ns) <= 4
+    assert len(loop.take_slice(lambda: time.sleep(0.05), 100, 0.001).durations_ns) == 1
+
+
+def test_cpu_time_counts_the_work_of_this_process():
+    def spin():
+        end = time.perf_counter() + 0.02
+        while time.perf_counter() < end:
+            pass
+
+    taken = loop.take_slice(spin, 10, 60)
+    assert taken.cpu_s == pytest.approx(taken.wall_s, rel=0.5)
+
+
+def test_garbage_collection_is_off_within_and_on_after():
+    states = []
+    loop.take_slice(lambda: states.append(gc.isenabled()), 3, 60)
+    assert states == [False] * 3
+    assert gc.isenabled()
+
+
+def test_garbage_collection_comes_back_after_an_error():
+    with pytest.raises(ZeroDivisionError):
+        loop.take_slice(lambda: 1 // 0, 3, 60)
+    assert gc.isenabled()
+
+
+def test_warm_up_ends_when_windows_agree():
+    result = loop.warm_up(lambda: time.sleep(0.003), 5, 0.3, 5.0, 0.003)
+    assert result.steady
+    assert result.repetitions in (10, 15, 20)
+    assert result.call_s == pytest.approx(0.003, rel=0.5)
+
+
+def test_warm_up_says_when_it_was_never_steady():
+    delay = iter(range(1, 1000))
+    result = loop.warm_up(lambda: time.sleep(0.001 * next(delay)), 3, 0.01, 0.3, 0.001)
+    assert not result.steady
+    assert result.seconds >= 0.3
+
+
+def test_a_slow_first_call_was_the_warm_up():
+    result = loop.warm_up(lambda: pytest.fail("called again"), 5, 0.05, 2.0, 30.0)
+    assert (result.repetitions, result.call_s) == (0, 30.0)
+
+
+def test_peak_memory_sees_what_was_freed():
+    memory.reset_peak()
+    before = memory.peak_bytes()
+    block = bytearray(80 << 20)
+    block[::4096] = b"x" * len(block[::4096])
+    del block
+    assert memory.peak_bytes() - before > 60 << 20
