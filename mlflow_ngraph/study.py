@@ -109,7 +109,7 @@ class Study(_Model):
     """Precisions that the engines compute in; parity is always against fp32."""
     mode: Mode = "sync"
     """``sync``: one request in flight. ``async``: as many as the runtime wants."""
-    threads: Annotated[int, Field(ge=1)] | Literal["all", "default"] = "all"
+    threads: int | Literal["all", "default"] = "all"
     """Threads of every runtime: a number, ``all`` processors of this machine, or each runtime's own ``default``."""
     repetitions: int = Field(100, ge=1)
     """Timed repetitions of a cell."""
@@ -122,12 +122,20 @@ class Study(_Model):
     seed: int = 0
     """Seeds the inputs and the order of lanes within a round."""
 
+    @field_validator("threads", mode="before")
+    @classmethod
+    def _thread_count(cls, value: Any) -> Any:
+        number = int(value) if isinstance(value, str) and value.isdecimal() else value
+        if number in ("all", "default") or (isinstance(number, int) and not isinstance(number, bool) and number >= 1):
+            return number
+        raise ValueError(f"expected a number of threads from 1 on, 'all' or 'default', found {value!r}")
+
     @field_validator("workloads")
     @classmethod
     def _known_schemes(cls, value: list[WorkloadChoice]) -> list[WorkloadChoice]:
         for choice in value:
             choice.parsed()
-        return _distinct(value, "workload", lambda choice: f"{choice.parsed()}{sorted(choice.options.items())}")
+        return _distinct(value, "workload", lambda choice: str(choice.parsed()))
 
     @field_validator("compilers")
     @classmethod

@@ -102,10 +102,8 @@ def load(
     TrackingError: the server cannot be reached, or a table cannot be read.
     """
     uri = connection.resolve_uri(tracking_uri)
-    with connection.talking(uri, "read results", {**connection.RECORDING, **connection.PREFLIGHT}):
-        if connection.is_database(uri):
-            connection.probe_database(uri)
-        client = connection.connect(uri)
+    client = connection.reach(uri)
+    with connection.talking(uri, "read results", connection.RECORDING):
         runs = _study_runs(client, _experiment_ids(client, experiments))
     runs = [
         run
@@ -166,7 +164,8 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _experiment_ids(client: MlflowClient, names: Sequence[str] | None) -> list[str]:
-    known = {experiment.name: experiment.experiment_id for experiment in client.search_experiments()}
+    found = connection.every(lambda token: client.search_experiments(page_token=token))
+    known = {experiment.name: experiment.experiment_id for experiment in found}
     for name in names or ():
         if name not in known:
             raise UnknownNameError("experiment", name, known)
@@ -175,14 +174,8 @@ def _experiment_ids(client: MlflowClient, names: Sequence[str] | None) -> list[s
 
 def _study_runs(client: MlflowClient, experiment_ids: list[str]) -> list[Run]:
     query = f"tags.`{Tag.KIND}` = '{Kind.STUDY}'"
-    runs: list[Run] = []
-    token = None
-    while True:
-        page = client.search_runs(experiment_ids, query, max_results=1000, page_token=token)
-        runs += [run for run in page if Tag.RESUMED_BY not in run.data.tags]
-        token = page.token
-        if not token:
-            return runs
+    runs = connection.every(lambda token: client.search_runs(experiment_ids, query, page_token=token))
+    return [run for run in runs if Tag.RESUMED_BY not in run.data.tags]
 
 
 def _download(client: MlflowClient, run: Run, directory: Path) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -56,8 +57,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return 2
     except click.ClickException as error:
         return _report(_usage_message(error), error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        return _report("interrupted", 130)
+    except (KeyboardInterrupt, click.Abort) as error:
+        # click wraps an interrupt; the original one knows the signal.
+        signum = getattr(error.__cause__ or error, "signum", signal.SIGINT)
+        return _report("interrupted; run the same study again to go on", 128 + signum)
     except BrokenPipeError:
         # The reader (head, less) has seen enough; keep the interpreter from complaining when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

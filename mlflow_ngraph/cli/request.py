@@ -18,15 +18,15 @@ DEFAULT_STUDY = "quick"
 def requested(name: str | None, overrides: Mapping[str, Any]) -> Study:
     """The study called ``name`` with some keys replaced.
 
-    Without a name the ready-made study ``quick`` lends what ``overrides`` leaves out, and the result is called
-    ``adhoc``, because it is that study no more.
+    Without a name the ready-made study ``quick`` lends what ``overrides`` leaves out; with other workloads it is
+    that study no more, and is called ``adhoc``.
 
     Raises
     ------
     StudyError: the file is invalid, or an override is; the message says which.
     """
     given = {key: value for key, value in overrides.items() if value is not None}
-    if name is None and given:
+    if name is None and "workloads" in given:
         given = {"name": "adhoc", "description": "", **given}
     name = name or DEFAULT_STUDY
     if not given:
@@ -93,4 +93,13 @@ def _compiler(text: str) -> str | dict[str, Any]:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True)
     except ValueError:
         raise StudyError(f"command line: compilers: write flags as name?flag=value&flag=value, found {text!r}") from None
-    return {"name": name, "flags": {key: yaml.safe_load(value) for key, value in pairs}}
+    return {"name": name, "flags": {key: _scalar(value) for key, value in pairs}}
+
+
+def _scalar(text: str) -> Any:
+    """The value that ``text`` would have in a study file, or the text itself if that is no single value."""
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    return value if isinstance(value, (str, int, float, bool)) or value is None else text

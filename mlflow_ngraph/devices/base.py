@@ -58,10 +58,6 @@ class DeviceProfile(ABC):
             raise DeviceError(f"device {self.name!r} {'; and '.join(fitness.problems)}")
         return fitness.warnings
 
-    def warnings(self) -> tuple[str, ...]:
-        """What a reader of this machine's numbers should know."""
-        return self.fitness().warnings
-
     def processors(self) -> int:
         """Processors of this machine that a study may use."""
         return processors.available()

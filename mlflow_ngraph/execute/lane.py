@@ -12,7 +12,7 @@ from typing import Any
 
 from mlflow_ngraph.compilers.base import Compiler
 from mlflow_ngraph.compilers.registry import create
-from mlflow_ngraph.engines.manifest import digest_files
+from mlflow_ngraph.engines.files import digest_files
 from mlflow_ngraph.execute.child import Child, Warden, environment
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.places import Places

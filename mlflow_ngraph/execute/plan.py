@@ -11,7 +11,7 @@ from mlflow_ngraph.compilers.base import Compiler
 from mlflow_ngraph.compilers.registry import COMPILERS, create
 from mlflow_ngraph.devices import processors
 from mlflow_ngraph.devices.base import DeviceProfile
-from mlflow_ngraph.errors import DependencyError
+from mlflow_ngraph.errors import DependencyError, StudyError
 from mlflow_ngraph.execute.record import Lane
 from mlflow_ngraph.study import Study
 from mlflow_ngraph.workloads.base import WorkloadInfo, WorkloadRef
@@ -91,10 +91,12 @@ def make(study: Study, profile: DeviceProfile) -> Plan:
         processors.available() if study.threads == "all" else None if study.threads == "default" else study.threads
     )
     compilers = [(choice, _runnable(choice.name, choice.flags)) for choice in study.compilers]
-    workloads = []
+    workloads: list[WorkloadPlan] = []
     for chosen in study.workloads:
         workload = create_workload(chosen.parsed(), study.init)
         ref = str(workload.ref)
+        if any(str(other.ref) == ref for other in workloads):
+            raise StudyError(f"workload {chosen.ref!r} is {ref}, which is listed already")
         lanes = tuple(
             _lane(
                 study,

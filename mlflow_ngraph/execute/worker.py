@@ -79,13 +79,13 @@ class Worker:
             import_module(name)
 
     def _check(self, command: Command) -> list[dict[str, Any]]:
-        from mlflow_ngraph.workloads.base import Init
+        from mlflow_ngraph.workloads.base import Init, fixed_batch
 
         found = []
         for ref in command["workloads"]:
             workload = _workload(ref, Init(**command["init"]))
             workload.check()
-            found.append({"label": workload.label, "family": workload.family, "fixed_batch": workload.fixed_batch()})
+            found.append({"label": workload.label, "family": workload.family, "fixed_batch": fixed_batch(workload.inputs())})
         return found
 
     def _describe(self, command: Command) -> list[dict[str, Any]]:
@@ -111,7 +111,7 @@ class Worker:
 
     def _build(self, command: Command) -> dict[str, Any]:
         from mlflow_ngraph.compilers.base import Stages
-        from mlflow_ngraph.engines.manifest import digest_files
+        from mlflow_ngraph.engines.files import digest_files
         from mlflow_ngraph.workloads.materials import Source
 
         compiler, source = _compiler(command), Source(Path(command["materials"]))

@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from mlflow_ngraph.errors import TrackingError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.store.entities import PagedList
+
+T = TypeVar("T")
 
 PREFLIGHT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
@@ -86,7 +89,34 @@ def talking(tracking_uri: str, doing: str, settings: dict[str, str]) -> Iterator
             os.environ.pop(name, None)
 
 
-def probe_database(tracking_uri: str) -> None:
+def reach(tracking_uri: str) -> MlflowClient:
+    """A client of a server that answered just now.
+
+    Raises
+    ------
+    TrackingError: nothing answers within about ten seconds, or it refuses.
+    """
+    with talking(tracking_uri, "reach it", PREFLIGHT):
+        if is_database(tracking_uri):
+            _probe_database(tracking_uri)
+        client = connect(tracking_uri)
+        client.search_experiments(max_results=1)
+    return client
+
+
+def every(fetch: Callable[[str | None], PagedList[T]]) -> list[T]:
+    """All pages of a search; ``fetch`` gets the token of the page."""
+    found: list[T] = []
+    token = None
+    while True:
+        page = fetch(token)
+        found += page
+        token = page.token
+        if not token:
+            return found
+
+
+def _probe_database(tracking_uri: str) -> None:
     """Open one connection: MLflow itself tries ten times, for minutes, before it says that there is no database."""
     from sqlalchemy import create_engine
 

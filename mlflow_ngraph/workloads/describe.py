@@ -1,4 +1,4 @@
-"""Build a workload and say what it is. Imports torch: for child processes only."""
+"""Build a workload and say what it is. For child processes only."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ def describe(workload: Workload) -> WorkloadInfo:
     if workload.known is not None:
         return workload.known
     try:
-        module = workload.skeleton()
+        return describe_built(workload, workload.skeleton())
     except UnsupportedError:
-        return inspect(workload, None)
-    return inspect(workload, module)
+        return describe_built(workload, None)
 
 
-def inspect(workload: Workload, module: torch.nn.Module | None) -> WorkloadInfo:
-    """As `describe`, with the built model; without one nothing is counted."""
+def describe_built(workload: Workload, module: torch.nn.Module | None) -> WorkloadInfo:
+    """As `describe`, with the built model; without one, because it is not to be had, nothing is counted."""
     if workload.known is not None:
         return workload.known
     inputs = workload.inputs()
@@ -43,14 +42,15 @@ def inspect(workload: Workload, module: torch.nn.Module | None) -> WorkloadInfo:
         batch = only or 1
         example = tensors([spec.random(batch, np.random.default_rng(0)) for spec in inputs])
         parameters, paper_total, true_total = count(module, example)
-        paper_macs, true_macs = paper_total // batch, true_total // batch
+        # a model of nothing but functions has no layers for torchinfo to count: it says nothing, not zero
+        paper_macs, true_macs = paper_total // batch or None, true_total // batch
     return WorkloadInfo(
         ref=str(workload.ref),
         label=workload.label,
         family=workload.family,
         inputs=inputs,
         parameters=parameters,
-        paper_macs=paper_macs if workload.layered else None,
+        paper_macs=paper_macs,
         true_macs=true_macs,
         fixed_batch=only,
     )

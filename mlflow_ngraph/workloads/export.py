@@ -1,22 +1,175 @@
-"""Prepare a workload: build it once, export it, and compute the reference outputs. For child processes only."""
+"""Prepare a workload: build it once, compute the reference outputs, export it. For child processes only."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mlflow_ngraph.errors import NGraphError, UnsupportedError, WorkloadError
-from mlflow_ngraph.workloads import formats, weights
-from mlflow_ngraph.workloads.base import BATCH, Format, TensorSpec, Workload
-from mlflow_ngraph.workloads.calling import FlatOutputs, arrays, is_flat, tensors
-from mlflow_ngraph.workloads.describe import inspect
-from mlflow_ngraph.workloads.materials import WEIGHTS, Export, Materials, Source, arrays_file
+from mlflow_ngraph.workloads.base import Format, Workload, WorkloadInfo
+from mlflow_ngraph.workloads.baseline import Baseline, ModuleBaseline, OnnxBaseline, output_specs
+from mlflow_ngraph.workloads.describe import describe_built
+from mlflow_ngraph.workloads.exporting import Exporter
+from mlflow_ngraph.workloads.materials import ANY_BATCH, WEIGHTS, Export, Materials, Source, arrays_file
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+_PACKAGES = ("torch", "numpy", "onnx", "onnxscript", "onnxruntime", "timm")
+
+
+def prepare(
+    workload: Workload,
+    directory: Path,
+    *,
+    batch_sizes: Sequence[int],
+    formats: Sequence[Format],
+    seed: int,
+    progress: Callable[[str], None] = lambda stage: None,
+) -> Materials:
+    """Write what compilers need of a workload into ``directory``; what is there already stays.
+
+    Parameters
+    ----------
+    batch_sizes: those that get inputs and reference outputs. A model with a fixed batch size gets that one only.
+    formats: those that compilers ask for. One that cannot be exported is recorded with the reason.
+    seed: seeds the inputs.
+    progress: called with the name of each stage before it begins.
+
+    Raises
+    ------
+    WorkloadError: the workload cannot be built, or does not run on its own inputs.
+    NGraphError: the directory holds materials of another workload.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    progress("build")
+    local = workload.localise(directory)
+    if Materials.exist(directory):
+        materials = Materials.read(directory)
+        if (materials.ref, materials.init, materials.seed) != (workload.ref, workload.init, seed):
+            raise NGraphError(f"{directory} holds materials of {materials.ref}, not {workload.ref}: use another one")
+        baseline = _reopen(local, directory)
+    else:
+        materials, baseline = _begin(workload, local, directory, seed)
+    for batch in _missing(materials, batch_sizes):
+        progress(f"reference b{batch}")
+        _add_reference(materials, baseline, directory, batch)
+    exporter = Exporter(materials, baseline, local, directory)
+    for format in formats:
+        progress(f"export {format}")
+        exporter.add(format)
+    return materials
+
+
+def _begin(workload: Workload, local: Workload, directory: Path, seed: int) -> tuple[Materials, Baseline]:
+    """Build the model and find out everything that depends on neither batch sizes nor formats."""
+    baseline = _build(local)
+    module = baseline.module if isinstance(baseline, ModuleBaseline) else None
+    info = replace(describe_built(local, module), ref=str(workload.ref))
+    outputs = output_specs(baseline, info.inputs, info.fixed_batch, info.ref)
+    materials = Materials(
+        ref=workload.ref,
+        init=workload.init,
+        seed=seed,
+        info=info,
+        digest=_digest(info, baseline),
+        reference_by=baseline.name,
+        versions=_versions(),
+        flat=not isinstance(baseline, ModuleBaseline) or baseline.flat,
+        outputs=outputs,
+        formats={"module": _save_weights(baseline, directory)},
+    )
+    materials.write(directory)
+    return materials, baseline
+
+
+def _build(local: Workload) -> Baseline:
+    """The live model, or the ONNX file where it has one that PyTorch cannot express."""
+    try:
+        module = local.module()
+    except UnsupportedError as error:
+        file = local.onnx_file()
+        if file is None:
+            raise
+        return OnnxBaseline(file, str(error))
+    if local.onnx_file() is None:
+        _require_fp32(module, str(local.ref))
+    return ModuleBaseline(module)
+
+
+def _reopen(local: Workload, directory: Path) -> Baseline:
+    """The model as `_build` made it, with the same weights."""
+    try:
+        return ModuleBaseline(Source(directory).module())
+    except UnsupportedError as error:
+        file = local.onnx_file()
+        if file is None:
+            raise
+        return OnnxBaseline(file, str(error))
+
+
+def _require_fp32(module: torch.nn.Module, workload: str) -> None:
+    """Other precisions are for compilers to choose; parity needs the model itself in fp32."""
+    import torch
+
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.is_floating_point() and tensor.dtype != torch.float32:
+            found = str(tensor.dtype).removeprefix("torch.")
+            raise WorkloadError(f"workload {workload}: {name} is {found}: give the model in float32, as by .float()")
+
+
+def _save_weights(baseline: Baseline, directory: Path) -> Export:
+    if isinstance(baseline, OnnxBaseline):
+        return Export(error=baseline.reason)
+    from mlflow_ngraph.workloads import weights
+
+    start = time.perf_counter()
+    weights.save(baseline.module, directory / WEIGHTS)
+    return Export(files={ANY_BATCH: WEIGHTS}, seconds={ANY_BATCH: time.perf_counter() - start})
+
+
+def _missing(materials: Materials, batch_sizes: Sequence[int]) -> list[int]:
+    only = materials.info.fixed_batch
+    wanted = set(batch_sizes) if only is None else {only} & set(batch_sizes)
+    return sorted(wanted - set(materials.batch_sizes))
+
+
+def _add_reference(materials: Materials, baseline: Baseline, directory: Path, batch: int) -> None:
+    rng = np.random.default_rng([materials.seed, batch])
+    inputs = [spec.random(batch, rng) for spec in materials.info.inputs]
+    _save_arrays(directory / arrays_file("inputs", batch), inputs)
+    _save_arrays(directory / arrays_file("reference", batch), baseline.run(inputs))
+    materials.batch_sizes = sorted({*materials.batch_sizes, batch})
+    materials.write(directory)
+
+
+def _save_arrays(path: Path, arrays: Sequence[NDArray[Any]]) -> None:
+    """Write a file whole or not at all."""
+    temporary = path.with_name(f"partial-{path.name}")  # NumPy insists on the suffix
+    np.savez(temporary, **{str(index): array for index, array in enumerate(arrays)})
+    os.replace(temporary, path)
+
+
+def _digest(info: WorkloadInfo, baseline: Baseline) -> str:
+    spec = json.dumps([info.ref, [asdict(spec) for spec in info.inputs]])
+    return hashlib.sha256(f"{spec} {baseline.digest()}".encode()).hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

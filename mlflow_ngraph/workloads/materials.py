@@ -71,6 +71,11 @@ class Materials:
     batch_sizes: list[int] = field(default_factory=list)
     formats: dict[Format, Export] = field(default_factory=dict)
 
+    @staticmethod
+    def exist(directory: Path) -> bool:
+        """Whether the directory holds materials."""
+        return (directory / _FILE).is_file()
+
     def write(self, directory: Path) -> None:
         """Replace the file at once, so that a reader never sees half of it."""
         content = {"schema": _SCHEMA, **asdict(self)}

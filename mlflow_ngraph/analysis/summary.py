@@ -1,0 +1,147 @@
+"""The final table of a study: what a person looks at first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
+from mlflow_ngraph.verdicts import Verdict
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """One cell of the final table. A number that the cell does not have is None."""
+
+    workload: str
+    """The short name."""
+    compiler: str
+    """With the flags that were given."""
+    precision: str
+    batch: int
+    verdict: Verdict
+    reason: str
+    throughput: float | None
+    """Samples per second."""
+    throughput_std: float | None
+    latency_p50_ms: float | None
+    speedup: float | None
+    speedup_ci: tuple[float, float] | None
+    """Ends of the 95 % interval."""
+    cpu_percent: float | None
+    """Of the whole machine."""
+    parity_cosine: float | None
+    compile_s: float | None
+    """Export included."""
+    precision_in_force: str | None
+    best: bool = False
+    """Whether it is the fastest trustworthy cell of its workload, batch size and precision."""
+
+
+def summary_rows(record: StudyRecord) -> list[SummaryRow]:
+    """A row for every cell with a verdict.
+
+    Workloads stand in the order of the study, batch sizes ascend, and within a batch size the rows are sorted by
+    speed-up, those that are not ``ok`` last.
+    """
+    groups: dict[tuple[str, str, int], list[SummaryRow]] = {}
+    for lane in record.lanes.values():
+        for cell in lane.cells.values():
+            row = _row(lane, cell)
+            groups.setdefault((row.workload, row.precision, row.batch), []).append(row)
+    order = {name: index for index, name in enumerate(dict.fromkeys(workload for workload, _, _ in groups))}
+    ranked = sorted(groups.items(), key=lambda item: (order[item[0][0]], item[0][1], item[0][2]))
+    return [row for _, rows in ranked for row in _ranked(rows)]
+
+
+def markdown(rows: Sequence[SummaryRow], limit: int | None = None) -> str:
+    """The table in Markdown, in at most ``limit`` characters; says how many rows did not fit."""
+    head = [
+        "| workload | compiler | batch | throughput [samples/s] | p50 [ms] | speed-up [95 % interval] | CPU [%] "
+        "| parity (cosine) | compile [s] | precision | verdict |",
+        "|:--|:--|--:|--:|--:|--:|--:|--:|--:|:--|:--|",
+    ]
+    lines = [*head, *map(_line, rows)]
+    text = "\n".join(lines) + "\n"
+    if limit is None or len(text) <= limit:
+        return text
+    room = limit - len("\n".join(head)) - 80
+    shown = list(_fitting(lines[len(head) :], room))
+    return "\n".join([*head, *shown, "", f"{len(rows) - len(shown)} more rows in the artifact summary.md."]) + "\n"
+
+
+def _fitting(lines: list[str], room: int) -> Iterator[str]:
+    for line in lines:
+        room -= len(line) + 1
+        if room < 0:
+            return
+        yield line
+
+
+def _ranked(rows: list[SummaryRow]) -> list[SummaryRow]:
+    """By speed-up, else by throughput, with the winner marked."""
+    ranked = sorted(
+        rows, key=lambda row: (row.verdict is not Verdict.OK, -(row.speedup or 0.0), -(row.throughput or 0.0))
+    )
+    fastest = max((row for row in rows if row.verdict is Verdict.OK), key=lambda row: row.throughput or 0.0, default=None)
+    return [replace(row, best=row is fastest) for row in ranked]
+
+
+def _row(lane: LaneRecord, cell: CellRecord) -> SummaryRow:
+    def figure(name: str) -> float | None:
+        value = cell.metrics.get(name)
+        return None if value is None or not math.isfinite(value) else value
+
+    low, high = figure("speedup_ci_low"), figure("speedup_ci_high")
+    return SummaryRow(
+        workload=lane.lane.label,
+        compiler=lane.lane.compiler_label,
+        precision=lane.lane.precision,
+        batch=cell.batch,
+        verdict=cell.verdict,
+        reason=cell.reason,
+        throughput=figure("throughput"),
+        throughput_std=figure("throughput_std"),
+        latency_p50_ms=figure("latency_p50_ms"),
+        speedup=figure("speedup"),
+        speedup_ci=None if low is None or high is None else (low, high),
+        cpu_percent=figure("cpu_percent"),
+        parity_cosine=figure("parity_cosine"),
+        compile_s=figure("compile_total_s"),
+        precision_in_force=cell.precision_in_force,
+    )
+
+
+def _line(row: SummaryRow) -> str:
+    throughput = _number(row.throughput)
+    if throughput and row.throughput_std is not None:
+        throughput += f" ± {_number(row.throughput_std)}"
+    speedup = _number(row.speedup)
+    if speedup and row.speedup_ci:
+        speedup += f" [{_number(row.speedup_ci[0])}, {_number(row.speedup_ci[1])}]"
+    cells = [
+        row.workload,
+        row.compiler,
+        str(row.batch),
+        f"**{throughput}**" if row.best else throughput,
+        _number(row.latency_p50_ms),
+        speedup,
+        _number(row.cpu_percent),
+        "" if row.parity_cosine is None else f"{row.parity_cosine:.6f}",
+        _number(row.compile_s),
+        _precision(row),
+        "ok" if row.verdict is Verdict.OK else f"**{row.verdict}** {row.reason}"[:160],
+    ]
+    return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
+
+
+def _precision(row: SummaryRow) -> str:
+    """The precision in force, with the one asked for where they differ."""
+    if row.precision_in_force in (None, row.precision):
+        return row.precision
+    return f"{row.precision_in_force} (asked: {row.precision})"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"

@@ -1,0 +1,193 @@
+"""The checks of ``mlflow-ngraph doctor``: each looks at one thing and changes nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlparse
+
+import platformdirs
+import psutil
+
+from mlflow_ngraph.devices import probes, processors
+
+Status = Literal["ok", "warning", "problem"]
+
+_BUSY_PERCENT = 10.0
+_MEMORY_GIB = 4
+_DISK_GIB = 10
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check saw."""
+
+    check: str
+    status: Status
+    found: str
+    remedy: str = ""
+    """What to do about it; empty when there is nothing to do."""
+
+
+def all_checks() -> Iterator[Finding]:
+    """Every finding, in the order of a person's questions: can it run, is it complete, will numbers be steady."""
+    for check in _CHECKS:
+        yield from check()
+
+
+def _python() -> Iterator[Finding]:
+    found = platform.python_version()
+    if (3, 10) <= tuple(map(int, platform.python_version_tuple()[:2])) <= (3, 13):
+        yield Finding("python", "ok", found)
+    else:
+        yield Finding("python", "problem", found, "use Python 3.10 to 3.13")
+
+
+def _compilers() -> Iterator[Finding]:
+    from mlflow_ngraph.cli.compilers import describe
+    from mlflow_ngraph.compilers.registry import COMPILERS
+
+    for name in COMPILERS.names():
+        row = describe(name)
+        if row["available"]:
+            yield Finding(f"compiler {name}", "ok", row["version"] or "available")
+        else:
+            yield Finding(f"compiler {name}", "warning", row["reason"], row["hint"])
+
+
+def _cxx() -> Iterator[Finding]:
+    # AOTInductor looks for the compiler in this order.
+    path = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    if path:
+        yield Finding("C++ compiler", "ok", path)
+    else:
+        yield Finding("C++ compiler", "warning", "none", "install g++ (torch-compile compiles with it)")
+
+
+def _processors() -> Iterator[Finding]:
+    usable, cpu = processors.available(), probes.cpu()
+    found = f"{usable} usable of {cpu.threads} ({cpu.cores} cores)"
+    if usable < cpu.threads:
+        yield Finding("processors", "warning", found, "lift the affinity mask or CPU quota to measure the whole machine")
+    elif cpu.threads > cpu.cores:
+        yield Finding("processors", "ok", f"{found}; cores share threads: compare with threads: {cpu.cores}")
+    else:
+        yield Finding("processors", "ok", found)
+
+
+def _load() -> Iterator[Finding]:
+    before = _cpu_seconds()
+    busy = psutil.cpu_percent(interval=1.0)
+    if busy > _BUSY_PERCENT:
+        spent = {process: seconds - before.get(process, 0.0) for process, seconds in _cpu_seconds().items()}
+        (pid, name), _ = max(spent.items(), key=lambda item: item[1])
+        found = f"{busy:.0f} % of the machine, most by {name} (process {pid})"
+        yield Finding("load by others", "warning", found, "stop other work while measuring")
+    else:
+        yield Finding("load by others", "ok", f"{busy:.0f} % of the machine")
+
+
+def _cpu_seconds() -> dict[tuple[int, str], float]:
+    """CPU seconds of every other process so far."""
+    found = {}
+    for process in psutil.process_iter(["pid", "name", "cpu_times"]):
+        info = process.info
+        if info["cpu_times"] is not None and info["pid"] != os.getpid():
+            found[info["pid"], info["name"]] = info["cpu_times"].user + info["cpu_times"].system
+    return found
+
+
+def _frequency() -> Iterator[Finding]:
+    governor = probes.governor()
+    if not governor:
+        yield Finding("frequency governor", "ok", "not shown by the kernel (usual in a virtual machine)")
+    elif governor == "performance":
+        yield Finding("frequency governor", "ok", governor)
+    else:
+        remedy = "for steadier numbers: cpupower frequency-set -g performance"
+        yield Finding("frequency governor", "warning", governor, remedy)
+    turbo = probes.turbo()
+    if turbo is None:
+        yield Finding("turbo", "ok", "not shown by the kernel")
+    else:
+        yield Finding("turbo", "ok", "on: clocks depend on load and temperature" if turbo else "off")
+
+
+def _memory() -> Iterator[Finding]:
+    free = psutil.virtual_memory().available / 2**30
+    status: Status = "ok" if free >= _MEMORY_GIB else "warning"
+    remedy = "" if status == "ok" else "large models and batches will not fit; free some memory"
+    yield Finding("memory", status, f"{free:.1f} GiB available", remedy)
+
+
+def _home() -> Iterator[Finding]:
+    place = Path(os.environ.get("NGRAPH_HOME") or platformdirs.user_data_dir("mlflow-ngraph")).expanduser().absolute()
+    existing = next(path for path in (place, *place.parents) if path.exists())
+    free = shutil.disk_usage(existing).free / 2**30
+    if not os.access(existing, os.W_OK):
+        yield Finding("home", "problem", f"{place} cannot be written", "choose another place with --home or NGRAPH_HOME")
+    elif free < _DISK_GIB:
+        remedy = "engines of large models need more; choose another place with --home or NGRAPH_HOME"
+        yield Finding("home", "warning", f"{place}, {free:.1f} GiB free", remedy)
+    else:
+        yield Finding("home", "ok", f"{place}, {free:.0f} GiB free")
+
+
+def _tracking() -> Iterator[Finding]:
+    uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+    if not uri:
+        yield Finding("tracking server", "ok", "none configured: results go to a local SQLite file")
+        return
+    if urlparse(uri).scheme not in ("http", "https"):
+        yield Finding("tracking server", "ok", f"{uri} (no server)")
+        return
+    problem = server_problem(uri)
+    if problem:
+        remedy = "start it, correct MLFLOW_TRACKING_URI, or measure with --offline and sync later"
+        yield Finding("tracking server", "problem", f"{uri}: {problem}", remedy)
+    else:
+        yield Finding("tracking server", "ok", f"{uri} answers")
+
+
+def server_problem(uri: str) -> str:
+    """Why a tracking server does not answer, or empty text."""
+    try:
+        with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=5):
+            return ""
+    except urllib.error.HTTPError as error:
+        # A server that asks for a login is there.
+        return "" if error.code in (401, 403) else f"answers {error.code}"
+    except (OSError, ValueError) as error:
+        return str(getattr(error, "reason", error))
+
+
+def _project() -> Iterator[Finding]:
+    from mlflow_ngraph.project import env_manager_on_path
+
+    manager = env_manager_on_path()
+    if manager:
+        yield Finding("project environments", "ok", f"'mlflow run' can make them with {manager}")
+    else:
+        remedy = "pip install uv, or run projects with --env-manager local"
+        yield Finding("project environments", "warning", "neither uv, pyenv nor conda found", remedy)
+
+
+_CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
+    _python,
+    _compilers,
+    _cxx,
+    _processors,
+    _load,
+    _frequency,
+    _memory,
+    _home,
+    _tracking,
+    _project,
+)

@@ -1,0 +1,73 @@
+"""``mlflow-ngraph devices``: the profiles, which of them this machine is, and its fingerprint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.text import Text
+
+from mlflow_ngraph.cli import output
+
+
+@click.command()
+@output.json_option
+def devices(as_json: bool) -> int:
+    """List device profiles and whether this machine is one, and describe this machine."""
+    from mlflow_ngraph.devices.fingerprint import fingerprint, summary, versions
+    from mlflow_ngraph.devices.registry import DEVICES, create
+
+    rows = []
+    for name in DEVICES.names():
+        profile = create(name)
+        fitness = profile.fitness()
+        rows.append(
+            {
+                "name": name,
+                "summary": profile.summary,
+                "accelerator": profile.accelerator,
+                "compilers": list(profile.compilers),
+                "serves": fitness.serves,
+                "problems": list(fitness.problems),
+                "warnings": list(fitness.warnings),
+            }
+        )
+    machine = fingerprint()
+    if as_json:
+        output.print_json({"devices": rows, "machine": machine, "versions": versions()})
+        return 0
+    console = output.console()
+    console.print(
+        output.table(
+            ["name", "this machine", "accelerator", "what it is, and what to know"],
+            [
+                (
+                    row["name"],
+                    Text("yes", style="green") if row["serves"] else Text("no", style="red"),
+                    row["accelerator"],
+                    "; ".join([row["summary"], *row["problems"], *row["warnings"]]),
+                )
+                for row in rows
+            ],
+        )
+    )
+    console.print("\nthis machine", style="bold")
+    console.print(output.table([("", {}), ("", {})], _machine_rows(machine, summary(machine))))
+    return 0
+
+
+def _machine_rows(machine: dict[str, Any], line: str) -> list[tuple[str, str]]:
+    hardware, system = machine["hardware"], machine["system"]
+    shown = {
+        "hardware": line,
+        "processors": f"{machine['processors']} usable",
+        "instructions": " ".join(hardware["cpu"]["isa"]),
+        "system": f"{system['distribution']}, kernel {system['kernel']}, {system['libc']}",
+        "governor": system["governor"] or "not shown by the kernel",
+        "turbo": {True: "on", False: "off", None: "not shown by the kernel"}[system["turbo"]],
+        "virtualization": ", ".join(f"{key}: {value}" for key, value in system["virtualization"].items()) or "none seen",
+        "jetpack": system["jetpack"],
+        "gpu driver": system["gpu_driver"],
+        "digest": machine["digest"],
+    }
+    return [(key, value) for key, value in shown.items() if value]

@@ -1,0 +1,55 @@
+"""``mlflow-ngraph project``: what the entry points in ``MLproject`` call. Hidden: people use ``benchmark``.
+
+MLflow passes every parameter as text and checks nothing; text that is empty stands for "as the study says".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from mlflow_ngraph.cli.benchmark import RESUME, execute, study_options
+from mlflow_ngraph.cli.request import DEFAULT_STUDY, overrides, requested
+from mlflow_ngraph.errors import StudyError
+
+_SOME_NOT_OK = 3
+
+
+@click.command(hidden=True)
+@click.option("--study", default="")
+@study_options
+@click.option("--resume", default="")
+@click.option("--in-place", is_flag=True, help="Never go on to a sub-project: this is one.")
+def project(study: str, resume: str, in_place: bool, workloads: tuple[str, ...], compilers: tuple[str, ...], **options: Any) -> int:
+    """Run a study as the MLflow run that 'mlflow run' created, in this environment or in that of its device."""
+    from mlflow_ngraph import project as projects
+
+    projects.die_with_parent()
+    given = {"workloads": ",".join(workloads), "compilers": ",".join(compilers), **options}
+    with projects.run_ends_with_process():
+        return _run(study, resume, given, in_place=in_place)
+
+
+def _run(study: str, resume: str, given: dict[str, Any], *, in_place: bool) -> int:
+    from mlflow_ngraph import project as projects
+    from mlflow_ngraph.devices.registry import create
+
+    resume = resume or "auto"
+    if resume not in RESUME:
+        raise StudyError(f"command line: resume: expected {', '.join(RESUME)}, found {resume!r}")
+    wanted = requested(study or None, overrides(**given))
+    profile = create(wanted.device)
+    profile.check()
+    missing = projects.lacking([choice.name for choice in wanted.compilers])
+    if missing and not in_place:
+        names = ", ".join(missing)
+        click.echo(f"this environment lacks {names}; going on in that of {profile.project or profile.name}", err=True)
+        parameters = {key: value for key, value in {**given, "resume": resume}.items() if value}
+        del parameters["device"]
+        projects.dispatch(profile, {"study": study or DEFAULT_STUDY, **parameters})
+        return 0
+    code = execute(wanted, as_json=False, resume=resume)
+    # MLflow knows runs that finished and runs that failed. A study whose compilers refuse a model has finished, and
+    # says so cell by cell; it did not fail.
+    return 0 if code == _SOME_NOT_OK else code

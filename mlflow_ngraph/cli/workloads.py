@@ -1,0 +1,82 @@
+"""``mlflow-ngraph workloads``: the models of the paper, or any model that is named."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlflow_ngraph.cli import output
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@click.command()
+@click.argument("refs", metavar="[REF]...", nargs=-1)
+@output.json_option
+def workloads(refs: tuple[str, ...], as_json: bool) -> int:
+    """Describe models: parameters, multiply-accumulates (MACs), family and input.
+
+    Without a REF, the models and blocks of the paper. A REF is a name of the paper, or scheme:target, such as
+    timm:resnet18, 'block:conv?width=64&depth=3', onnx:model.onnx, torch:package.module:factory, pt2:program.pt2 or
+    mlflow:models:/name/1; it is built in a process of its own to be described.
+    """
+    from mlflow_ngraph.workloads.catalogue import catalogue
+
+    rows = _described(refs) if refs else [asdict(info) for info in catalogue()]
+    if as_json:
+        output.print_json({"workloads": rows})
+        return 0
+    console = output.console()
+    right = {"justify": "right", "no_wrap": True}
+    console.print(
+        output.table(
+            [
+                ("workload", {"overflow": "fold"}),
+                "label",
+                "family",
+                ("parameters", right),
+                ("paper MACs", right),
+                ("true MACs", right),
+                ("input", {"overflow": "fold"}),
+            ],
+            [
+                (
+                    row["ref"],
+                    row["label"],
+                    row["family"],
+                    output.count(row["parameters"]),
+                    output.count(row["paper_macs"]),
+                    output.count(row["true_macs"]),
+                    "; ".join(_input(spec) for spec in row["inputs"]),
+                )
+                for row in rows
+            ],
+        )
+    )
+    console.print(
+        "\nMACs of one sample. paper: without attention products, each linear layer once a sample; true: all of them.",
+        style="dim",
+    )
+    return 0
+
+
+def _described(refs: Sequence[str]) -> list[dict[str, Any]]:
+    """Build the models in a child process, because this one imports no torch."""
+    from mlflow_ngraph.runner import ask_child
+    from mlflow_ngraph.study import WorkloadChoice
+    from mlflow_ngraph.workloads.base import Init
+    from mlflow_ngraph.workloads.registry import create
+
+    init = Init()
+    parsed = [create(WorkloadChoice(ref=ref).parsed(), init).ref for ref in refs]
+    found: list[dict[str, Any]] = ask_child(
+        "describe", workloads=[asdict(ref) for ref in parsed], init=asdict(init)
+    )
+    return found
+
+
+def _input(spec: dict[str, Any]) -> str:
+    return f"{spec['name']} {spec['dtype']}[{', '.join(map(str, spec['shape']))}]"

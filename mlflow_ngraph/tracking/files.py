@@ -1,0 +1,46 @@
+"""The files of a study run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+from mlflow_ngraph.analysis import results, samples, summary
+from mlflow_ngraph.execute.record import StudyRecord
+from mlflow_ngraph.tracking.schema import Artifact
+
+
+def write(
+    record: StudyRecord,
+    directory: Path,
+    target: Path,
+    run_id: str,
+    lane_runs: Mapping[str, str],
+    models: Mapping[str, str],
+) -> None:
+    """Write everything that a study run carries into ``target``.
+
+    Parameters
+    ----------
+    directory: the study's own directory, which has the journal.
+    lane_runs, models: ids in MLflow by lane and by engine.
+    """
+    table = results.from_record(record, run_id, lane_runs, models)
+    table.to_parquet(target / Artifact.RESULTS, index=False)
+    table.to_csv(target / Artifact.RESULTS_CSV, index=False)
+    samples.from_record(record).to_parquet(target / Artifact.SAMPLES, index=False)
+    study = json.loads(json.dumps(record.study))
+    _text(target / Artifact.STUDY, yaml.safe_dump(study, sort_keys=False, allow_unicode=True))
+    _text(target / Artifact.FINGERPRINT, json.dumps(record.fingerprint, indent=2, sort_keys=True) + "\n")
+    _text(target / Artifact.SUMMARY, summary.markdown(summary.summary_rows(record)))
+    journal = directory / Artifact.JOURNAL
+    if journal.is_file():
+        shutil.copyfile(journal, target / Artifact.JOURNAL)
+
+
+def _text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")

@@ -1,0 +1,243 @@
+"""Write a study to MLflow, so that writing it again, after a crash anywhere, changes nothing.
+
+Every run and model is looked for by the ids of the study, the lane and the engine before it is made, and every
+time stamp comes from the record. The run of a lane never changes what it says: a lane that was measured further
+gets a new run in place of the former, which goes to MLflow's trash. One process at a time may write a study; the
+lock of its journal sees to that.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mlflow_ngraph.analysis import summary
+from mlflow_ngraph.errors import TrackingError
+from mlflow_ngraph.execute.record import EngineRecord, StudyRecord
+from mlflow_ngraph.tracking import connection, engine_log, files, schema, views
+from mlflow_ngraph.tracking.content import Content, has_numbers, lane_content, study_content, study_tags
+from mlflow_ngraph.tracking.engine_log import ModelSlot
+from mlflow_ngraph.tracking.schema import Kind, Tag
+from mlflow_ngraph.tracking.study_run import StudyRun, StudyRuns
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Run
+
+
+class Recorder:
+    """Writes the record of one study to one tracking server.
+
+    Parameters
+    ----------
+    tracking_uri: MLflow's own default when left out.
+    experiment: its name; else that of the run that ``mlflow run`` made, else ``MLFLOW_EXPERIMENT_NAME`` or
+        ``MLFLOW_EXPERIMENT_ID``, else that in which the study was recorded before, else ``ngraph``.
+    """
+
+    def __init__(self, tracking_uri: str | None = None, experiment: str | None = None) -> None:
+        self._asked_uri = tracking_uri
+        self._experiment = experiment
+        self._study: StudyRun | None = None
+        self._directory = Path()
+        self._view = False
+
+    @cached_property
+    def tracking_uri(self) -> str:
+        """Where this recorder writes."""
+        return connection.resolve_uri(self._asked_uri)
+
+    @cached_property
+    def client(self) -> MlflowClient:
+        """The client that every request goes through."""
+        return connection.connect(self.tracking_uri)
+
+    def preflight(self) -> None:
+        """Find out whether the server answers and lets us write, before anything is measured.
+
+        Raises
+        ------
+        TrackingError: it does not answer within about ten seconds, or refuses.
+        """
+        self.client = connection.reach(self.tracking_uri)
+        with connection.talking(self.tracking_uri, "write to it", connection.PREFLIGHT):
+            self._runs().check_writable()
+
+    def open(self, record: StudyRecord, directory: Path) -> str:
+        """Make, attach to or reopen the run of a study, and end what an earlier process left running.
+
+        Parameters
+        ----------
+        directory: the study's own directory; engines are read from it.
+
+        Returns
+        -------
+        The id of the study run.
+
+        Raises
+        ------
+        TrackingError: the server cannot be reached or refuses.
+        """
+        with self._talking("open the study run"):
+            self._directory = directory
+            self._study = self._runs().open(study_content(record), record.id)
+        return self._study.run_id
+
+    def record_lane(self, record: StudyRecord, lane_id: str) -> str:
+        """Write what is known of a lane with its engines; a lane that has been written already is left alone.
+
+        Returns
+        -------
+        The id of the lane run.
+
+        Raises
+        ------
+        TrackingError: the server cannot be reached or refuses.
+        """
+        study = self._opened()
+        lane = record.lanes[lane_id]
+        content = lane_content(record, lane_id)
+        problems = {
+            engine.id: problem
+            for engine in lane.engines
+            if (problem := engine_log.damage(engine, self._directory / engine.directory))
+        }
+        with self._talking(f"record lane {lane_id}"):
+            run = self._lane_run(study, record, lane_id, content)
+            if run.info.status in ("FINISHED", "FAILED"):
+                return str(run.info.run_id)
+            intact = [engine for engine in lane.engines if engine.id not in problems]
+            self._fill(run, record, content, intact, problems)
+            status = "FINISHED" if has_numbers(lane) else "FAILED"
+            self.client.set_terminated(run.info.run_id, status, end_time=content.end_ms)
+        return str(run.info.run_id)
+
+    def close(self, record: StudyRecord, status: str) -> None:
+        """Write the results table, the samples and the other files of the study, and end its run.
+
+        Parameters
+        ----------
+        status: ``FINISHED``, ``FAILED`` or ``KILLED``.
+
+        Raises
+        ------
+        TrackingError: the server cannot be reached or refuses.
+        """
+        study = self._opened()
+        content = study_content(record)
+        note = summary.markdown(summary.summary_rows(record), schema.MAX_TAG)
+        with self._talking("write the results of the study"):
+            self._log(study.run_id, content, {}, {**study_tags(record), Tag.NOTE: note})
+            with tempfile.TemporaryDirectory() as temporary:
+                target = Path(temporary)
+                lane_runs, models = self._ids(study, record.id)
+                files.write(record, self._directory, target, study.run_id, lane_runs, models)
+                self.client.log_artifacts(study.run_id, str(target))
+            self._view = views.supported(connection.server_version(self.tracking_uri))
+            if self._view:
+                views.install(self.client, study.experiment_id)
+            self.client.set_terminated(study.run_id, status, end_time=content.end_ms)
+
+    def where(self) -> dict[str, str]:
+        """Where a person finds the study: addresses and, for a store without a server, the command that shows it."""
+        study = self._opened()
+        server = connection.is_server(self.tracking_uri)
+        shown = connection.masked(self.tracking_uri)
+        base = shown.rstrip("/") if server else "http://127.0.0.1:5000"
+        found = {
+            "tracking_uri": shown,
+            "experiment": study.experiment,
+            "run": f"{base}/#/experiments/{study.experiment_id}/runs/{study.run_id}",
+        }
+        if self._view:
+            found["view"] = views.link(base, study.experiment_id)
+        if not server:
+            found["ui"] = f"mlflow ui --backend-store-uri {shown}"
+        return found
+
+    def _talking(self, doing: str) -> connection.Talking:
+        return connection.talking(self.tracking_uri, doing, connection.RECORDING)
+
+    def _runs(self) -> StudyRuns:
+        return StudyRuns(self.client, self._experiment)
+
+    def _opened(self) -> StudyRun:
+        if self._study is None:
+            raise TrackingError("the study run is not open: call Recorder.open first")
+        return self._study
+
+    def _lane_run(self, study: StudyRun, record: StudyRecord, lane_id: str, content: Content) -> Run:
+        """The run that says this content: the one there is, or a new one in place of one that says another."""
+        digest = content.digest()
+        kept = None
+        for run in study.lane_runs(self.client, record.id, lane_id):
+            if kept is None and run.data.tags.get(Tag.CONTENT) == digest:
+                kept = run
+            else:
+                self.client.delete_run(run.info.run_id)
+        if kept is None:
+            tags = {**study.context_tags, **content.tags, Tag.CONTENT: digest, Tag.PARENT: study.run_id}
+            kept = self.client.create_run(study.experiment_id, content.start_ms, tags, content.name)
+        elif kept.data.tags.get(Tag.PARENT) != study.run_id:
+            self.client.set_tag(kept.info.run_id, Tag.PARENT, study.run_id)
+        return kept
+
+    def _fill(
+        self, run: Run, record: StudyRecord, content: Content, engines: list[EngineRecord], problems: dict[str, str]
+    ) -> None:
+        """Models first, because a metric names its model; then all numbers at once, then the files."""
+        from mlflow.entities import LoggedModelOutput
+
+        run_id, experiment_id = run.info.run_id, run.info.experiment_id
+        slots = {
+            engine.id: engine_log.open_model(self.client, experiment_id, run_id, record, engine, content)
+            for engine in engines
+        }
+        told = {Tag.ENGINE_PROBLEM: schema.cut("; ".join(problems.values()), schema.MAX_TAG)} if problems else {}
+        self._log(run_id, content, slots, told)
+        for engine in engines:
+            if not slots[engine.id].ready:
+                source = self._directory / engine.directory
+                engine_log.log_engine(self.client, slots[engine.id], record, engine, source)
+        linked = {output.model_id for output in (run.outputs.model_outputs if run.outputs else ())}
+        missing = [LoggedModelOutput(slot.model_id, 0) for slot in slots.values() if slot.model_id not in linked]
+        if missing:
+            self.client.log_outputs(run_id, missing)
+
+    def _log(self, run_id: str, content: Content, slots: dict[str, ModelSlot], tags: dict[str, str]) -> None:
+        """Everything in one request. Params are written once: MLflow refuses to change them."""
+        from mlflow.entities import Param, RunTag
+
+        metrics = _metrics(run_id, content, slots)
+        known = self.client.get_run(run_id).data.params
+        params = [Param(name, value) for name, value in content.params.items() if name not in known]
+        run_tags = [RunTag(name, value) for name, value in tags.items()]
+        self.client.log_batch(run_id, metrics, params, run_tags, synchronous=True)
+
+    def _ids(self, study: StudyRun, study_id: str) -> tuple[dict[str, str], dict[str, str]]:
+        """Lane runs by lane, and LoggedModels by engine."""
+        runs = study.lane_runs(self.client, study_id)
+        lanes = {run.data.tags[Tag.LANE_ID]: run.info.run_id for run in runs}
+        query = f"tags.`{Tag.STUDY_ID}` = '{study_id}'"
+        found = connection.every(
+            lambda token: self.client.search_logged_models([study.experiment_id], query, page_token=token)
+        )
+        return lanes, {model.tags[Tag.ENGINE_ID]: model.model_id for model in found if Tag.ENGINE_ID in model.tags}
+
+
+def _metrics(run_id: str, content: Content, slots: dict[str, ModelSlot]) -> list[Metric]:
+    """The points of a run; each also one of its model, unless the model has it: MLflow refuses it a second time."""
+    from mlflow.entities import Metric
+
+    metrics = []
+    for point in content.points:
+        slot = slots.get(point.engine or "")
+        new = slot is not None and (point.name, point.step) not in slot.points
+        model_id = slot.model_id if slot and new else None
+        metrics.append(
+            Metric(point.name, point.value, point.at_ms, point.step, model_id=model_id, run_id=run_id)
+        )
+    return metrics

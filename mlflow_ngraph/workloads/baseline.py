@@ -1,0 +1,133 @@
+"""Run the model as it is: the source of the reference outputs. For child processes only."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlflow_ngraph.errors import WorkloadError
+from mlflow_ngraph.workloads.base import BATCH, TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+_PROBES = (1, 2)
+"""Batch sizes that tell which axis of an output is the batch axis."""
+
+
+class ModuleBaseline:
+    """A PyTorch model in eager mode.
+
+    ``module`` returns a tensor or a tuple of tensors once it has run: other outputs get flattened, and ``flat`` is
+    False then.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.module = module
+        self.flat = True
+
+    @property
+    def name(self) -> str:
+        """What computes the outputs."""
+        import torch
+
+        return f"torch {torch.__version__} eager"
+
+    def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """The flattened outputs."""
+        import torch
+
+        from mlflow_ngraph.workloads.calling import FlatOutputs, arrays, is_flat, tensors
+
+        with torch.inference_mode():
+            outputs = self.module(*tensors(inputs))
+        if not is_flat(outputs):
+            self.module, self.flat = FlatOutputs(self.module), False
+        return arrays(outputs)
+
+    def digest(self) -> str:
+        """Identifies the weights."""
+        from mlflow_ngraph.workloads import weights
+
+        return weights.digest(self.module)
+
+
+class OnnxBaseline:
+    """An ONNX file that cannot be expressed in PyTorch, run by ONNX Runtime without any optimisation."""
+
+    def __init__(self, file: Path, reason: str) -> None:
+        self.file = file
+        self.reason = reason
+        """Why there is no PyTorch model."""
+
+    @property
+    def name(self) -> str:
+        """What computes the outputs."""
+        import onnxruntime
+
+        return f"onnxruntime {onnxruntime.__version__} without optimisation"
+
+    def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """The outputs."""
+        names = [node.name for node in self._session.get_inputs()]
+        outputs = self._session.run(None, dict(zip(names, inputs, strict=True)))
+        return [np.asarray(output) for output in outputs]
+
+    def digest(self) -> str:
+        """Identifies the file and its external data, which lie in a directory of their own."""
+        result = hashlib.sha256()
+        for path in sorted(self.file.parent.rglob("*")):
+            if path.is_file():
+                result.update(path.read_bytes())
+        return result.hexdigest()
+
+    @cached_property
+    def _session(self) -> Any:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.log_severity_level = 3
+        return onnxruntime.InferenceSession(str(self.file), options, providers=["CPUExecutionProvider"])
+
+
+Baseline = ModuleBaseline | OnnxBaseline
+
+
+def output_specs(
+    baseline: Baseline, inputs: Sequence[TensorSpec], only: int | None, workload: str
+) -> tuple[TensorSpec, ...]:
+    """Run the model on random inputs and describe what comes out; ``only`` is its fixed batch size.
+
+    Raises
+    ------
+    WorkloadError: the model does not run on its own inputs.
+    """
+    batches = _PROBES if only is None else (only,)
+    runs = []
+    for batch in batches:
+        rng = np.random.default_rng(0)
+        try:
+            runs.append(baseline.run([spec.random(batch, rng) for spec in inputs]))
+        except Exception as error:  # whatever the model's own code raises
+            reason = " ".join(str(error).split()) or type(error).__name__
+            shapes = ", ".join(f"{spec.name} {spec.dtype}{list(spec.resolve(batch))}" for spec in inputs)
+            raise WorkloadError(f"workload {workload} does not run on {shapes}: {reason}") from error
+    if not runs[0]:
+        raise WorkloadError(f"workload {workload} returns no tensor")
+    names = ["output"] if len(runs[0]) == 1 else [f"output_{index}" for index in range(len(runs[0]))]
+    return tuple(
+        TensorSpec(name, first.dtype.name, _shape(first.shape, last.shape))
+        for name, first, last in zip(names, runs[0], runs[-1], strict=True)
+    )
+
+
+def _shape(first: tuple[int, ...], last: tuple[int, ...]) -> tuple[int | str, ...]:
+    """The batch axis is the one that follows the batch size."""
+    return tuple(BATCH if (one, other) == _PROBES else one for one, other in zip(first, last, strict=True))

@@ -1,0 +1,165 @@
+"""Turn the live model of a workload into the formats that compilers start from. For child processes only."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mlflow_ngraph.workloads.base import BATCH, Format, TensorSpec, Workload
+from mlflow_ngraph.workloads.baseline import Baseline, OnnxBaseline
+from mlflow_ngraph.workloads.materials import ANY_BATCH, Export, Materials
+
+if TYPE_CHECKING:
+    import torch
+
+_STEMS: dict[Format, tuple[str, str]] = {"exported": ("model", ".pt2"), "onnx": ("model", ".onnx")}
+_REASON_LENGTH = 400
+_INLINE_LIMIT = 1_500_000_000
+"""Bytes of weights up to which they go into the ONNX file itself; protobuf ends at 2 GB."""
+_EXAMPLE_BATCH = 2
+"""Batch size of the example for a dynamic export: torch.export takes sizes of 0 and 1 for constants."""
+
+
+class Exporter:
+    """Adds formats to materials. A program, once exported, serves the ONNX export too."""
+
+    def __init__(self, materials: Materials, baseline: Baseline, workload: Workload, directory: Path) -> None:
+        self._materials = materials
+        self._baseline = baseline
+        self._workload = workload
+        self._directory = directory
+        self._programs: dict[str, tuple[torch.export.ExportedProgram, float]] = {}
+
+    def add(self, format: Format) -> None:
+        """Export what is missing of a format; the reason is recorded where that fails."""
+        if format == "module":
+            return
+        export = self._materials.formats.get(format, Export())
+        if export.error is not None:
+            return
+        self._materials.formats[format] = export
+        file = self._workload.onnx_file() if format == "onnx" else None
+        if file is not None:
+            self._adopt(export, file)
+        elif isinstance(self._baseline, OnnxBaseline):
+            export.error = self._baseline.reason
+        else:
+            self._export(format, export)
+        self._materials.write(self._directory)
+
+    def _adopt(self, export: Export, file: Path) -> None:
+        """The workload came as ONNX: what it came as is what compilers get."""
+        only = self._materials.info.fixed_batch
+        export.dynamic = only is None
+        export.static_because = None if only is None else f"the file has a fixed batch size of {only}"
+        key = ANY_BATCH if only is None else str(only)
+        export.files[key] = file.relative_to(self._directory).as_posix()
+        export.seconds[key] = 0.0
+
+    def _export(self, format: Format, export: Export) -> None:
+        only = self._materials.info.fixed_batch
+        if only is not None:
+            export.dynamic, export.static_because = False, f"the model has a fixed batch size of {only}"
+        if export.dynamic and ANY_BATCH not in export.files:
+            error = self._try(format, export, ANY_BATCH)
+            if error is not None:
+                export.dynamic, export.static_because = False, error
+        if not export.dynamic:
+            for batch in self._materials.batch_sizes:
+                if str(batch) not in export.files:
+                    export.error = export.error or self._try(format, export, str(batch))
+
+    def _try(self, format: Format, export: Export, key: str) -> str | None:
+        """Export for one key; the reason in one line where that fails."""
+        stem, suffix = _STEMS[format]
+        path = self._directory / (f"{stem}{suffix}" if key == ANY_BATCH else f"{stem}-b{key}{suffix}")
+        try:
+            program, seconds = self._program(key)
+            start = time.perf_counter()
+            if format == "exported":
+                save_program(program, path)
+            else:
+                save_onnx(program, self._materials.info.inputs, self._materials.outputs, path)
+            export.seconds[key] = seconds + time.perf_counter() - start
+        except MemoryError:
+            raise
+        except Exception as error:  # exporters raise anything; one that fails must not stop the others
+            return one_line(error)
+        export.files[key] = path.name
+        return None
+
+    def _program(self, key: str) -> tuple[torch.export.ExportedProgram, float]:
+        """The program for a key, and the seconds that its export took."""
+        if key not in self._programs:
+            assert not isinstance(self._baseline, OnnxBaseline)
+            start = time.perf_counter()
+            batch = None if key == ANY_BATCH else int(key)
+            program = to_program(self._baseline.module, self._materials.info.inputs, batch)
+            self._programs[key] = program, time.perf_counter() - start
+        return self._programs[key]
+
+
+def to_program(
+    module: torch.nn.Module, inputs: Sequence[TensorSpec], batch: int | None
+) -> torch.export.ExportedProgram:
+    """Export a module for one batch size, or, with None, for all."""
+    from torch.export import Dim, ShapesCollection, export
+
+    from mlflow_ngraph.workloads.calling import tensors
+
+    rng = np.random.default_rng(0)
+    example = tuple(tensors([spec.random(batch or _EXAMPLE_BATCH, rng) for spec in inputs]))
+    if batch is not None:
+        return export(module, example)
+    dimension = Dim(BATCH, min=1)
+    shapes = ShapesCollection()
+    for spec, tensor in zip(inputs, example, strict=True):
+        shapes[tensor] = {axis: dimension for axis, size in enumerate(spec.shape) if size == BATCH}
+    return export(module, example, dynamic_shapes=shapes)
+
+
+def save_program(program: torch.export.ExportedProgram, path: Path) -> None:
+    """Write a program, whole or not at all."""
+    import torch
+
+    temporary = path.with_name(f"partial-{path.name}")  # torch insists on the suffix
+    torch.export.save(program, temporary)
+    os.replace(temporary, path)
+
+
+def save_onnx(
+    program: torch.export.ExportedProgram, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], path: Path
+) -> None:
+    """Convert a program to ONNX under the names of its inputs and outputs, and write it, whole or not at all."""
+    import torch
+
+    converted = torch.onnx.export(
+        program,
+        dynamo=True,
+        input_names=[spec.name for spec in inputs],
+        output_names=[spec.name for spec in outputs],
+        verbose=False,
+    )
+    assert converted is not None
+    size = sum(tensor.nbytes for tensor in program.state_dict.values())
+    partial = path.with_name("partial-onnx")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    converted.save(partial / path.name, external_data=size > _INLINE_LIMIT)
+    for file in sorted(partial.iterdir(), key=lambda file: file.name == path.name):  # the one that names the others last
+        os.replace(file, path.parent / file.name)
+    partial.rmdir()
+
+
+def one_line(error: BaseException) -> str:
+    """The type and text of the first cause of an error."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}"[:_REASON_LENGTH]

@@ -1,0 +1,107 @@
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlflow_ngraph import study
+from mlflow_ngraph.errors import StudyError
+
+MINIMAL = {"workloads": ["resnet18"], "compilers": ["openvino"], "batch_sizes": [1]}
+
+
+def test_short_and_long_forms_are_one():
+    short = study.parse({**MINIMAL, "precision": "fp32", "batch_sizes": 1})
+    long = study.parse(
+        {
+            "workloads": [{"ref": "resnet18", "options": {}}],
+            "compilers": [{"name": "identity", "flags": {}}, {"name": "openvino"}],
+            "batch_sizes": [1],
+            "precision": ["fp32"],
+        }
+    )
+    assert short == long
+
+
+def test_identity_is_always_there_and_first():
+    names = [choice.name for choice in study.parse({**MINIMAL, "compilers": ["openvino", "identity"]}).compilers]
+    assert names == ["identity", "openvino"]
+
+
+def test_one_compiler_may_stand_twice_with_different_flags():
+    found = study.parse({**MINIMAL, "compilers": ["tvm", {"name": "tvm", "flags": {"opt": 2}}]})
+    assert [choice.label for choice in found.compilers] == ["identity", "tvm", "tvm[opt=2]"]
+
+
+def test_options_come_as_query_or_mapping():
+    query = study.parse({**MINIMAL, "workloads": ["block:conv?width=64"]}).workloads[0].parsed()
+    mapping = study.parse({**MINIMAL, "workloads": [{"ref": "block:conv", "options": {"width": "64"}}]})
+    assert str(query) == str(mapping.workloads[0].parsed()) == "block:conv?width=64"
+
+
+def test_name_and_description_do_not_change_the_digest():
+    one = study.parse({**MINIMAL, "name": "one", "description": "first"})
+    assert one.digest() == study.parse({**MINIMAL, "name": "two"}).digest()
+    assert one.digest() != study.parse({**MINIMAL, "repetitions": 7}).digest()
+
+
+@pytest.mark.parametrize("name", sorted(study.ready_made()))
+def test_ready_made_studies_survive_a_round_trip(name, tmp_path):
+    found = study.load(name)
+    path = tmp_path / "again.yaml"
+    path.write_text(found.to_yaml())
+    assert study.load(str(path)) == found
+
+
+@given(st.lists(st.integers(1, 512), min_size=1, unique=True))
+@settings(max_examples=30)
+def test_batch_sizes_are_ascending(batch_sizes):
+    assert study.parse({**MINIMAL, "batch_sizes": batch_sizes}).batch_sizes == sorted(batch_sizes)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batchsizes": [1]}, "batchsizes: unknown key: did you mean 'batch_sizes'?"),
+        ({"compilers": [{"name": "tvm", "flag": {}}]}, "compilers.0.flag: unknown key: did you mean 'flags'?"),
+        ({"limits": {"cell_second": 1}}, "limits.cell_second: unknown key: did you mean 'cell_seconds'?"),
+        ({"batch_sizes": [0]}, "batch_sizes.0: input should be greater than or equal to 1, found 0"),
+        ({"batch_sizes": []}, "batch_sizes: list should have at least 1 item"),
+        ({"batch_sizes": [2, 2]}, "batch_sizes: batch size '2' is listed twice"),
+        ({"batch_sizes": ["many"]}, "batch_sizes.0: input should be a valid integer"),
+        ({"precision": ["fp64"]}, "precision.0: input should be 'fp32', 'tf32', 'bf16' or 'fp16', found 'fp64'"),
+        ({"mode": "burst"}, "mode: input should be 'sync' or 'async', found 'burst'"),
+        ({"repetitions": -3}, "repetitions: input should be greater than or equal to 1, found -3"),
+        ({"threads": "many"}, "threads: expected a number of threads from 1 on, 'all' or 'default', found 'many'"),
+        ({"threads": 0}, "threads: expected a number of threads from 1 on"),
+        ({"name": "a/b"}, "name: string should match pattern"),
+        ({"workloads": []}, "workloads: list should have at least 1 item"),
+        ({"workloads": ["resnet18", "resnet18"]}, "workloads: workload 'paper:resnet18' is listed twice"),
+        ({"compilers": ["tvm", "tvm"]}, "compilers: compiler 'tvm' is listed twice"),
+        ({"warmup": {"window": 1}}, "warmup.window: input should be greater than or equal to 2"),
+        ({"init": {"sed": 1}}, "init"),
+    ],
+)
+def test_what_is_wrong_is_said_with_place_and_remedy(change, message, tmp_path):
+    path = tmp_path / "wrong.yaml"
+    path.write_text(yaml.safe_dump({**MINIMAL, **change}))
+    with pytest.raises(StudyError) as caught:
+        study.load(str(path))
+    text = str(caught.value)
+    assert text.startswith(f"{path}: ")
+    assert message in text
+    assert "\n" not in text
+
+
+def test_files_that_are_no_studies_are_named(tmp_path):
+    with pytest.raises(StudyError, match="did you mean 'quick'"):
+        study.load("quikc")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("workloads: [unclosed")
+    with pytest.raises(StudyError, match="not readable as YAML"):
+        study.load(str(broken))
+    broken.write_text("- just\n- a list\n")
+    with pytest.raises(StudyError, match="expected a mapping of keys, found list"):
+        study.load(str(broken))
+    broken.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(StudyError, match="not readable as YAML"):
+        study.load(str(broken))
