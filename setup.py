@@ -6,7 +6,8 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
-VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "mlflow_ngraph/__init__.py").read_text(encoding="utf-8"), re.M)[1]
+SOURCE = (HERE / "mlflow_ngraph/__init__.py").read_text(encoding="utf-8")
+VERSION = re.search(r'^__version__ = "(.+)"$', SOURCE, re.MULTILINE)[1]
 
 # Builds models and exports them; AOTInductor needs a C++ compiler besides.
 TORCH = [
@@ -88,7 +89,7 @@ setup(
     },
     entry_points={
         "console_scripts": ["mlflow-ngraph = mlflow_ngraph.__main__:main"],
-        "mlflow.run_context_provider": ["ngraph = mlflow_ngraph.tracking.context:NGraphContext"],
+        "mlflow.run_context_provider": ["ngraph = mlflow_ngraph.tracking.context:DeviceContext"],
     },
     classifiers=[
         "Development Status :: 4 - Beta",

@@ -81,7 +81,7 @@ def _compare(study: Study, directory: Path, compiler: str, batch: int, rounds: i
 
     record = fold.load(directory)
     lane = next(lane for lane in record.lanes.values() if lane.lane.compiler == compiler)
-    engine = Path(lane.engines[0].directory)
+    engine = directory / lane.engines[0].directory
     inputs = Places(directory).materials(lane.lane.workload) / f"inputs-b{batch}.npz"
     threads = lane.lane.threads or 1
     with ExitStack() as stack:

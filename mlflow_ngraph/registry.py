@@ -69,5 +69,7 @@ class Registry(Generic[T]):
         try:
             return cast("type[T]", getattr(import_module(module), attribute))
         except ImportError as error:
+            if (error.name or "").partition(".")[0] == __package__:
+                raise  # a fault of this package, which no installation mends
             hint = f"; install it with: {entry.hint}" if entry.hint else ""
             raise DependencyError(f"{self.kind} {name!r} needs {error.name or error}{hint}") from error

@@ -91,7 +91,8 @@ def compare(
 def latest(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of the latest study of each cell."""
     ordered = frame.sort_values(["started_at", "finished_at"], kind="stable")
-    return ordered.drop_duplicates("cell", keep="last").sort_index()
+    newest: pd.DataFrame = ordered.drop_duplicates("cell", keep="last").sort_index()
+    return newest
 
 
 def _keep(frame: pd.DataFrame, name: str, wanted: list[str]) -> pd.DataFrame:
@@ -101,13 +102,17 @@ def _keep(frame: pd.DataFrame, name: str, wanted: list[str]) -> pd.DataFrame:
         if value not in known:
             raise UnknownNameError(_FILTERS[name][0], value, known)
     match = pd.concat([column.isin(wanted) for column in columns], axis=1).any(axis=1)
-    return frame[match]
+    kept: pd.DataFrame = frame[match]
+    return kept
 
 
 def _pivot(frame: pd.DataFrame, rows: list[str], columns: list[str], metric: str) -> pd.DataFrame:
     better = CELL_METRICS[metric].better
     known = frame.dropna(subset=[metric])
     if better == "neither" and known.duplicated([*rows, *columns]).any():
-        raise UsageError(f"several cells fall together and no {metric} is the better one: add 'batch' or another column")
+        raise UsageError(
+            f"several cells fall together and no {metric} is the better one: add 'batch' or another column"
+        )
     best = "min" if better == "lower" else "max"
-    return known.pivot_table(index=rows, columns=columns, values=metric, aggfunc=best, sort=True)
+    table: pd.DataFrame = known.pivot_table(index=rows, columns=columns, values=metric, aggfunc=best, sort=True)
+    return table

@@ -13,12 +13,12 @@ import pandas as pd
 
 from mlflow_ngraph.errors import TrackingError, UnknownNameError
 from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
-from mlflow_ngraph.tracking import connection, schema
+from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.schema import CELL_METRICS, Artifact, Kind, Tag
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import Experiment, Run
 
 TEXT_COLUMNS = (
     "study_id",
@@ -160,11 +160,12 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
     types: dict[str, str] = dict.fromkeys(TEXT_COLUMNS, "string")
     types.update(dict.fromkeys(INTEGER_COLUMNS, "Int64"))
     types.update(dict.fromkeys([*TIME_COLUMNS, *CELL_METRICS], "float64"))
-    return frame.astype(types)
+    typed: pd.DataFrame = frame.astype(types)
+    return typed
 
 
 def _experiment_ids(client: MlflowClient, names: Sequence[str] | None) -> list[str]:
-    found = connection.every(lambda token: client.search_experiments(page_token=token))
+    found: list[Experiment] = connection.every(lambda token: client.search_experiments(page_token=token))
     known = {experiment.name: experiment.experiment_id for experiment in found}
     for name in names or ():
         if name not in known:
@@ -174,19 +175,22 @@ def _experiment_ids(client: MlflowClient, names: Sequence[str] | None) -> list[s
 
 def _study_runs(client: MlflowClient, experiment_ids: list[str]) -> list[Run]:
     query = f"tags.`{Tag.KIND}` = '{Kind.STUDY}'"
-    runs = connection.every(lambda token: client.search_runs(experiment_ids, query, page_token=token))
+    runs: list[Run] = connection.every(lambda token: client.search_runs(experiment_ids, query, page_token=token))
     return [run for run in runs if Tag.RESUMED_BY not in run.data.tags]
 
 
 def _download(client: MlflowClient, run: Run, directory: Path) -> pd.DataFrame:
     """The table of a study run; empty when the study has not got as far as writing one."""
     run_id = run.info.run_id
+    table: pd.DataFrame = pd.DataFrame()
     if Artifact.RESULTS not in {file.path for file in client.list_artifacts(run_id)}:
-        return pd.DataFrame()
+        return table
     target = directory / run_id
     target.mkdir()
     path = client.download_artifacts(run_id, Artifact.RESULTS, str(target))
     try:
-        return pd.read_parquet(path)
+        table = pd.read_parquet(path)
     except (OSError, ValueError) as error:
-        raise TrackingError(f"run {run_id}: {Artifact.RESULTS} is not readable: {error}; sync the study again") from error
+        why = f"{Artifact.RESULTS} is not readable ({error}); sync the study again"
+        raise TrackingError(f"run {run_id}: {why}") from error
+    return table

@@ -34,10 +34,14 @@ def from_record(record: StudyRecord) -> pd.DataFrame:
     frame = frame.reindex(columns=list(COLUMNS))
     frame["repetition"] = frame.groupby("cell").cumcount()
     text = dict.fromkeys(("study_id", "lane", "cell"), "string")
-    return frame.astype({**text, **SLICE_COLUMNS, "batch": "int64", "repetition": "int64", "duration_ns": "int64"})
+    typed: pd.DataFrame = frame.astype(
+        {**text, **SLICE_COLUMNS, "batch": "int64", "repetition": "int64", "duration_ns": "int64"}
+    )
+    return typed
 
 
 def _slice(study_id: str, cell: CellRecord, taken: dict[str, Any]) -> pd.DataFrame:
     common = {"study_id": study_id, "lane": cell.lane, "cell": cell.id, "batch": cell.batch}
     common.update({name: taken.get(name) for name in SLICE_COLUMNS})
-    return pd.DataFrame({**common, "duration_ns": np.asarray(taken["durations_ns"], np.int64)})
+    frame: pd.DataFrame = pd.DataFrame({**common, "duration_ns": np.asarray(taken["durations_ns"], np.int64)})
+    return frame

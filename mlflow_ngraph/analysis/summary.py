@@ -57,11 +57,11 @@ def summary_rows(record: StudyRecord) -> list[SummaryRow]:
 
 def markdown(rows: Sequence[SummaryRow], limit: int | None = None) -> str:
     """The table in Markdown, in at most ``limit`` characters; says how many rows did not fit."""
-    head = [
-        "| workload | compiler | batch | throughput [samples/s] | p50 [ms] | speed-up [95 % interval] | CPU [%] "
-        "| parity (cosine) | compile [s] | precision | verdict |",
-        "|:--|:--|--:|--:|--:|--:|--:|--:|--:|:--|:--|",
-    ]
+    titles = (
+        "workload", "compiler", "batch", "throughput [samples/s]", "p50 [ms]", "speed-up [95 % interval]", "CPU [%]",
+        "parity (cosine)", "compile [s]", "precision", "verdict",
+    )  # fmt: skip
+    head = [f"| {' | '.join(titles)} |", "|:--|:--|--:|--:|--:|--:|--:|--:|--:|:--|:--|"]
     lines = [*head, *map(_line, rows)]
     text = "\n".join(lines) + "\n"
     if limit is None or len(text) <= limit:
@@ -84,7 +84,8 @@ def _ranked(rows: list[SummaryRow]) -> list[SummaryRow]:
     ranked = sorted(
         rows, key=lambda row: (row.verdict is not Verdict.OK, -(row.speedup or 0.0), -(row.throughput or 0.0))
     )
-    fastest = max((row for row in rows if row.verdict is Verdict.OK), key=lambda row: row.throughput or 0.0, default=None)
+    trusted = [row for row in rows if row.verdict is Verdict.OK]
+    fastest = max(trusted, key=lambda row: row.throughput or 0.0, default=None)
     return [replace(row, best=row is fastest) for row in ranked]
 
 

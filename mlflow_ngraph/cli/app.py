@@ -32,7 +32,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 @click.group(cls=LazyGroup, verbs=_VERBS, context_settings=CONTEXT)
 @click.option("--debug", is_flag=True, help="Show tracebacks of errors.")
 @click.version_option(__version__, "-V", "--version", prog_name="mlflow-ngraph")
-def cli(debug: bool) -> None:  # noqa: ARG001 - read by `run`, which must know it when parsing fails too
+def cli(debug: bool) -> None:
     """Which compiler, with which flags and at which batch size, should a model run with on this device?
 
     Exit codes: 0 all fine, 1 broken, 2 the request was wrong (nothing was written), 3 some cells are not ok.
@@ -47,47 +47,41 @@ def run(arguments: Sequence[str] | None = None) -> int:
     The exit code: that of the verb, or of the error that ended it.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in given[: _position_of_verb(given)]
     try:
         code = cli.main(given, prog_name="mlflow-ngraph", standalone_mode=False)
         sys.stdout.flush()
         return int(code or 0)
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.ctx.get_help() if error.ctx else error.format_message())
-        return 2
-    except click.ClickException as error:
-        return _report(_usage_message(error), error.exit_code)
-    except (KeyboardInterrupt, click.Abort) as error:
-        # click wraps an interrupt; the original one knows the signal.
-        signum = getattr(error.__cause__ or error, "signum", signal.SIGINT)
-        return _report("interrupted; run the same study again to go on", 128 + signum)
     except BrokenPipeError:
         # The reader (head, less) has seen enough; keep the interpreter from complaining when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except NGraphError as error:
-        if debug:
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else error.format_message())
+        return 2
+    except (click.ClickException, click.Abort, KeyboardInterrupt, Exception) as error:
+        if "--debug" in given[: _position_of_verb(given)]:
             raise
-        return _report(str(error), error.exit_code)
-    except Exception as error:  # noqa: BLE001 - whatever it is, people get one line; the traceback is a flag away
-        if debug:
-            raise
-        return _report(f"unexpected {type(error).__name__}: {error}; --debug shows the traceback", 1)
+        message, code = _explain(error)
+        # Nobody colours what is piped on; click sees to that.
+        click.secho("error: ", fg="red", bold=True, nl=False, err=True)
+        click.echo(" ".join(message.split()), err=True)
+        return code
+
+
+def _explain(error: BaseException) -> tuple[str, int]:
+    """What to say about an error in one line, and the exit code."""
+    if isinstance(error, NGraphError):
+        return str(error), error.exit_code
+    if isinstance(error, click.ClickException):
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        message = error.format_message().rstrip(".")
+        return f"{message}; see {context.command_path} --help" if context else message, error.exit_code
+    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+        # click wraps an interrupt; the original one knows the signal.
+        signum = getattr(error.__cause__ or error, "signum", signal.SIGINT)
+        return "interrupted; run the same study again to go on", 128 + signum
+    return f"unexpected {type(error).__name__}: {error}; --debug shows the traceback", 1
 
 
 def _position_of_verb(arguments: Sequence[str]) -> int:
     return next((index for index, text in enumerate(arguments) if text in _VERBS), len(arguments))
-
-
-def _usage_message(error: click.ClickException) -> str:
-    """What was wrong, and where to read more, in one line."""
-    message = error.format_message().rstrip(".")
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    return f"{message}; see {context.command_path} --help" if context else message
-
-
-def _report(message: str, code: int) -> int:
-    """Say what was wrong in one line."""
-    click.secho("error: ", fg="red", bold=True, nl=False, err=True)
-    click.echo(" ".join(message.split()), err=True)
-    return code

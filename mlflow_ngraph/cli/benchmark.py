@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -39,15 +40,22 @@ def study_options(command: F) -> F:
     for option in reversed(
         (
             click.option("--device", metavar="NAME", help="Device profile: xeon, gpu, orin or host."),
-            click.option("--workloads", metavar="REF,...", multiple=True, help="Models, such as timm:resnet18,onnx:model.onnx."),
             click.option(
-                "--compilers", metavar="NAME,...", multiple=True, help="Compilers, with flags as openvino?num_streams=2."
+                "--workloads", metavar="REF,...", multiple=True, help="Models, such as timm:resnet18,onnx:model.onnx."
+            ),
+            click.option(
+                "--compilers",
+                metavar="NAME,...",
+                multiple=True,
+                help="Compilers, with flags as openvino?num_streams=2.",
             ),
             click.option("--batch-sizes", metavar="N,...", help="Batch sizes, such as 1,2,4,8."),
             click.option("--precision", metavar="NAME,...", help="fp32, tf32, bf16 or fp16."),
             click.option("--repetitions", metavar="N", help="Timed repetitions of a cell."),
             click.option("--threads", metavar="N|all|default", help="Threads of every runtime."),
-            click.option("--mode", metavar="sync|async", help="One request in flight, or as many as the runtime wants."),
+            click.option(
+                "--mode", metavar="sync|async", help="One request in flight, or as many as the runtime wants."
+            ),
             click.option("--seed", metavar="N", help="Seeds inputs and the order of lanes."),
         )
     ):
@@ -92,7 +100,7 @@ def benchmark(
     """
     wanted = requested(study, overrides(**options))
     if dry_run:
-        return show_plan(wanted, home, as_json=as_json)
+        return show_plan(wanted, as_json=as_json)
     return execute(
         wanted,
         as_json=as_json,
@@ -112,7 +120,7 @@ def execute(study: Study, *, as_json: bool, **how: Any) -> int:
     from mlflow_ngraph.cli.progress import Progress, State
     from mlflow_ngraph.runner import plan_study, run_study
 
-    plan = plan_study(study, how.get("home"))
+    plan = plan_study(study)
     messages = output.console(stderr=True)
     for note in plan.notes:
         messages.print(f"note: {note}", style="yellow", soft_wrap=True)
@@ -122,11 +130,11 @@ def execute(study: Study, *, as_json: bool, **how: Any) -> int:
     return outcome.exit_code
 
 
-def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
+def show_plan(study: Study, *, as_json: bool) -> int:
     """Print what a study would do."""
     from mlflow_ngraph.runner import plan_study
 
-    plan = plan_study(study, home)
+    plan = plan_study(study)
     rows = _plan_rows(plan)
     if as_json:
         output.print_json(
@@ -169,9 +177,9 @@ def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
 
 def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
     """Print the results, best first, and where to look for more."""
-    from mlflow_ngraph.cli.results import results_table, rows_of
+    from mlflow_ngraph.analysis.summary import summary_rows
+    from mlflow_ngraph.cli.results import print_results
 
-    rows = rows_of(outcome.record)
     if as_json:
         output.print_json(
             {
@@ -179,15 +187,22 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
                 "directory": str(outcome.directory),
                 "exit_code": outcome.exit_code,
                 "where": dict(outcome.where),
-                "rows": rows,
+                "unrecorded": outcome.unrecorded,
+                "rows": [asdict(row) for row in summary_rows(outcome.record)],
             }
         )
         return
     console = output.console()
-    console.print(results_table(rows, console.width))
+    print_results(outcome.record, console)
     console.print()
-    for what, where in outcome.where.items():
+    for what, where in {"directory": outcome.directory, **outcome.where}.items():
         console.print(f"{what.replace('_', ' ')}: {where}", soft_wrap=True)
+    if outcome.unrecorded:
+        console.print(
+            f"not everything is recorded: {outcome.unrecorded}; later: mlflow-ngraph sync {outcome.directory}",
+            style="yellow",
+            soft_wrap=True,
+        )
 
 
 def _plan_rows(plan: Plan) -> list[dict[str, Any]]:

@@ -75,7 +75,9 @@ def _processors() -> Iterator[Finding]:
     usable, cpu = processors.available(), probes.cpu()
     found = f"{usable} usable of {cpu.threads} ({cpu.cores} cores)"
     if usable < cpu.threads:
-        yield Finding("processors", "warning", found, "lift the affinity mask or CPU quota to measure the whole machine")
+        yield Finding(
+            "processors", "warning", found, "lift the affinity mask or CPU quota to measure the whole machine"
+        )
     elif cpu.threads > cpu.cores:
         yield Finding("processors", "ok", f"{found}; cores share threads: compare with threads: {cpu.cores}")
     else:
@@ -132,7 +134,9 @@ def _home() -> Iterator[Finding]:
     existing = next(path for path in (place, *place.parents) if path.exists())
     free = shutil.disk_usage(existing).free / 2**30
     if not os.access(existing, os.W_OK):
-        yield Finding("home", "problem", f"{place} cannot be written", "choose another place with --home or NGRAPH_HOME")
+        yield Finding(
+            "home", "problem", f"{place} cannot be written", "choose another place with --home or NGRAPH_HOME"
+        )
     elif free < _DISK_GIB:
         remedy = "engines of large models need more; choose another place with --home or NGRAPH_HOME"
         yield Finding("home", "warning", f"{place}, {free:.1f} GiB free", remedy)
@@ -159,7 +163,7 @@ def _tracking() -> Iterator[Finding]:
 def server_problem(uri: str) -> str:
     """Why a tracking server does not answer, or empty text."""
     try:
-        with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=5):
+        with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=5):  # noqa: S310 - the caller saw http(s)
             return ""
     except urllib.error.HTTPError as error:
         # A server that asks for a login is there.

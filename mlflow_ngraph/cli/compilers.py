@@ -28,7 +28,14 @@ def compilers(names: tuple[str, ...], as_json: bool) -> int:
     console = output.console()
     console.print(
         output.table(
-            [("name", {"no_wrap": True}), "version", "runs here", "precisions", "modes", "what it is, or what it lacks"],
+            [
+                ("name", {"no_wrap": True}),
+                "version",
+                "runs here",
+                "precisions",
+                "modes",
+                "what it is, or what it lacks",
+            ],
             [
                 (
                     row["name"],
@@ -48,7 +55,7 @@ def compilers(names: tuple[str, ...], as_json: bool) -> int:
     for row in rows:
         console.print(f"\nflags of {row['name']}:" if row["flags"] else f"\n{row['name']} has no flags", style="bold")
         if row["flags"]:
-            titles = [("flag", {"no_wrap": True}), "default", "allowed", "meaning"]
+            titles: list[output.Column] = [("flag", {"no_wrap": True}), "default", "allowed", "meaning"]
             console.print(
                 output.table(titles, [(f["name"], f["default"], f["type"], f["description"]) for f in row["flags"]])
             )
@@ -72,7 +79,7 @@ def describe(name: str) -> dict[str, Any]:
             "summary": "",
             "version": None,
             "available": False,
-            "reason": str(error),
+            "reason": str(error).partition("; install")[0],
             "hint": COMPILERS.entries[name].hint,
             "precisions": [],
             "modes": [],

@@ -17,7 +17,7 @@ def devices(as_json: bool) -> int:
     from mlflow_ngraph.devices.fingerprint import fingerprint, summary, versions
     from mlflow_ngraph.devices.registry import DEVICES, create
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in DEVICES.names():
         profile = create(name)
         fitness = profile.fitness()
@@ -65,7 +65,8 @@ def _machine_rows(machine: dict[str, Any], line: str) -> list[tuple[str, str]]:
         "system": f"{system['distribution']}, kernel {system['kernel']}, {system['libc']}",
         "governor": system["governor"] or "not shown by the kernel",
         "turbo": {True: "on", False: "off", None: "not shown by the kernel"}[system["turbo"]],
-        "virtualization": ", ".join(f"{key}: {value}" for key, value in system["virtualization"].items()) or "none seen",
+        "virtualization": ", ".join(f"{key}: {value}" for key, value in system["virtualization"].items())
+        or "none seen",
         "jetpack": system["jetpack"],
         "gpu driver": system["gpu_driver"],
         "digest": machine["digest"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -14,6 +15,12 @@ from rich.text import Text
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+Column = str | tuple[str, dict[str, Any]]
+"""The title of a column, or the title with rich's options."""
+RIGHT: dict[str, Any] = {"justify": "right", "no_wrap": True}
+
+_WIDE = 200
+
 
 def json_option(command: F) -> F:
     """The option ``--json`` that every verb with data has."""
@@ -23,8 +30,8 @@ def json_option(command: F) -> F:
 def console(stderr: bool = False) -> Console:
     """A console with colours on terminals only; off a terminal it is wide enough to cut nothing."""
     made = Console(stderr=stderr, highlight=False)
-    if not made.is_terminal:
-        made = Console(stderr=stderr, highlight=False, width=200, soft_wrap=False)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made = Console(stderr=stderr, highlight=False, width=_WIDE)
     return made
 
 
@@ -33,8 +40,8 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(_finite(value), indent=2, ensure_ascii=False, default=str))
 
 
-def table(columns: Sequence[str | tuple[str, dict[str, Any]]], rows: Sequence[Sequence[Any]]) -> Table:
-    """A plain table; a column is its title, or the title with rich's options."""
+def table(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> Table:
+    """A plain table."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         title, options = (column, {}) if isinstance(column, str) else column

@@ -161,7 +161,9 @@ class Progress:
         line = self._state.update(event)
         if self._live is None:
             if line is not None:
-                self._console.print(Text(f"{seconds(self._state.elapsed_s):>12}  {line}{self._to_go(event)}"), soft_wrap=True)
+                self._console.print(
+                    Text(f"{seconds(self._state.elapsed_s):>12}  {line}{self._to_go(event)}"), soft_wrap=True
+                )
             return
         finished = event.get("event") == "cell_finished"
         if finished and line is not None and event.get("verdict") != "ok":

@@ -21,7 +21,9 @@ _SOME_NOT_OK = 3
 @study_options
 @click.option("--resume", default="")
 @click.option("--in-place", is_flag=True, help="Never go on to a sub-project: this is one.")
-def project(study: str, resume: str, in_place: bool, workloads: tuple[str, ...], compilers: tuple[str, ...], **options: Any) -> int:
+def project(
+    study: str, resume: str, in_place: bool, workloads: tuple[str, ...], compilers: tuple[str, ...], **options: Any
+) -> int:
     """Run a study as the MLflow run that 'mlflow run' created, in this environment or in that of its device."""
     from mlflow_ngraph import project as projects
 
@@ -46,7 +48,7 @@ def _run(study: str, resume: str, given: dict[str, Any], *, in_place: bool) -> i
         names = ", ".join(missing)
         click.echo(f"this environment lacks {names}; going on in that of {profile.project or profile.name}", err=True)
         parameters = {key: value for key, value in {**given, "resume": resume}.items() if value}
-        del parameters["device"]
+        parameters.pop("device", None)
         projects.dispatch(profile, {"study": study or DEFAULT_STUDY, **parameters})
         return 0
     code = execute(wanted, as_json=False, resume=resume)

@@ -59,25 +59,31 @@ def overrides(
     """
     found: dict[str, Any] = {
         "device": device,
-        "workloads": _items(workloads),
-        "compilers": [_compiler(text) for text in _items(compilers)],
-        "batch_sizes": [_whole("batch_sizes", text) for text in _items(batch_sizes)],
-        "precision": _items(precision),
-        "repetitions": _whole("repetitions", repetitions) if repetitions else None,
+        "workloads": items(workloads),
+        "compilers": [_compiler(text) for text in items(compilers)],
+        "batch_sizes": [whole("batch_sizes", text) for text in items(batch_sizes)],
+        "precision": items(precision),
+        "repetitions": whole("repetitions", repetitions) if repetitions else None,
         "threads": int(threads) if threads and threads.isdigit() else threads,
         "mode": mode,
-        "seed": _whole("seed", seed) if seed else None,
+        "seed": whole("seed", seed) if seed else None,
     }
     return {key: value for key, value in found.items() if value not in (None, "", [])}
 
 
-def _items(text: Sequence[str] | str | None) -> list[str]:
+def items(text: Sequence[str] | str | None) -> list[str]:
     """The parts between commas, of one text or of several."""
     texts = [text] if isinstance(text, str) else list(text or ())
     return [part.strip() for whole in texts for part in whole.split(",") if part.strip()]
 
 
-def _whole(key: str, text: str) -> int:
+def whole(key: str, text: str) -> int:
+    """The whole number that ``text`` is.
+
+    Raises
+    ------
+    StudyError: it is none; names ``key``.
+    """
     try:
         return int(text)
     except ValueError:
@@ -92,7 +98,9 @@ def _compiler(text: str) -> str | dict[str, Any]:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True)
     except ValueError:
-        raise StudyError(f"command line: compilers: write flags as name?flag=value&flag=value, found {text!r}") from None
+        raise StudyError(
+            f"command line: compilers: write flags as name?flag=value&flag=value, found {text!r}"
+        ) from None
     return {"name": name, "flags": {key: _scalar(value) for key, value in pairs}}
 
 

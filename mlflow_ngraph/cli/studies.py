@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from mlflow_ngraph.cli import output
@@ -13,7 +15,7 @@ def studies(as_json: bool) -> int:
     """List the ready-made studies; any YAML file of the same form can be run as well."""
     from mlflow_ngraph.study import load, ready_made
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, path in ready_made().items():
         study = load(name)
         rows.append(
@@ -30,7 +32,8 @@ def studies(as_json: bool) -> int:
     if as_json:
         output.print_json({"studies": rows})
         return 0
-    titles = ["name", ("workloads", {"justify": "right"}), ("compilers", {"justify": "right"}), "batch sizes", "description"]
+    titles: list[output.Column] = ["name", ("workloads", output.RIGHT), ("compilers", output.RIGHT)]
+    titles += ["batch sizes", "description"]
     output.console().print(
         output.table(
             titles,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,7 +16,9 @@ from mlflow_ngraph.cli import output
 @click.option("--experiment", metavar="NAME", help="MLflow experiment that holds the runs.")
 @click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Where journals and engines are kept.")
 @output.json_option
-def sync(studies: tuple[str, ...], tracking_uri: str | None, experiment: str | None, home: Path | None, as_json: bool) -> int:
+def sync(
+    studies: tuple[str, ...], tracking_uri: str | None, experiment: str | None, home: Path | None, as_json: bool
+) -> int:
     """Record studies from their journals; what is recorded already is left as it is.
 
     STUDY is the directory of a study, or the name of that directory in the home.
@@ -23,7 +26,7 @@ def sync(studies: tuple[str, ...], tracking_uri: str | None, experiment: str | N
     from mlflow_ngraph.execute import places
     from mlflow_ngraph.runner import sync_study
 
-    recorded = []
+    recorded: list[dict[str, Any]] = []
     for study in studies:
         directory = Path(study) if Path(study).is_dir() else places.home(home) / "studies" / study
         outcome = sync_study(directory, tracking_uri=tracking_uri, experiment=experiment)

@@ -30,16 +30,15 @@ def workloads(refs: tuple[str, ...], as_json: bool) -> int:
         output.print_json({"workloads": rows})
         return 0
     console = output.console()
-    right = {"justify": "right", "no_wrap": True}
     console.print(
         output.table(
             [
                 ("workload", {"overflow": "fold"}),
                 "label",
                 "family",
-                ("parameters", right),
-                ("paper MACs", right),
-                ("true MACs", right),
+                ("parameters", output.RIGHT),
+                ("paper MACs", output.RIGHT),
+                ("true MACs", output.RIGHT),
                 ("input", {"overflow": "fold"}),
             ],
             [
@@ -72,9 +71,7 @@ def _described(refs: Sequence[str]) -> list[dict[str, Any]]:
 
     init = Init()
     parsed = [create(WorkloadChoice(ref=ref).parsed(), init).ref for ref in refs]
-    found: list[dict[str, Any]] = ask_child(
-        "describe", workloads=[asdict(ref) for ref in parsed], init=asdict(init)
-    )
+    found: list[dict[str, Any]] = ask_child("describe", workloads=[asdict(ref) for ref in parsed], init=asdict(init))
     return found
 
 

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from mlflow_ngraph.workloads.base import Format
+
 from mlflow_ngraph.errors import UnsupportedError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from mlflow_ngraph.workloads.base import Format
     from mlflow_ngraph.workloads.materials import Source
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]

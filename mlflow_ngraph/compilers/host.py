@@ -7,38 +7,16 @@ import platform
 import shutil
 import sys
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from importlib.util import find_spec
-from pathlib import Path
 
 from mlflow_ngraph.compilers.base import Availability
-
-_VECTOR_FEATURES = (
-    ("avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx_vnni", "avx512_vnni", "avx512_bf16")
-    + ("avx512_fp16", "amx_tile", "amx_int8", "amx_bf16")
-    + ("asimd", "asimdhp", "asimddp", "sve", "sve2", "bf16", "i8mm")
-)
-"""The instruction sets that compilers choose code by, under the kernel's names."""
-
+from mlflow_ngraph.devices import probes
 
 @cache
 def isa() -> str:
-    """The architecture and its vector instruction sets, such as ``x86_64 avx2 fma avx512f``."""
-    found = _cpu_flags()
-    return " ".join([platform.machine(), *(name for name in _VECTOR_FEATURES if name in found)])
-
-
-def _cpu_flags() -> set[str]:
-    """The flags of the first processor, as far as the kernel lists them."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return set()
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() in ("flags", "Features"):
-            return set(value.split())
-    return set()
+    """The architecture and the instruction sets that compilers choose code by, such as ``x86_64 avx2 avx512f``."""
+    return " ".join([platform.machine(), *probes.cpu().isa])
 
 
 def cpp_compiler() -> str | None:
@@ -59,8 +37,6 @@ def package(module: str, distribution: str, install: str) -> Availability:
 
 
 def _under_another_name(module: str, distribution: str, install: str) -> Availability:
-    from importlib.metadata import packages_distributions
-
     for name in packages_distributions().get(module, []):
         return Availability(True, version(name))
     return Availability(False, None, f"the package {distribution} is not installed", install)

@@ -70,6 +70,7 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
     summary: ClassVar[str] = "ONNX Runtime with its CPU kernels, graph optimised ahead of time"
     flags_type: ClassVar[type[Flags]] = OnnxRuntimeFlags
     formats: ClassVar[tuple[Format, ...]] = ("onnx",)
+    runtime_modules: ClassVar[tuple[str, ...]] = ("onnxruntime",)
 
     @classmethod
     def availability(cls) -> Availability:

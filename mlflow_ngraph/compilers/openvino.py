@@ -63,6 +63,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
     formats: ClassVar[tuple[Format, ...]] = ("onnx",)
     precisions: ClassVar[tuple[Precision, ...]] = ("fp32", "bf16", "fp16")
     modes: ClassVar[tuple[Mode, ...]] = ("sync", "async")
+    runtime_modules: ClassVar[tuple[str, ...]] = ("openvino",)
 
     @classmethod
     def availability(cls) -> Availability:

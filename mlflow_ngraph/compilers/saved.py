@@ -56,8 +56,8 @@ class Saved:
         saved = cls(
             content["compiler"],
             content["precision"],
-            tuple(_spec(item) for item in content["inputs"]),
-            tuple(_spec(item) for item in content["outputs"]),
+            tuple(TensorSpec.from_dict(item) for item in content["inputs"]),
+            tuple(TensorSpec.from_dict(item) for item in content["outputs"]),
             content["facts"],
         )
         if saved.compiler != compiler:
@@ -65,8 +65,3 @@ class Saved:
         if saved.precision != target.precision:
             raise UnsupportedError(f"the engine was compiled for {saved.precision}, not for {target.precision}")
         return saved
-
-
-def _spec(content: Mapping[str, object]) -> TensorSpec:
-    known = {**content, "shape": tuple(content["shape"])}  # type: ignore[arg-type]
-    return TensorSpec(**known)  # type: ignore[arg-type]

@@ -75,7 +75,7 @@ class Orin(DeviceProfile):
     def fitness(self) -> Fitness:
         board = probes.device_tree_model()
         if platform.machine() != "aarch64" or not ("Jetson" in board or probes.jetpack_release()):
-            found = board or f"a {platform.machine()} machine"
+            found = board or platform.machine()
             return Fitness(problems=(f"needs an NVIDIA Jetson: this is {found}; use device 'host'",))
         warnings = []
         if "Orin" not in board:

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from mlflow_ngraph.compilers.base import Compiler
@@ -83,7 +82,7 @@ class LaneRunner:
 
     def reuse(self, engine: EngineRecord) -> bool:
         """Take over an engine of an earlier session if its files are still what was built."""
-        directory = Path(engine.directory)
+        directory = self._places.root / engine.directory
         if not directory.is_dir() or digest_files(directory) != dict(engine.files):
             return False
         self.engines.update(dict.fromkeys(engine.batch_sizes, engine))
@@ -117,7 +116,7 @@ class LaneRunner:
             id=engine_id,
             lane=self.lane.id,
             batch_sizes=list(batch_sizes),
-            directory=str(final),
+            directory=final.relative_to(self._places.root).as_posix(),
             **result,
         )
         fields = {name: event[name] for name in EngineRecord.__dataclass_fields__}
@@ -136,7 +135,7 @@ class LaneRunner:
             compiler=self.lane.compiler,
             flags=dict(self.lane.flags),
             materials=str(self._places.materials(self.lane.workload)),
-            directory=engine.directory,
+            directory=str(self._places.root / engine.directory),
             batch=batch,
             target=self._target,
         )

@@ -48,6 +48,7 @@ class EngineRecord:
     batch_sizes: tuple[int, ...]
     """The batch sizes that the engine serves."""
     directory: str
+    """Relative to the study directory."""
     files: Mapping[str, str]
     """sha256 of every file, by path relative to ``directory``."""
     size_bytes: int

@@ -96,7 +96,7 @@ class Worker:
 
     def _prepare(self, command: Command) -> dict[str, Any]:
         from mlflow_ngraph.workloads.base import Init
-        from mlflow_ngraph.workloads.materials import prepare
+        from mlflow_ngraph.workloads.export import prepare
 
         start = time.perf_counter()
         prepare(

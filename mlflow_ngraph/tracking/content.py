@@ -111,9 +111,7 @@ def flags_in_force(lane: LaneRecord) -> dict[str, dict[int, FlagValue]]:
     if not by_batch:
         by_batch = dict.fromkeys(lane.lane.batch_sizes, lane.lane.flags)
     names = sorted({name for flags in by_batch.values() for name in flags})
-    return {
-        name: {batch: flags[name] for batch, flags in sorted(by_batch.items()) if name in flags} for name in names
-    }
+    return {name: {batch: flags[name] for batch, flags in sorted(by_batch.items()) if name in flags} for name in names}
 
 
 def engine_digest(engine: EngineRecord) -> str:

@@ -8,8 +8,8 @@ lock of its journal sees to that.
 
 from __future__ import annotations
 
-import os
 import tempfile
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,12 +20,12 @@ from mlflow_ngraph.execute.record import EngineRecord, StudyRecord
 from mlflow_ngraph.tracking import connection, engine_log, files, schema, views
 from mlflow_ngraph.tracking.content import Content, has_numbers, lane_content, study_content, study_tags
 from mlflow_ngraph.tracking.engine_log import ModelSlot
-from mlflow_ngraph.tracking.schema import Kind, Tag
+from mlflow_ngraph.tracking.schema import Tag
 from mlflow_ngraph.tracking.study_run import StudyRun, StudyRuns
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Metric, Run
+    from mlflow.entities import LoggedModel, Metric, Run
 
 
 class Recorder:
@@ -158,7 +158,7 @@ class Recorder:
             found["ui"] = f"mlflow ui --backend-store-uri {shown}"
         return found
 
-    def _talking(self, doing: str) -> connection.Talking:
+    def _talking(self, doing: str) -> AbstractContextManager[None]:
         return connection.talking(self.tracking_uri, doing, connection.RECORDING)
 
     def _runs(self) -> StudyRuns:
@@ -222,7 +222,7 @@ class Recorder:
         runs = study.lane_runs(self.client, study_id)
         lanes = {run.data.tags[Tag.LANE_ID]: run.info.run_id for run in runs}
         query = f"tags.`{Tag.STUDY_ID}` = '{study_id}'"
-        found = connection.every(
+        found: list[LoggedModel] = connection.every(
             lambda token: self.client.search_logged_models([study.experiment_id], query, page_token=token)
         )
         return lanes, {model.tags[Tag.ENGINE_ID]: model.model_id for model in found if Tag.ENGINE_ID in model.tags}
@@ -237,7 +237,5 @@ def _metrics(run_id: str, content: Content, slots: dict[str, ModelSlot]) -> list
         slot = slots.get(point.engine or "")
         new = slot is not None and (point.name, point.step) not in slot.points
         model_id = slot.model_id if slot and new else None
-        metrics.append(
-            Metric(point.name, point.value, point.at_ms, point.step, model_id=model_id, run_id=run_id)
-        )
+        metrics.append(Metric(point.name, point.value, point.at_ms, point.step, model_id=model_id, run_id=run_id))
     return metrics

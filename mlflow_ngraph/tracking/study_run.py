@@ -56,33 +56,109 @@ class StudyRuns:
 
     def open(self, content: Content, study_id: str) -> StudyRun:
         """The run for a study, with its params and tags; every other run of the study is ended and linked to it."""
-        experiments = every(lambda token: self._client.search_experiments(page_token=token))
+        experiments: list[Experiment] = every(lambda token: self._client.search_experiments(page_token=token))
         ids = [experiment.experiment_id for experiment in experiments]
-        known = self._search(ids, _query(study_id))
+        known: list[Run] = every(lambda token: self._client.search_runs(ids, _query(study_id), page_token=token))
         earlier = [run for run in known if run.data.tags.get(Tag.KIND) == Kind.STUDY]
+        earlier.sort(key=lambda run: Tag.RESUMED_BY in run.data.tags)
         surrounding = self._surrounding()
         experiment = self._target(surrounding, earlier)
-        tags = {**_context_tags(), **content.tags}
-        run = self._study_run(surrounding, experiment, earlier, content, study_id, tags)
-        study = StudyRun(run.info.run_id, experiment.experiment_id, experiment.name, _context_tags())
+        context = _context_tags()
+        if surrounding is not None and surrounding.data.tags.get(Tag.STUDY_ID, study_id) == study_id:
+            run = surrounding
+            tags = {name: value for name, value in context.items() if name.startswith("ngraph.")}
+        else:
+            run = self._own(experiment, earlier, content, context, surrounding)
+            tags = {}
+        self._describe(run, content, {**tags, **content.tags})
+        study = StudyRun(run.info.run_id, experiment.experiment_id, experiment.name, context)
         self._take_over(study, known)
         return study
 
-    def _study_run(
+    def _own(
         self,
-        surrounding: Run | None,
         experiment: Experiment,
         earlier: list[Run],
         content: Content,
-        study_id: str,
-        tags: dict[str, str],
+        context: dict[str, str],
+        surrounding: Run | None,
     ) -> Run:
-        here = [run for run in earlier if run.info.experiment_id == experiment.experiment_id]
-        if surrounding is not None and surrounding.data.tags.get(Tag.STUDY_ID, study_id) == study_id:
-            return self._describe(surrounding, content, tags)
+        """The run that an earlier process made, or a new one."""
+        for run in earlier:
+            if run.info.experiment_id == experiment.experiment_id:
+                return run
+        tags = {**context, **content.tags}
         if surrounding is not None:
             tags[Tag.PARENT] = surrounding.info.run_id
-        if here:
-            return self._describe(here[0], content, tags)
-        made = self._client.create_run(experiment.experiment_id, content.start_ms, tags, content.name)
-        return self._describe(made, content, tags)
+        return self._client.create_run(experiment.experiment_id, content.start_ms, tags, content.name)
+
+    def _describe(self, run: Run, content: Content, tags: dict[str, str]) -> None:
+        """Say what the study is, and that it goes on."""
+        from mlflow.entities import Param, RunTag
+
+        run_id = run.info.run_id
+        params = [Param(name, value) for name, value in content.params.items() if name not in run.data.params]
+        self._client.log_batch(
+            run_id, params=params, tags=[RunTag(name, value) for name, value in tags.items()], synchronous=True
+        )
+        if Tag.RESUMED_BY in run.data.tags:
+            self._client.delete_tag(run_id, Tag.RESUMED_BY)
+        if run.info.status != "RUNNING":
+            self._client.update_run(run_id, status="RUNNING")
+
+    def _take_over(self, study: StudyRun, known: list[Run]) -> None:
+        """Bring the lanes of earlier runs under this one, and end what a killed process left running."""
+        for run in known:
+            run_id = run.info.run_id
+            if run_id == study.run_id:
+                continue
+            if run.data.tags.get(Tag.KIND) == Kind.STUDY:
+                if run.data.tags.get(Tag.RESUMED_BY) != study.run_id:
+                    self._client.set_tag(run_id, Tag.RESUMED_BY, study.run_id)
+            elif run.info.experiment_id == study.experiment_id and run.data.tags.get(Tag.PARENT) != study.run_id:
+                self._client.set_tag(run_id, Tag.PARENT, study.run_id)
+            if run.info.status == "RUNNING":
+                self._client.set_terminated(run_id, "KILLED")
+
+    def _surrounding(self) -> Run | None:
+        """The run that ``mlflow run`` made for this process."""
+        run_id = os.environ.get("MLFLOW_RUN_ID")
+        return self._client.get_run(run_id) if run_id else None
+
+    def _target(self, surrounding: Run | None, earlier: list[Run]) -> Experiment:
+        """The experiment of the study; see `Recorder` for the order in which it is chosen."""
+        if surrounding is not None:
+            found = self._client.get_experiment(surrounding.info.experiment_id)
+            if self._asked and found.name != self._asked:
+                raise TrackingError(
+                    f"this is run {surrounding.info.run_id} of experiment {found.name!r}, not of {self._asked!r}: "
+                    f"choose the experiment with mlflow run --experiment-name {self._asked}"
+                )
+            return found
+        name = self._asked or os.environ.get("MLFLOW_EXPERIMENT_NAME")
+        experiment_id = os.environ.get("MLFLOW_EXPERIMENT_ID")
+        if not name and experiment_id:
+            return self._client.get_experiment(experiment_id)
+        if not name and earlier:
+            return self._client.get_experiment(earlier[0].info.experiment_id)
+        return self._named(name or schema.DEFAULT_EXPERIMENT)
+
+    def _named(self, name: str) -> Experiment:
+        """The experiment of this name, made where there is none."""
+        found = self._client.get_experiment_by_name(name)
+        if found is None:
+            return self._client.get_experiment(self._client.create_experiment(name))
+        if found.lifecycle_stage != "active":
+            raise TrackingError(f"experiment {name!r} is deleted: restore it, or choose another name")
+        return found
+
+
+def _query(study_id: str, kind: str | None = None) -> str:
+    query = f"tags.`{Tag.STUDY_ID}` = '{study_id}'"
+    return f"{query} AND tags.`{Tag.KIND}` = '{kind}'" if kind else query
+
+
+def _context_tags() -> dict[str, str]:
+    from mlflow.tracking.context.registry import resolve_tags
+
+    return dict(resolve_tags())

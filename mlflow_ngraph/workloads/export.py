@@ -66,6 +66,8 @@ def prepare(
         _add_reference(materials, baseline, directory, batch)
     exporter = Exporter(materials, baseline, local, directory)
     for format in formats:
+        if format == "module":  # the weights are written already
+            continue
         progress(f"export {format}")
         exporter.add(format)
     return materials

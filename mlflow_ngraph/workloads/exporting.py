@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,8 +38,6 @@ class Exporter:
 
     def add(self, format: Format) -> None:
         """Export what is missing of a format; the reason is recorded where that fails."""
-        if format == "module":
-            return
         export = self._materials.formats.get(format, Export())
         if export.error is not None:
             return
@@ -147,6 +145,8 @@ def save_onnx(
         verbose=False,
     )
     assert converted is not None
+    if any(BATCH in spec.shape for spec in inputs):
+        converted.rename_axes({_symbol(converted.model.graph.inputs, inputs): BATCH})
     size = sum(tensor.nbytes for tensor in program.state_dict.values())
     partial = path.with_name("partial-onnx")
     shutil.rmtree(partial, ignore_errors=True)
@@ -155,6 +155,15 @@ def save_onnx(
     for file in sorted(partial.iterdir(), key=lambda file: file.name == path.name):  # the one that names the others last
         os.replace(file, path.parent / file.name)
     partial.rmdir()
+
+
+def _symbol(nodes: Sequence[Any], inputs: Sequence[TensorSpec]) -> str:
+    """What the exporter called the batch axis."""
+    return next(
+        str(node.shape[spec.shape.index(BATCH)])
+        for node, spec in zip(nodes, inputs, strict=True)
+        if BATCH in spec.shape
+    )
 
 
 def one_line(error: BaseException) -> str:

@@ -1,0 +1,65 @@
+# make benchmark   environment, then the quick study on this machine, recorded in mlflow.db
+# make test        linters, types, import rules and all tests
+# make lint        linters, types and import rules only
+# make ui          MLflow's web pages on what was recorded
+# make clean       removes the environment and caches; keeps what was recorded
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+BIN := $(CURDIR)/$(VENV)/bin
+STUDY ?= quick
+DEVICE ?= xeon
+# The first interpreter of a supported version that really starts; PYTHON=/path/to/python chooses another.
+PYTHON ?= $(shell for name in python3.11 python3.12 python3.10 python3.13 python3; do \
+	"$$name" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
+	&& { echo "$$name"; break; }; done)
+
+# uv has its own word for places with wheels; both are to look in the same ones.
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+export MLFLOW_TRACKING_URI ?= sqlite:///$(CURDIR)/mlflow.db
+export PATH := $(BIN):$(PATH)
+
+STAMP := $(VENV)/.installed
+
+.PHONY: help benchmark test lint ui clean environment
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+environment: $(STAMP)
+
+# What the environment holds is written in setup.py; it is made again when that changes. torch goes first, by itself:
+# pip then keeps the build that the machine offers (one without CUDA where there is one) instead of choosing again.
+$(STAMP): setup.py
+	@test -n "$(PYTHON)" || { echo "no Python 3.10 to 3.13 found; name one with PYTHON=/path/to/python" >&2; exit 1; }
+	@echo "== environment: $(VENV), made with $(PYTHON) ($$($(PYTHON) --version)); takes some minutes the first time"
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@echo "== installing torch"
+	@$(VENV)/bin/python -m pip install --quiet "$$(sed -n 's/^XEON = \["\(torch==[^"]*\)".*/\1/p' setup.py)"
+	@echo "== installing mlflow-ngraph with the compilers of device xeon and the tools of its tests"
+	@$(VENV)/bin/python -m pip install --quiet --editable '.[xeon,dev]'
+	@touch $(STAMP)
+
+benchmark: $(STAMP)
+	@echo "== mlflow run . -e benchmark -P device=$(DEVICE) -P study=$(STUDY) --env-manager local"
+	@echo "== recording in $(MLFLOW_TRACKING_URI)"
+	@mlflow run . -e benchmark -P device=$(DEVICE) -P study=$(STUDY) --env-manager local
+	@echo "== the results in a browser: make ui"
+
+lint: $(STAMP)
+	@echo "== ruff" && ruff check . && ruff format --check .
+	@echo "== mypy" && mypy
+	@echo "== import rules" && lint-imports
+
+test: lint
+	@echo "== pytest" && MLFLOW_TRACKING_URI= python -m pytest
+
+ui: $(STAMP)
+	@mlflow server --backend-store-uri $(MLFLOW_TRACKING_URI) --port 5000
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

