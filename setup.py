@@ -11,8 +11,8 @@ VERSION = re.search(r'^__version__ = "(.+)"$', SOURCE, re.MULTILINE)[1]
 
 # Builds models and exports them; AOTInductor needs a C++ compiler besides.
 TORCH = [
-    "torch>=2.9,<3",
-    "torchvision>=0.24,<1",
+    "torch>=2.13,<3",
+    "torchvision>=0.28,<1",
     "timm>=1.0.15,<2",
     "onnx>=1.18,<2",
     "onnxscript>=0.5,<1",

@@ -110,9 +110,7 @@ def _pivot(frame: pd.DataFrame, rows: list[str], columns: list[str], metric: str
     better = CELL_METRICS[metric].better
     known = frame.dropna(subset=[metric])
     if better == "neither" and known.duplicated([*rows, *columns]).any():
-        raise UsageError(
-            f"several cells fall together and no {metric} is the better one: add 'batch' or another column"
-        )
+        raise UsageError(f"several cells fall together, and no {metric} is the better one: add 'batch' to the rows")
     best = "min" if better == "lower" else "max"
     table: pd.DataFrame = known.pivot_table(index=rows, columns=columns, values=metric, aggfunc=best, sort=True)
     return table

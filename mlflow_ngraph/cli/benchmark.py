@@ -118,9 +118,11 @@ benchmark.help = (benchmark.help or "").replace("'quick'", f"'{DEFAULT_STUDY}'")
 def execute(study: Study, *, as_json: bool, **how: Any) -> int:
     """Run a study with the progress on standard error and the results on standard output; returns the exit code."""
     from mlflow_ngraph.cli.progress import Progress, State
-    from mlflow_ngraph.runner import plan_study, run_study
+    from mlflow_ngraph.devices.registry import create
+    from mlflow_ngraph.execute.plan import make
+    from mlflow_ngraph.runner import run_study
 
-    plan = plan_study(study)
+    plan = make(study, create(study.device))
     messages = output.console(stderr=True)
     for note in plan.notes:
         messages.print(f"note: {note}", style="yellow", soft_wrap=True)

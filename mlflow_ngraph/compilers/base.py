@@ -196,4 +196,3 @@ class Compiler(ABC, Generic[F]):
         ------
         UnsupportedError: the runtime cannot provide the precision or mode that ``target`` asks for.
         """
-

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from mlflow_ngraph.compilers.base import Availability
 from mlflow_ngraph.devices import probes
 
+
 @cache
 def isa() -> str:
     """The architecture and the instruction sets that compilers choose code by, such as ``x86_64 avx2 avx512f``."""

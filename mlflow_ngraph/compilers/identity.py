@@ -15,7 +15,6 @@ from mlflow_ngraph.compilers.base import (
     Compiler,
     Engine,
     Flags,
-    Format,
     Precision,
     Stages,
     Target,
@@ -23,6 +22,7 @@ from mlflow_ngraph.compilers.base import (
 from mlflow_ngraph.compilers.host import package
 from mlflow_ngraph.compilers.reasons import reported
 from mlflow_ngraph.compilers.saved import Saved
+from mlflow_ngraph.workloads.base import Format
 
 if TYPE_CHECKING:
     import torch

@@ -19,7 +19,6 @@ from mlflow_ngraph.compilers.base import (
     Engine,
     Flags,
     FlagValue,
-    Format,
     Invocation,
     Precision,
     Stages,
@@ -29,7 +28,7 @@ from mlflow_ngraph.compilers.host import isa, package
 from mlflow_ngraph.compilers.reasons import reported
 from mlflow_ngraph.compilers.saved import Saved
 from mlflow_ngraph.errors import CompileError
-from mlflow_ngraph.workloads.base import BATCH, TensorSpec
+from mlflow_ngraph.workloads.base import BATCH, Format, TensorSpec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

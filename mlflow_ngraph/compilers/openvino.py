@@ -17,7 +17,6 @@ from mlflow_ngraph.compilers.base import (
     Engine,
     Flags,
     FlagValue,
-    Format,
     Invocation,
     Mode,
     Precision,
@@ -28,11 +27,11 @@ from mlflow_ngraph.compilers.host import package
 from mlflow_ngraph.compilers.reasons import reported
 from mlflow_ngraph.compilers.saved import Saved
 from mlflow_ngraph.errors import UnsupportedError
+from mlflow_ngraph.workloads.base import Format, TensorSpec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mlflow_ngraph.workloads.base import TensorSpec
     from mlflow_ngraph.workloads.materials import Source
 
 _HINTS: dict[Precision, str] = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
@@ -113,9 +112,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
             )
         return _OpenVINOEngine(compiled, precision, flags, saved.inputs, target.mode)
 
-    def _compiled(
-        self, directory: Path, batch: int, shared: bool, inputs: Sequence[TensorSpec], target: Target
-    ) -> Any:
+    def _compiled(self, directory: Path, batch: int, shared: bool, inputs: Sequence[TensorSpec], target: Target) -> Any:
         import openvino as ov
 
         core = ov.Core()
@@ -159,7 +156,7 @@ def _file(batch: int | None) -> str:
 
 def _text(value: Any) -> str:
     """The bare name of an enumeration's value, such as ``LATENCY``."""
-    return str(getattr(value, "name", value)).rpartition(".")[2]
+    return f"{value}".rpartition(".")[2]
 
 
 def _read(compiled: Any, name: str) -> object | None:
@@ -176,7 +173,13 @@ def _requests(compiled: Any, mode: Mode) -> int:
 
 def _name(port: Any, known: Mapping[str, object]) -> str:
     """The workload's name of an input; a port can have several names."""
-    return next(name for name in sorted(port.get_names()) if name in known)
+    names: list[str] = sorted(port.get_names())
+    return next(name for name in names if name in known)
+
+
+def _bare(request: Any) -> Any:
+    """The request without the Python layer that sorts arguments before each call: the inputs are in place."""
+    return super(type(request), request)
 
 
 class _OpenVINOEngine(Engine):
@@ -205,12 +208,11 @@ class _OpenVINOEngine(Engine):
     def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:
         if self._mode == "sync":
             request = self._filled(self._compiled.create_infer_request(), inputs)
-            # `InferRequest.infer` sorts its arguments in Python first; the inputs are in place already.
-            infer: Callable[[], object] = partial(super(type(request), request).infer, {}, True, False)
+            infer: Callable[[], object] = partial(_bare(request).infer, {}, True, False)
             return Invocation(infer, partial(self._outputs, request))
         count = int(str(self._flags["requests"]))
         requests = [self._filled(self._compiled.create_infer_request(), inputs) for _ in range(count)]
-        starts = [partial(super(type(request), request).start_async, {}, None) for request in requests]
+        starts = [partial(_bare(request).start_async, {}, None) for request in requests]
         waits = [request.wait for request in requests]
 
         def call() -> None:

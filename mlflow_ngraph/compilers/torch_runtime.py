@@ -48,11 +48,11 @@ def in_precision(module: nn.Module, precision: Precision) -> nn.Module:
     """The module with parameters and computation in a precision, and its own types at the border."""
     dtype = DTYPES[precision]
     if dtype is torch.float32:
-        return module.eval()
-    return _Bordered(module.to(dtype), dtype).eval()
+        return module
+    return _Bordered(module.to(dtype), dtype)
 
 
-class _Bordered(nn.Module):
+class _Bordered(nn.Module):  # type: ignore[misc]
     """Casts floating-point inputs to the inner type, and floating-point outputs back."""
 
     def __init__(self, inner: nn.Module, dtype: torch.dtype) -> None:

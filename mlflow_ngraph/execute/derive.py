@@ -71,7 +71,7 @@ def _timings(cell: CellRecord, samples_per_call: float) -> dict[str, float]:
     low, high = statistics.interval(replicates)
     found = {
         "repetitions": float(durations.size),
-        "throughput": per_second / durations.mean(),
+        "throughput": per_second / float(durations.mean()),
         "throughput_std": float((per_second / durations).std(ddof=1)) if durations.size > 1 else 0.0,
         "throughput_ci_low": low,
         "throughput_ci_high": high,
@@ -81,7 +81,7 @@ def _timings(cell: CellRecord, samples_per_call: float) -> dict[str, float]:
         # With several requests in flight a repetition is not the latency of any of them.
         p50, p90, p99 = np.percentile(durations, [50, 90, 99]) / 1e6
         found.update(
-            latency_mean_ms=durations.mean() / 1e6,
+            latency_mean_ms=float(durations.mean()) / 1e6,
             latency_std_ms=float(durations.std(ddof=1)) / 1e6 if durations.size > 1 else 0.0,
             latency_p50_ms=float(p50),
             latency_p90_ms=float(p90),

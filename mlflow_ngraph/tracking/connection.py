@@ -140,16 +140,22 @@ def server_version(tracking_uri: str) -> str | None:
     return str(answer.text).strip() if answer.status_code == 200 else None
 
 
+_PLAIN = (
+    (r"Name or service not known|Failed to resolve|name resolution", "there is no such host"),
+    (r"Connection refused", "nothing answers there (connection refused): start it, or give another tracking URI"),
+    (r"timed out|timeout", "no answer in time: check the address, or give another tracking URI"),
+    (r"\b401\b|not authenticated", "it wants MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"),
+    (r"unsupported URI", "MLflow does not know such an address: use http://, https://, sqlite:/// or postgresql://"),
+    (r"filesystem tracking backend", "MLflow no longer writes to a plain directory: use sqlite:///PATH/mlflow.db"),
+)
+"""What long messages come down to, by what gives them away."""
+
+
 def _one_line(error: Exception) -> str:
-    """The innermost cause that says something, for people."""
+    """What went wrong, for people."""
     text = masked(" ".join(str(error).split()))
-    for pattern, plain in (
-        (r"Name or service not known|Failed to resolve|name resolution", "there is no such host"),
-        (r"Connection refused", "nothing answers there (connection refused): start it, or give another tracking URI"),
-        (r"timed out|timeout", "no answer in time: check the address, or give another tracking URI"),
-        (r"\b401\b|Unauthorized|not authenticated", "it wants MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"),
-        (r"\b403\b|Permission denied", f"permission denied: {text}"),
-    ):
+    for pattern, plain in _PLAIN:
         if re.search(pattern, text, re.IGNORECASE):
-            return plain[:_LONGEST_MESSAGE]
+            return plain
+    text = re.sub(r" *\(Background on this error at: [^)]*\)", "", text)
     return text if len(text) <= _LONGEST_MESSAGE else text[: _LONGEST_MESSAGE - 1] + "…"

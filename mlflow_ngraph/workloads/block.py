@@ -90,7 +90,9 @@ class AttentionOptions(StackOptions):
     @model_validator(mode="after")
     def _heads_divide_width(self) -> AttentionOptions:
         if self.width % self.heads:
-            raise ValueError(f"width {self.width} is not a multiple of {self.heads} heads: choose another width or heads")
+            raise ValueError(
+                f"width {self.width} is not a multiple of {self.heads} heads: choose another width or heads"
+            )
         return self
 
     def shape(self) -> tuple[int, ...]:

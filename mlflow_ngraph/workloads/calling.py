@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import TreeSpec, tree_leaves, tree_unflatten
 
 
 def tensors(arrays: Sequence[NDArray[Any]], device: str = "cpu") -> list[torch.Tensor]:
@@ -60,3 +60,21 @@ class FlatOutputs(nn.Module):
         """Call the model."""
         flat = flatten_outputs(self.model(*inputs))
         return flat[0] if len(flat) == 1 else tuple(flat)
+
+
+class StructuredCall(nn.Module):
+    """Arranges its positional arguments as an exported program took them: nested, or by keyword."""
+
+    def __init__(self, model: nn.Module, structure: TreeSpec) -> None:
+        super().__init__()
+        self.model = model
+        self.structure = structure
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        """Call the program."""
+        args, kwargs = tree_unflatten(list(inputs), self.structure)
+        return self.model(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> StructuredCall:
+        """Leave the program as it was exported: it has no modes, and torch refuses to switch them."""
+        return self

@@ -152,7 +152,9 @@ def save_onnx(
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     converted.save(partial / path.name, external_data=size > _INLINE_LIMIT)
-    for file in sorted(partial.iterdir(), key=lambda file: file.name == path.name):  # the one that names the others last
+    for file in sorted(
+        partial.iterdir(), key=lambda file: file.name == path.name
+    ):  # the one that names the others last
         os.replace(file, path.parent / file.name)
     partial.rmdir()
 

@@ -1,0 +1,125 @@
+"""TorchScript: a traced or scripted graph, frozen, on PyTorch's own interpreter."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import model_validator
+
+from mlflow_ngraph.compilers.base import (
+    Availability,
+    Build,
+    Compiler,
+    Engine,
+    Flags,
+    Precision,
+    Stages,
+    Target,
+)
+from mlflow_ngraph.compilers.host import package
+from mlflow_ngraph.compilers.reasons import reported
+from mlflow_ngraph.compilers.saved import Saved
+from mlflow_ngraph.workloads.base import Format
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.workloads.materials import Source
+
+_FILE = "model.pt"
+
+
+class TorchScriptFlags(Flags):
+    """Options of TorchScript."""
+
+    method: Literal["trace", "script"] = "trace"
+    """``trace`` records one run at the engine's batch size; ``script`` compiles the Python code, control flow included."""
+    freeze: bool = True
+    """Make the parameters constants of the graph, so that it can be folded and fused."""
+    optimize_for_inference: bool = False
+    """Rewrite the loaded graph for oneDNN. Done at load time: what it makes cannot be saved. Needs ``freeze``."""
+
+    @model_validator(mode="after")
+    def _needs_freezing(self) -> TorchScriptFlags:
+        if self.optimize_for_inference and not self.freeze:
+            raise ValueError("optimize_for_inference needs freeze: true")
+        return self
+
+
+class TorchScript(Compiler[TorchScriptFlags]):
+    """Traces the live module for each batch size, freezes it, and saves it as one file."""
+
+    name: ClassVar[str] = "torchscript"
+    summary: ClassVar[str] = "TorchScript: a traced and frozen graph on PyTorch's interpreter"
+    flags_type: ClassVar[type[Flags]] = TorchScriptFlags
+    formats: ClassVar[tuple[Format, ...]] = ("module",)
+    precisions: ClassVar[tuple[Precision, ...]] = ("fp32", "bf16")
+    runtime_modules: ClassVar[tuple[str, ...]] = ("torch",)
+
+    @classmethod
+    def availability(cls) -> Availability:
+        return package("torch", "torch", "pip install 'mlflow-ngraph[torch]'")
+
+    def compile(
+        self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, stages: Stages
+    ) -> Build:
+        from mlflow_ngraph.compilers.torch_runtime import configure
+
+        self.check(target)
+        (batch,) = batch_sizes
+        configure(target)
+        module = source.module()
+        with reported(self.name), _quiet():
+            with stages("compile"):
+                scripted = self._script(module, source, batch, target)
+            with stages("save"):
+                scripted.save(str(directory / _FILE))
+                Saved.of(self.name, source, target, {}).write(directory)
+        return Build(self.flags.model_dump(), {"torch": self.availability().version or ""}, "module")
+
+    def _script(self, module: Any, source: Source, batch: int, target: Target) -> Any:
+        import torch
+
+        from mlflow_ngraph.compilers.torch_runtime import in_precision
+        from mlflow_ngraph.workloads.calling import tensors
+
+        example = tuple(tensors(source.example(batch)))
+        if self.flags.method == "script":
+            scripted = torch.jit.script(module)
+            if target.precision != "fp32":
+                # Tracing the cast around it keeps the control flow of the scripted module.
+                scripted = _trace(in_precision(scripted, target.precision), example)
+        else:
+            scripted = _trace(in_precision(module, target.precision), example)
+        return torch.jit.freeze(scripted.eval()) if self.flags.freeze else scripted
+
+    def load(self, directory: Path, batch: int, target: Target) -> Engine:
+        import torch
+
+        from mlflow_ngraph.compilers.torch_runtime import TorchEngine, configure
+
+        self.check(target)
+        Saved.read(directory, self.name, target)
+        flags = configure(target)
+        with reported(self.name), _quiet():
+            module = torch.jit.load(str(directory / _FILE), map_location="cpu").eval()
+            if self.flags.optimize_for_inference:
+                module = torch.jit.optimize_for_inference(module)
+        return TorchEngine(module, target.precision, {**flags, **self.flags.model_dump()})
+
+
+def _trace(module: Any, example: tuple[Any, ...]) -> Any:
+    import torch
+
+    with torch.no_grad():
+        return torch.jit.trace(module, example, check_trace=False)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the notice that ``torch.jit`` is deprecated, which nobody who asked for it can act on."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"`?torch\.jit\..*deprecated", category=DeprecationWarning)
+        yield

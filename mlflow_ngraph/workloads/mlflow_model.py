@@ -1,0 +1,144 @@
+"""A model that was logged to MLflow, in the PyTorch or the ONNX flavor."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mlflow_ngraph.errors import DependencyError, WorkloadError
+from mlflow_ngraph.workloads.base import Init, TensorSpec, Workload, WorkloadRef
+from mlflow_ngraph.workloads.onnx import OnnxWorkload
+from mlflow_ngraph.workloads.options import canonical, parse_options
+from mlflow_ngraph.workloads.specs import DeclaredInput, FileOptions, Inputs, named_specs, resolve
+
+if TYPE_CHECKING:
+    import torch
+
+_COPY = Path("mlflow-model")
+
+
+class MlflowOptions(FileOptions):
+    """Options of ``mlflow:``."""
+
+    inputs: Inputs | None = None
+    """The inputs, when the model was logged without a signature; a list or a mapping as for ``torch:``."""
+
+
+class MlflowWorkload(Workload):
+    """``mlflow:<model URI>``, such as ``mlflow:models:/detector@champion``."""
+
+    scheme: ClassVar[str] = "mlflow"
+
+    def __init__(self, ref: WorkloadRef, init: Init) -> None:
+        self._options = parse_options(MlflowOptions, ref)
+        super().__init__(canonical(ref, self._options), init)
+
+        self._directory: Path | None = None
+
+    @property
+    def label(self) -> str:
+        return self._options.label or self.ref.target.rpartition(":")[2].strip("/").replace("/", "-")
+
+    @property
+    def family(self) -> str:
+        return self._options.family or self.scheme
+
+    def check(self) -> None:
+        self.inputs()
+
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        onnx = self._as_onnx()
+        if onnx is not None:
+            return onnx.inputs()
+        if self._options.inputs is not None:
+            return named_specs(self._options.inputs)
+        return resolve(self._declared(), self._options, str(self.ref))
+
+    def module(self) -> torch.nn.Module:
+        from mlflow_ngraph.workloads.calling import KeywordCall
+
+        onnx = self._as_onnx()
+        if onnx is not None:
+            return onnx.module()
+        model = self._load()
+        if isinstance(self._options.inputs, dict):
+            model = KeywordCall(model, list(self._options.inputs))
+        return model.eval()
+
+    def localise(self, directory: Path) -> Workload:
+        local = MlflowWorkload(self.ref, self.init)
+        local._directory = directory / _COPY
+        if not local._directory.is_dir():
+            partial = directory / f"partial-{_COPY}"
+            shutil.rmtree(partial, ignore_errors=True)
+            self._download(partial).rename(local._directory)
+        onnx = local._as_onnx()
+        return local if onnx is None else onnx.localise(directory)
+
+    @cached_property
+    def _model(self) -> tuple[Any, Path]:
+        """The description of the saved model, and its directory; downloaded unless it is there."""
+        directory = self._directory or self._download(Path(tempfile.mkdtemp(prefix="mlflow-ngraph-")))
+        from mlflow.models import Model
+
+        model = Model.load(str(directory))
+        if not {"pytorch", "onnx"} & set(model.flavors):
+            found = ", ".join(sorted(model.flavors))
+            raise WorkloadError(f"workload {self.ref} has the flavors {found}: needed: pytorch or onnx")
+        return model, directory
+
+    def _download(self, target: Path) -> Path:
+        try:
+            import mlflow
+        except ImportError as error:
+            raise DependencyError("MLflow models need mlflow; install it with: pip install mlflow") from error
+        target.mkdir(parents=True, exist_ok=True)
+        try:
+            found = mlflow.artifacts.download_artifacts(artifact_uri=self.ref.target, dst_path=str(target))
+        except (mlflow.MlflowException, OSError) as error:
+            reason = " ".join(str(error).split())
+            raise WorkloadError(f"workload {self.ref}: cannot fetch the model: {reason}") from error
+        return Path(found)
+
+    def _as_onnx(self) -> OnnxWorkload | None:
+        """The workload of the ONNX file within, where the model was logged as ONNX."""
+        model, directory = self._model
+        flavor = model.flavors.get("onnx")
+        if flavor is None:
+            return None
+        options = {**self.ref.options, "label": self.label, "family": self.family}
+        options.pop("inputs", None)
+        return OnnxWorkload(WorkloadRef("onnx", str(directory / flavor["data"]), options), self.init)
+
+    def _load(self) -> torch.nn.Module:
+        from mlflow.pytorch import load_model
+
+        _, directory = self._model
+        try:
+            model: torch.nn.Module = load_model(str(directory), map_location="cpu")
+        except Exception as error:  # unpickling raises whatever the model's code does
+            reason = " ".join(str(error).split())
+            raise WorkloadError(f"workload {self.ref}: cannot load it: {type(error).__name__}: {reason}") from error
+        return model
+
+    def _declared(self) -> list[DeclaredInput]:
+        """The inputs of the signature that the model was logged with."""
+        model, _ = self._model
+        schema = model.signature.inputs if model.signature else None
+        if schema is None or not schema.is_tensor_spec():
+            raise WorkloadError(
+                f"workload {self.ref} has no signature of tensors: give its inputs, "
+                "such as inputs: [{shape: [batch, 3, 224, 224]}]"
+            )
+        several = len(schema.inputs) > 1
+        return [
+            DeclaredInput(
+                spec.name or (f"input_{position}" if several else "input"),
+                spec.type.name,
+                [None if size < 0 else size for size in spec.shape],
+            )
+            for position, spec in enumerate(schema.inputs)
+        ]

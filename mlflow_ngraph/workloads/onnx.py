@@ -1,0 +1,92 @@
+"""A model from an ONNX file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from mlflow_ngraph.errors import UnsupportedError
+from mlflow_ngraph.workloads.base import Init, TensorSpec, Workload, WorkloadRef, fixed_batch
+from mlflow_ngraph.workloads.options import canonical, parse_options
+from mlflow_ngraph.workloads.specs import FileOptions, resolve
+
+if TYPE_CHECKING:
+    import torch
+
+_COPY = Path("source")
+"""Directory of the copy within the materials; it holds nothing but the file and its external data."""
+
+
+class OnnxWorkload(Workload):
+    """``onnx:<path>``."""
+
+    scheme: ClassVar[str] = "onnx"
+
+    def __init__(self, ref: WorkloadRef, init: Init) -> None:
+        self._options = parse_options(FileOptions, ref)
+        super().__init__(canonical(ref, self._options), init)
+        self._path = Path(ref.target)
+
+    @property
+    def label(self) -> str:
+        return self._options.label or Path(self.ref.target).stem
+
+    @property
+    def family(self) -> str:
+        return self._options.family or self.scheme
+
+    def check(self) -> None:
+        self.inputs()
+
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        from mlflow_ngraph.workloads import onnx_file
+
+        declared = onnx_file.declared_inputs(onnx_file.read(self._path), self._path)
+        return resolve(declared, self._options, str(self.ref))
+
+    def module(self) -> torch.nn.Module:
+        """The graph as a module that runs it node by node; raises `UnsupportedError` where PyTorch cannot."""
+        from mlflow_ngraph.workloads.onnx_torch.converter import convert
+
+        inputs = self.inputs()
+        module = convert(self._path)
+        _try(module, inputs)
+        return module
+
+    def skeleton(self) -> torch.nn.Module:
+        from mlflow_ngraph.workloads.onnx_torch.converter import convert
+
+        return convert(self._path)
+
+    def localise(self, directory: Path) -> OnnxWorkload:
+        from mlflow_ngraph.workloads import onnx_file
+
+        local = OnnxWorkload(self.ref, self.init)
+        local._path = directory / _COPY / self._path.name
+        if not local._path.is_file():
+            self.check()
+            onnx_file.copy(self._path, local._path, self._options.dims)
+        return local
+
+    def onnx_file(self) -> Path:
+        return self._path
+
+
+def _try(module: torch.nn.Module, inputs: tuple[TensorSpec, ...]) -> None:
+    """Run the module once: what an operator cannot do with its attributes shows only then."""
+    import torch
+
+    from mlflow_ngraph.workloads.calling import tensors
+
+    rng = np.random.default_rng(0)
+    example = [spec.random(fixed_batch(inputs) or 1, rng) for spec in inputs]
+    try:
+        with torch.inference_mode():
+            module(*tensors(example))
+    except UnsupportedError:
+        raise
+    except Exception as error:  # whatever torch says about a graph that it does not run
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UnsupportedError(f"PyTorch baseline cannot run the ONNX graph: {reason}") from error

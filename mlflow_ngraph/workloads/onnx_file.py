@@ -1,0 +1,146 @@
+"""Read what an ONNX file says about its inputs, without its weights. For child processes only."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from mlflow_ngraph.errors import WorkloadError
+from mlflow_ngraph.workloads.specs import DeclaredInput
+
+_DEFAULT_HIGH = 2
+_PASS_THROUGH = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+"""Operators behind which an index is still the same index."""
+
+
+def read(path: Path) -> onnx.ModelProto:
+    """The model without external data.
+
+    Raises
+    ------
+    WorkloadError: the file is missing, damaged, empty or incomplete.
+    """
+    if not path.is_file():
+        raise WorkloadError(f"no ONNX file {path}: paths are relative to the directory where the study is started")
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+        onnx.checker.check_model(str(path))
+    except (DecodeError, onnx.checker.ValidationError, OSError) as error:
+        raise WorkloadError(f"{path} is no valid ONNX file: {' '.join(str(error).split())}") from error
+    for file in external_files(model):
+        if not (path.parent / file).is_file():
+            raise WorkloadError(f"{path} keeps weights in {file}, which is not beside it")
+    return model
+
+
+def declared_inputs(model: onnx.ModelProto, path: Path) -> list[DeclaredInput]:
+    """The inputs of the graph; initializers that older files list among them are none.
+
+    Raises
+    ------
+    WorkloadError: an input is no tensor, has no element type NumPy knows, or states no shape.
+    """
+    initializers = {initializer.name for initializer in model.graph.initializer}
+    bounds = _index_bounds(model.graph)
+    found = []
+    for value in model.graph.input:
+        if value.name in initializers:
+            continue
+        kind = value.type.tensor_type
+        if not value.type.HasField("tensor_type") or not kind.HasField("shape"):
+            raise WorkloadError(f"{path}: input {value.name!r} is no tensor with a shape")
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        if dtype.kind not in "fiub":
+            name = onnx.TensorProto.DataType.Name(kind.elem_type)
+            raise WorkloadError(f"{path}: input {value.name!r} has type {name}: allowed: float, integer and bool types")
+        sizes = [_size(dimension) for dimension in kind.shape.dim]
+        found.append(DeclaredInput(value.name, dtype.name, sizes, bounds.get(value.name, _DEFAULT_HIGH)))
+    return found
+
+
+def _size(dimension: onnx.TensorShapeProto.Dimension) -> int | str | None:
+    if dimension.HasField("dim_value") and dimension.dim_value > 0:
+        return int(dimension.dim_value)
+    return dimension.dim_param or None
+
+
+def _index_bounds(graph: onnx.GraphProto) -> dict[str, int]:
+    """For every input that picks rows of a table: the length of the shortest such table."""
+    origin = {value.name: value.name for value in graph.input}
+    sizes = {initializer.name: list(initializer.dims) for initializer in graph.initializer}
+    bounds: dict[str, int] = {}
+    for node in graph.node:
+        source = node.input[0] if node.input else ""
+        if node.op_type in _PASS_THROUGH:
+            if source in origin:
+                origin[node.output[0]] = origin[source]
+            if source in sizes and node.op_type == "Identity":
+                sizes[node.output[0]] = sizes[source]
+        if node.op_type == "Gather" and source in sizes and node.input[1] in origin:
+            axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+            name = origin[node.input[1]]
+            bounds[name] = min(sizes[source][axis], bounds.get(name, sizes[source][axis]))
+    return bounds
+
+
+def copy(source: Path, target: Path, dims: Mapping[str, int]) -> None:
+    """Copy a file with its external data, with sizes in place of symbols.
+
+    Raises
+    ------
+    WorkloadError: its external data lies outside its directory.
+    """
+    model = read(source)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for file in external_files(model):
+        destination = target.parent / file
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source.parent / file, destination)
+    if not dims:
+        shutil.copyfile(source, target)
+        return
+    _fix(model, dims)
+    onnx.save(model, str(target))
+
+
+def _fix(model: onnx.ModelProto, dims: Mapping[str, int]) -> None:
+    """Put sizes in place of symbols wherever they are stated."""
+    for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+        for axis, dimension in enumerate(value.type.tensor_type.shape.dim):
+            if dimension.HasField("dim_value"):
+                continue
+            for name in (f"{value.name}[{axis}]", dimension.dim_param):
+                if name in dims:
+                    dimension.dim_value = dims[name]
+                    break
+
+
+def external_files(model: onnx.ModelProto) -> list[str]:
+    """Relative paths of the files that hold weights of the model.
+
+    Raises
+    ------
+    WorkloadError: one lies outside the directory of the model.
+    """
+    found = sorted(set(_locations(model.graph)))
+    for location in found:
+        path = PurePosixPath(location)
+        if path.is_absolute() or ".." in path.parts:
+            raise WorkloadError(f"the ONNX file keeps weights outside its own directory, in {location}")
+    return found
+
+
+def _locations(graph: onnx.GraphProto) -> Iterator[str]:
+    for initializer in graph.initializer:
+        if initializer.data_location == onnx.TensorProto.EXTERNAL:
+            yield from (entry.value for entry in initializer.external_data if entry.key == "location")
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.t.data_location == onnx.TensorProto.EXTERNAL:
+                yield from (entry.value for entry in attribute.t.external_data if entry.key == "location")
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _locations(inner)

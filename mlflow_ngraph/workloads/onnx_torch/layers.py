@@ -1,0 +1,270 @@
+"""Operators that mix elements: products, convolutions, pooling, normalisation, reductions, resampling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from mlflow_ngraph.workloads.onnx_torch.values import Node, operator
+
+_CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {
+    1: functional.conv1d,
+    2: functional.conv2d,
+    3: functional.conv3d,
+}
+_TRANSPOSED: dict[int, Callable[..., Tensor]] = {
+    1: functional.conv_transpose1d,
+    2: functional.conv_transpose2d,
+    3: functional.conv_transpose3d,
+}
+_MAX_POOLS: dict[int, Callable[..., Any]] = {
+    1: functional.max_pool1d,
+    2: functional.max_pool2d,
+    3: functional.max_pool3d,
+}
+_AVERAGE_POOLS: dict[int, Callable[..., Tensor]] = {
+    1: functional.avg_pool1d,
+    2: functional.avg_pool2d,
+    3: functional.avg_pool3d,
+}
+
+
+@operator("MatMul")
+def _matmul(node: Node, a: Tensor, b: Tensor) -> Tensor:
+    return torch.matmul(a, b)
+
+
+@operator("Gemm")
+def _gemm(node: Node, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
+    left = a.t() if node.get("transA", 0) else a
+    right = b if node.get("transB", 0) else b.t()
+    alpha, beta = node.get("alpha", 1.0), node.get("beta", 1.0)
+    if alpha == 1.0 and beta == 1.0 and (c is None or c.ndim == 1):
+        return functional.linear(left, right, c)
+    product = alpha * functional.linear(left, right)
+    return product if c is None else product + beta * c
+
+
+@operator("Einsum")
+def _einsum(node: Node, *values: Tensor) -> Tensor:
+    return torch.einsum(node.attributes["equation"], *values)
+
+
+@operator("Conv")
+def _conv(node: Node, value: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    axes = weight.ndim - 2
+    strides, dilations = node.get("strides", [1] * axes), node.get("dilations", [1] * axes)
+    value, padding = _padded(node, value, list(weight.shape[2:]), strides, dilations, 0.0)
+    return _CONVOLUTIONS[axes](value, weight, bias, strides, padding, dilations, node.get("group", 1))
+
+
+@operator("ConvTranspose")
+def _conv_transpose(node: Node, value: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    axes = weight.ndim - 2
+    strides, dilations = node.get("strides", [1] * axes), node.get("dilations", [1] * axes)
+    pads = node.get("pads", [0] * 2 * axes)
+    if node.get("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in node.attributes or pads[:axes] != pads[axes:]:
+        raise NotImplementedError("ConvTranspose with automatic or asymmetric padding")
+    extra = node.get("output_padding", [0] * axes)
+    return _TRANSPOSED[axes](value, weight, bias, strides, pads[:axes], extra, node.get("group", 1), dilations)
+
+
+@operator("MaxPool")
+def _max_pool(node: Node, value: Tensor) -> Tensor:
+    kernel = node.attributes["kernel_shape"]
+    axes = len(kernel)
+    if len(node.outputs) > 1:
+        raise NotImplementedError("MaxPool with indices")
+    strides, dilations = node.get("strides", [1] * axes), node.get("dilations", [1] * axes)
+    value, padding = _padded(node, value, kernel, strides, dilations, -math.inf)
+    result: Tensor = _MAX_POOLS[axes](value, kernel, strides, padding, dilations, bool(node.get("ceil_mode", 0)))
+    return result
+
+
+@operator("AveragePool")
+def _average_pool(node: Node, value: Tensor) -> Tensor:
+    kernel = node.attributes["kernel_shape"]
+    axes = len(kernel)
+    dilations = node.get("dilations", [1] * axes)
+    if any(dilation != 1 for dilation in dilations):
+        raise NotImplementedError("AveragePool with dilations")
+    strides, count_pads = node.get("strides", [1] * axes), bool(node.get("count_include_pad", 0))
+    padded, padding = _padded(node, value, kernel, strides, dilations, 0.0)
+    if padded is not value and not count_pads:
+        raise NotImplementedError("AveragePool with asymmetric padding that does not count")
+    return _AVERAGE_POOLS[axes](padded, kernel, strides, padding, bool(node.get("ceil_mode", 0)), count_pads)
+
+
+def _padded(
+    node: Node, value: Tensor, kernel: list[int], strides: list[int], dilations: list[int], fill: float
+) -> tuple[Tensor, list[int]]:
+    """Padding for torch, which wants it symmetric; what is not gets added to the value first."""
+    axes = len(kernel)
+    mode = node.get("auto_pad", "NOTSET")
+    if mode in ("NOTSET", "VALID"):
+        pads = node.get("pads", [0] * 2 * axes) if mode == "NOTSET" else [0] * 2 * axes
+    else:
+        totals = [
+            max((math.ceil(size / stride) - 1) * stride + (width - 1) * dilation + 1 - size, 0)
+            for size, width, stride, dilation in zip(value.shape[2:], kernel, strides, dilations, strict=True)
+        ]
+        small = [total // 2 for total in totals]
+        large = [total - part for total, part in zip(totals, small, strict=True)]
+        pads = small + large if mode == "SAME_UPPER" else large + small
+    if pads[:axes] == pads[axes:]:
+        return value, pads[:axes]
+    pairs = [amount for axis in reversed(range(axes)) for amount in (pads[axis], pads[axis + axes])]
+    return functional.pad(value, pairs, value=fill), [0] * axes
+
+
+@operator("GlobalAveragePool")
+def _global_average_pool(node: Node, value: Tensor) -> Tensor:
+    return value.mean(dim=list(range(2, value.ndim)), keepdim=True)
+
+
+@operator("GlobalMaxPool")
+def _global_max_pool(node: Node, value: Tensor) -> Tensor:
+    return value.amax(dim=list(range(2, value.ndim)), keepdim=True)
+
+
+@operator("BatchNormalization")
+def _batch_normalization(
+    node: Node, value: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor
+) -> Tensor:
+    if node.get("training_mode", 0):
+        raise NotImplementedError("BatchNormalization in training mode")
+    return functional.batch_norm(value, mean, variance, scale, bias, False, 0.0, node.get("epsilon", 1e-5))
+
+
+@operator("InstanceNormalization")
+def _instance_normalization(node: Node, value: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    return functional.instance_norm(value, weight=scale, bias=bias, eps=node.get("epsilon", 1e-5))
+
+
+@operator("LayerNormalization")
+def _layer_normalization(node: Node, value: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
+    if len(node.outputs) > 1 and any(node.outputs[1:]):
+        raise NotImplementedError("LayerNormalization with mean and deviation outputs")
+    shape = list(value.shape[node.get("axis", -1) :])
+    epsilon = node.get("epsilon", 1e-5)
+    if list(scale.shape) == shape and (bias is None or list(bias.shape) == shape):
+        return functional.layer_norm(value, shape, scale, bias, epsilon)
+    result = functional.layer_norm(value, shape, eps=epsilon) * scale
+    return result if bias is None else result + bias
+
+
+@operator("GroupNormalization")
+def _group_normalization(node: Node, value: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    groups = node.attributes["num_groups"]
+    if scale.shape[0] == groups:  # up to opset 20 there was one scale per group
+        repeats = value.shape[1] // groups
+        scale, bias = scale.repeat_interleave(repeats), bias.repeat_interleave(repeats)
+    return functional.group_norm(value, groups, scale, bias, node.get("epsilon", 1e-5))
+
+
+@operator("RMSNormalization")
+def _rms_normalization(node: Node, value: Tensor, scale: Tensor) -> Tensor:
+    shape = list(value.shape[node.get("axis", -1) :])
+    return functional.rms_norm(value, shape, eps=node.get("epsilon", 1e-5)) * scale
+
+
+@operator("LRN")
+def _lrn(node: Node, value: Tensor) -> Tensor:
+    alpha, beta, bias = node.get("alpha", 1e-4), node.get("beta", 0.75), node.get("bias", 1.0)
+    return functional.local_response_norm(value, node.attributes["size"], alpha, beta, bias)
+
+
+@operator("LpNormalization")
+def _lp_normalization(node: Node, value: Tensor) -> Tensor:
+    return functional.normalize(value, p=node.get("p", 2), dim=node.get("axis", -1))
+
+
+def _reduction(function: Callable[[Tensor, list[int], bool], Tensor]) -> Callable[..., Tensor]:
+    """Axes come as an attribute or, later, as an input; none at all means every axis, or no reduction."""
+
+    def reduce(node: Node, value: Tensor, axes: list[int] | None = None) -> Tensor:
+        chosen = node.get("axes") if axes is None else axes
+        if not chosen:
+            if node.get("noop_with_empty_axes", 0):
+                return value
+            chosen = list(range(value.ndim))
+        return function(value, chosen, bool(node.get("keepdims", 1)))
+
+    return reduce
+
+
+operator("ReduceMean", host=(1,))(_reduction(lambda value, axes, keep: value.mean(axes, keep)))
+operator("ReduceSum", host=(1,))(_reduction(lambda value, axes, keep: value.sum(axes, keep, dtype=value.dtype)))
+operator("ReduceMax", host=(1,))(_reduction(lambda value, axes, keep: value.amax(axes, keep)))
+operator("ReduceMin", host=(1,))(_reduction(lambda value, axes, keep: value.amin(axes, keep)))
+operator("ReduceL1", host=(1,))(_reduction(lambda value, axes, keep: value.abs().sum(axes, keep)))
+operator("ReduceL2", host=(1,))(_reduction(lambda value, axes, keep: value.square().sum(axes, keep).sqrt()))
+operator("ReduceSumSquare", host=(1,))(_reduction(lambda value, axes, keep: value.square().sum(axes, keep)))
+operator("ReduceLogSumExp", host=(1,))(_reduction(lambda value, axes, keep: value.logsumexp(axes, keep)))
+
+
+@operator("ArgMax")
+def _arg_max(node: Node, value: Tensor) -> Tensor:
+    return _arg(torch.argmax, node, value)
+
+
+@operator("ArgMin")
+def _arg_min(node: Node, value: Tensor) -> Tensor:
+    return _arg(torch.argmin, node, value)
+
+
+def _arg(function: Callable[..., Tensor], node: Node, value: Tensor) -> Tensor:
+    if node.get("select_last_index", 0):
+        raise NotImplementedError("ArgMax or ArgMin with select_last_index")
+    return function(value, dim=node.get("axis", 0), keepdim=bool(node.get("keepdims", 1)))
+
+
+@operator("TopK", host=(1,))
+def _top_k(node: Node, value: Tensor, count: list[int]) -> tuple[Tensor, Tensor]:
+    largest, in_order = bool(node.get("largest", 1)), bool(node.get("sorted", 1))
+    values, indices = torch.topk(value, count[0], dim=node.get("axis", -1), largest=largest, sorted=in_order)
+    return values, indices
+
+
+@operator("CumSum", host=(1,))
+def _cum_sum(node: Node, value: Tensor, axis: list[int]) -> Tensor:
+    backwards = bool(node.get("reverse", 0))
+    data = value.flip(axis) if backwards else value
+    total = data.cumsum(axis[0], dtype=value.dtype)
+    if node.get("exclusive", 0):
+        total = total - data
+    return total.flip(axis) if backwards else total
+
+
+@operator("Resize", host=(3,))
+def _resize(
+    node: Node,
+    value: Tensor,
+    region: Tensor | None = None,
+    scales: Tensor | None = None,
+    sizes: list[int] | None = None,
+) -> Tensor:
+    mode = node.get("mode", "nearest")
+    coordinates = node.get("coordinate_transformation_mode", "half_pixel")
+    if sizes is not None:
+        size = list(sizes[2:])
+    else:
+        assert scales is not None
+        factors = scales.tolist()[2:]
+        size = [int(extent * factor) for extent, factor in zip(value.shape[2:], factors, strict=True)]
+    if mode == "nearest":
+        if (coordinates, node.get("nearest_mode", "round_prefer_floor")) == ("asymmetric", "floor"):
+            return functional.interpolate(value, size=size, mode="nearest")
+        if coordinates == "half_pixel" and all(new % old == 0 for new, old in zip(size, value.shape[2:], strict=True)):
+            return functional.interpolate(value, size=size, mode="nearest-exact")
+    elif coordinates in ("half_pixel", "pytorch_half_pixel", "align_corners"):
+        names = {1: "linear", 2: "bilinear", 3: "trilinear"}
+        name = names[len(size)] if mode == "linear" else "bicubic"
+        if mode == "linear" or node.get("cubic_coeff_a", -0.75) == -0.75:
+            return functional.interpolate(value, size=size, mode=name, align_corners=coordinates == "align_corners")
+    raise NotImplementedError(f"Resize with mode {mode!r} and coordinates {coordinates!r}")

@@ -1,0 +1,244 @@
+"""Operators that move elements without computing with them, and operators that make tensors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from mlflow_ngraph.workloads.onnx_torch.values import Host, Node, host, operator
+
+_END = 2**31
+
+
+@operator("Shape")
+def _shape(node: Node, value: Tensor) -> Host:
+    return host(list(value.shape)[node.get("start", 0) : node.get("end")])
+
+
+@operator("Size")
+def _size(node: Node, value: Tensor) -> Host:
+    return host([math.prod(value.shape)]).reshape(())
+
+
+@operator("Reshape", host=(1,))
+def _reshape(node: Node, value: Tensor, shape: list[int]) -> Tensor:
+    if not node.get("allowzero", 0):
+        shape = [value.shape[axis] if _is(size, 0) else size for axis, size in enumerate(shape)]
+    return value.reshape(shape)
+
+
+def _is(size: Any, constant: int) -> bool:
+    """Compare without asking for the value of a symbolic size, which would fix it."""
+    return type(size) is int and size == constant
+
+
+@operator("Flatten")
+def _flatten(node: Node, value: Tensor) -> Tensor:
+    axis = node.get("axis", 1)
+    axis = axis + value.ndim if axis < 0 else axis
+    return value.reshape(math.prod(value.shape[:axis]), -1)
+
+
+@operator("Transpose")
+def _transpose(node: Node, value: Tensor) -> Tensor:
+    return value.permute(node.get("perm", list(range(value.ndim))[::-1]))
+
+
+@operator("Concat")
+def _concat(node: Node, *values: Tensor) -> Tensor:
+    return torch.cat(values, dim=node.get("axis", 1))
+
+
+@operator("Split", host=(1,))
+def _split(node: Node, value: Tensor, sizes: list[int] | None = None) -> tuple[Tensor, ...]:
+    axis = node.get("axis", 0)
+    sizes = sizes or node.get("split")
+    if sizes is None:
+        return torch.split(value, -(-value.shape[axis] // len(node.outputs)), dim=axis)
+    return torch.split(value, sizes, dim=axis)
+
+
+@operator("Slice", host=(1, 2, 3, 4))
+def _slice(
+    node: Node,
+    value: Tensor,
+    starts: list[int] | None = None,
+    ends: list[int] | None = None,
+    axes: list[int] | None = None,
+    steps: list[int] | None = None,
+) -> Tensor:
+    starts = node.attributes["starts"] if starts is None else starts
+    ends = node.attributes["ends"] if ends is None else ends
+    axes = axes or node.get("axes") or list(range(len(starts)))
+    for start, end, axis, step in zip(starts, ends, axes, steps or [1] * len(starts), strict=True):
+        value = _slice_axis(value, axis, start, end, step)
+    return value
+
+
+def _slice_axis(value: Tensor, axis: int, start: int, end: int, step: int) -> Tensor:
+    if step < 0:  # torch slices forwards only
+        indices = range(value.shape[axis])[start : None if end < -_END else end : step]
+        return value.index_select(axis, torch.tensor(list(indices), dtype=torch.int64, device=value.device))
+    index: list[slice] = [slice(None)] * value.ndim
+    index[axis] = slice(start, None if type(end) is int and end >= _END - 1 else end, step)
+    return value[tuple(index)]
+
+
+@operator("Gather")
+def _gather(node: Node, data: Tensor, indices: Tensor) -> Tensor:
+    axis = node.get("axis", 0) % data.ndim
+    flat = indices.reshape(-1)
+    flat = torch.where(flat < 0, flat + data.shape[axis], flat)
+    shape = (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])
+    return data.index_select(axis, flat).reshape(shape)
+
+
+@operator("GatherElements")
+def _gather_elements(node: Node, data: Tensor, indices: Tensor) -> Tensor:
+    axis = node.get("axis", 0)
+    return torch.gather(data, axis, torch.where(indices < 0, indices + data.shape[axis], indices))
+
+
+@operator("GatherND")
+def _gather_nd(node: Node, data: Tensor, indices: Tensor) -> Tensor:
+    batch = node.get("batch_dims", 0)
+    grids = torch.meshgrid(*(torch.arange(size, device=data.device) for size in indices.shape[:-1]), indexing="ij")
+    return data[(*grids[:batch], *indices.unbind(-1))]
+
+
+@operator("ScatterND")
+def _scatter_nd(node: Node, data: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+    place = tuple(indices.unbind(-1))
+    reduction = node.get("reduction", "none")
+    if reduction in ("none", "add"):
+        return data.index_put(place, updates, accumulate=reduction == "add")
+    raise NotImplementedError(f"ScatterND with reduction {reduction!r}")
+
+
+@operator("ScatterElements")
+def _scatter_elements(node: Node, data: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+    axis = node.get("axis", 0)
+    reduction = node.get("reduction", "none")
+    if reduction == "none":
+        return data.scatter(axis, indices, updates)
+    names = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+    return data.scatter_reduce(axis, indices, updates, names[reduction])
+
+
+@operator("Squeeze", host=(1,))
+def _squeeze(node: Node, value: Tensor, axes: list[int] | None = None) -> Tensor:
+    axes = node.get("axes") if axes is None else axes
+    return torch.squeeze(value) if axes is None else torch.squeeze(value, tuple(axes))
+
+
+@operator("Unsqueeze", host=(1,))
+def _unsqueeze(node: Node, value: Tensor, axes: list[int] | None = None) -> Tensor:
+    chosen = node.attributes["axes"] if axes is None else axes
+    rank = value.ndim + len(chosen)
+    for axis in sorted(axis % rank for axis in chosen):
+        value = value.unsqueeze(axis)
+    return value
+
+
+@operator("Expand", host=(1,))
+def _expand(node: Node, value: Tensor, shape: list[int]) -> Tensor:
+    missing = value.ndim - len(shape)
+    wanted = [1] * missing + list(shape)
+    own = [1] * -missing + list(value.shape)
+    return value.expand([size if _is(want, 1) else want for want, size in zip(wanted, own, strict=True)])
+
+
+@operator("Tile", host=(1,))
+def _tile(node: Node, value: Tensor, repeats: list[int]) -> Tensor:
+    return value.repeat(repeats)
+
+
+@operator("Pad", host=(1, 3))
+def _pad(
+    node: Node,
+    value: Tensor,
+    pads: list[int] | None = None,
+    fill: Tensor | None = None,
+    axes: list[int] | None = None,
+) -> Tensor:
+    pads = node.attributes["pads"] if pads is None else pads
+    chosen = [axis % value.ndim for axis in axes] if axes else list(range(value.ndim))
+    amounts = [(0, 0)] * value.ndim
+    for position, axis in enumerate(chosen):
+        amounts[axis] = (pads[position], pads[position + len(chosen)])
+    mode = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}[
+        node.get("mode", "constant")
+    ]
+    if mode == "constant":
+        constant = node.get("value", 0.0) if fill is None else fill.item()
+        return functional.pad(value, _last_first(amounts), value=constant)
+    while amounts and amounts[0] == (0, 0):  # these modes pad the last axes only
+        amounts = amounts[1:]
+    return functional.pad(value, _last_first(amounts), mode=mode)
+
+
+def _last_first(amounts: list[tuple[int, int]]) -> list[int]:
+    return [amount for pair in reversed(amounts) for amount in pair]
+
+
+@operator("Trilu", host=(1,))
+def _trilu(node: Node, value: Tensor, diagonal: list[int] | None = None) -> Tensor:
+    function = torch.triu if node.get("upper", 1) else torch.tril
+    return function(value, diagonal=diagonal[0] if diagonal else 0)
+
+
+@operator("DepthToSpace")
+def _depth_to_space(node: Node, value: Tensor) -> Tensor:
+    size = node.attributes["blocksize"]
+    if node.get("mode", "DCR") == "CRD":
+        return functional.pixel_shuffle(value, size)
+    batch, channels, height, width = value.shape
+    blocks = value.reshape(batch, size, size, channels // size**2, height, width)
+    return blocks.permute(0, 3, 4, 1, 5, 2).reshape(batch, channels // size**2, height * size, width * size)
+
+
+@operator("SpaceToDepth")
+def _space_to_depth(node: Node, value: Tensor) -> Tensor:
+    size = node.attributes["blocksize"]
+    batch, channels, height, width = value.shape
+    blocks = value.reshape(batch, channels, height // size, size, width // size, size)
+    return blocks.permute(0, 3, 5, 1, 2, 4).reshape(batch, channels * size**2, height // size, width // size)
+
+
+@operator("ConstantOfShape", host=(0,))
+def _constant_of_shape(node: Node, shape: list[int]) -> Tensor:
+    value = node.get("value")
+    fill = torch.zeros(1) if value is None else torch.tensor(onnx.numpy_helper.to_array(value))
+    return fill.expand(tuple(shape)).clone()
+
+
+@operator("Range", host=(0, 1, 2))
+def _range(node: Node, start: list[Any], limit: list[Any], delta: list[Any]) -> Tensor:
+    return torch.arange(start[0], limit[0], delta[0])
+
+
+@operator("OneHot", host=(1,))
+def _one_hot(node: Node, indices: Tensor, depth: list[int], values: Tensor) -> Tensor:
+    classes = torch.arange(depth[0], device=indices.device)
+    hot = torch.remainder(indices.long(), depth[0]).unsqueeze(-1) == classes
+    axis = node.get("axis", -1)
+    return torch.movedim(torch.where(hot, values[1], values[0]), -1, axis)
+
+
+def constant(node: Node) -> np.ndarray[Any, Any]:
+    """The value of a ``Constant`` node."""
+    for name, kind in (
+        ("value_float", np.float32),
+        ("value_floats", np.float32),
+        ("value_int", np.int64),
+        ("value_ints", np.int64),
+    ):
+        if name in node.attributes:
+            return np.array(node.attributes[name], dtype=kind)
+    return onnx.numpy_helper.to_array(node.attributes["value"])

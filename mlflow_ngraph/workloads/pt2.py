@@ -1,0 +1,81 @@
+"""A model from a saved ``torch.export`` program."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mlflow_ngraph.errors import WorkloadError
+from mlflow_ngraph.workloads.base import Init, TensorSpec, Workload, WorkloadRef
+from mlflow_ngraph.workloads.options import canonical, parse_options
+from mlflow_ngraph.workloads.specs import DeclaredInput, FileOptions, resolve
+
+if TYPE_CHECKING:
+    import torch
+
+_COPY = "source.pt2"
+
+
+class ExportedWorkload(Workload):
+    """``pt2:<path>``."""
+
+    scheme: ClassVar[str] = "pt2"
+
+    def __init__(self, ref: WorkloadRef, init: Init) -> None:
+        self._options = parse_options(FileOptions, ref)
+        super().__init__(canonical(ref, self._options), init)
+        self._path = Path(ref.target)
+
+    @property
+    def label(self) -> str:
+        return self._options.label or Path(self.ref.target).stem
+
+    @property
+    def family(self) -> str:
+        return self._options.family or self.scheme
+
+    def check(self) -> None:
+        self.inputs()
+
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        program = self._load()
+        names = program.graph_signature.user_inputs
+        values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+        declared = [self._declare(name, values.get(name)) for name in names]
+        return resolve(declared, self._options, str(self.ref))
+
+    def module(self) -> torch.nn.Module:
+        from mlflow_ngraph.workloads.calling import StructuredCall
+
+        program = self._load()
+        return StructuredCall(program.module(), program.call_spec.in_spec)
+
+    def localise(self, directory: Path) -> ExportedWorkload:
+        local = ExportedWorkload(self.ref, self.init)
+        local._path = directory / _COPY
+        if not local._path.is_file():
+            self.check()
+            shutil.copyfile(self._path, local._path)
+        return local
+
+    def _load(self) -> torch.export.ExportedProgram:
+        import torch
+
+        if not self._path.is_file():
+            raise WorkloadError(
+                f"no exported program {self._path}: paths are relative to the directory where the study is started"
+            )
+        try:
+            return torch.export.load(self._path)
+        except Exception as error:  # torch raises whatever the damaged part of the file leads to
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise WorkloadError(f"{self._path} is no torch.export program: {reason}") from error
+
+    def _declare(self, name: Any, value: Any) -> DeclaredInput:
+        import torch
+
+        if not isinstance(value, torch.Tensor):
+            raise WorkloadError(f"{self._path}: input {name!r} is no tensor: export the program for tensors only")
+        sizes = [size if isinstance(size, int) else str(size) for size in value.shape]
+        return DeclaredInput(name, str(value.dtype).removeprefix("torch."), sizes)

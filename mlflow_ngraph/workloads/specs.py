@@ -1,0 +1,143 @@
+"""Input specifications: as people write them, and as model files state them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from mlflow_ngraph.errors import WorkloadError
+from mlflow_ngraph.workloads.base import BATCH, TensorSpec
+from mlflow_ngraph.workloads.options import NamedOptions, Options
+
+DataType = Literal[
+    "float16",
+    "float32",
+    "float64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "bool",
+]
+
+
+class InputOptions(Options):
+    """One input of a model, as a study file says it."""
+
+    shape: list[int | Literal["batch"]]
+    """Sizes; ``batch`` stands for the batch axis."""
+    dtype: DataType = "float32"
+    low: int = 0
+    """Smallest value of an integer input."""
+    high: int = 2
+    """One more than the largest value of an integer input."""
+    name: str | None = None
+    """Default: ``input``, or ``input_0``, ``input_1``, ... when there are several."""
+
+    @model_validator(mode="after")
+    def _sensible(self) -> InputOptions:
+        if any(size != BATCH and int(size) < 1 for size in self.shape):
+            raise ValueError(f"sizes must be at least 1, found {self.shape}")
+        if self.high <= self.low:
+            raise ValueError(f"high must be larger than low, found low {self.low} and high {self.high}")
+        return self
+
+    def spec(self, name: str) -> TensorSpec:
+        """As the rest of the package knows it."""
+        return TensorSpec(self.name or name, self.dtype, tuple(self.shape), self.low, self.high)
+
+
+Inputs = list[InputOptions] | dict[str, InputOptions]
+
+
+def named_specs(inputs: Inputs) -> tuple[TensorSpec, ...]:
+    """The specifications of a list of inputs, or of a mapping from name to input."""
+    if isinstance(inputs, dict):
+        return tuple(entry.spec(name) for name, entry in inputs.items())
+    if len(inputs) == 1:
+        return (inputs[0].spec("input"),)
+    return tuple(entry.spec(f"input_{position}") for position, entry in enumerate(inputs))
+
+
+class FileOptions(NamedOptions):
+    """What a model file may leave open about its inputs."""
+
+    dims: dict[str, int] = Field(default_factory=dict)
+    """Sizes of symbolic dimensions other than the batch axis: by symbol, or by ``input[axis]``."""
+    high: int | None = Field(None, ge=1)
+    """One more than the largest value of every integer input."""
+    ranges: dict[str, tuple[int, int]] = Field(default_factory=dict)
+    """``[low, high]`` of single integer inputs; values are at least ``low`` and below ``high``."""
+
+
+@dataclass(frozen=True)
+class DeclaredInput:
+    """An input as a model file declares it."""
+
+    name: str
+    dtype: str
+    sizes: Sequence[int | str | None]
+    """Fixed sizes, symbols, or None where nothing is stated."""
+    high: int = 2
+    """Bound of an integer input, as far as the file tells."""
+
+
+def resolve(declared: Sequence[DeclaredInput], options: FileOptions, workload: str) -> tuple[TensorSpec, ...]:
+    """Turn declarations into specifications: an open first axis is the batch axis, others need a size.
+
+    Raises
+    ------
+    WorkloadError: an axis is left open, or an option names what does not exist.
+    """
+    _require_known("ranges", options.ranges, [entry.name for entry in declared], workload)
+    sizes = {entry.name: [_size(entry, axis, options.dims) for axis in range(len(entry.sizes))] for entry in declared}
+    symbols = {name for entry in declared for axis in range(len(entry.sizes)) for name in _names(entry, axis)}
+    _require_known("dims", options.dims, symbols, workload)
+    batch = {entry[0] for entry in sizes.values() if entry and isinstance(entry[0], str)}
+    shapes = {name: tuple(BATCH if size in batch else size for size in entry) for name, entry in sizes.items()}
+    open_axes = sorted(
+        {str(size) for shape in shapes.values() for size in shape if size != BATCH and type(size) is str}
+    )
+    if open_axes:
+        example = ", ".join(f"{name}: 16" for name in open_axes)
+        raise WorkloadError(
+            f"workload {workload} leaves sizes open: {', '.join(open_axes)}: give them, such as dims: {{{example}}}"
+        )
+    specs = (TensorSpec(entry.name, entry.dtype, shapes[entry.name], 0, entry.high) for entry in declared)
+    return tuple(_bounded(spec, options) for spec in specs)
+
+
+def _size(entry: DeclaredInput, axis: int, dims: Mapping[str, int]) -> int | str:
+    size = entry.sizes[axis]
+    if isinstance(size, int):
+        return size
+    names = _names(entry, axis)
+    return next((dims[name] for name in names if name in dims), names[-1])
+
+
+def _names(entry: DeclaredInput, axis: int) -> list[str]:
+    """How people may refer to an axis that is not fixed, the symbol last where there is one."""
+    size = entry.sizes[axis]
+    if isinstance(size, int):
+        return []
+    place = f"{entry.name}[{axis}]"
+    return [place] if size is None else [place, size]
+
+
+def _require_known(option: str, given: Iterable[str], known: Iterable[str], workload: str) -> None:
+    known = sorted(known)
+    for name in given:
+        if name not in known:
+            raise WorkloadError(f"workload {workload}: {option}: unknown {name!r}: known: {', '.join(known) or 'none'}")
+
+
+def _bounded(spec: TensorSpec, options: FileOptions) -> TensorSpec:
+    low, high = options.ranges.get(spec.name, (spec.low, options.high or spec.high))
+    return replace(spec, low=low, high=high)

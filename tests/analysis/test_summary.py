@@ -1,0 +1,54 @@
+"""The final table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mlflow_ngraph.analysis.summary import markdown, summary_rows
+from mlflow_ngraph.verdicts import Verdict
+from tests.support.records import lane_id, study_record
+
+
+def test_rows_are_sorted_by_speed_up_with_the_rest_last(tmp_path: Path) -> None:
+    rows = summary_rows(study_record(tmp_path))
+    assert len(rows) == 18
+    assert [(row.workload, row.batch) for row in rows[::3]] == [
+        *(("resnet18", batch) for batch in (1, 2, 4)),
+        *(("deit-t", batch) for batch in (1, 2, 4)),
+    ]
+    assert [row.compiler for row in rows[:3]] == ["openvino", "onnxruntime[opt_level=2]", "identity"]
+    steady = rows[12:15]
+    assert [row.verdict for row in steady] == [Verdict.OK, Verdict.UNSTABLE, Verdict.UNSUPPORTED]
+
+
+def test_only_a_trustworthy_cell_is_the_best(tmp_path: Path) -> None:
+    best = [row for row in summary_rows(study_record(tmp_path)) if row.best]
+    assert [(row.workload, row.batch, row.compiler.partition("[")[0]) for row in best] == [
+        ("resnet18", 1, "openvino"),
+        ("resnet18", 2, "openvino"),
+        ("resnet18", 4, "openvino"),
+        ("deit-t", 1, "onnxruntime"),
+        ("deit-t", 2, "identity"),
+        ("deit-t", 4, "identity"),
+    ]
+
+
+def test_markdown_shows_intervals_precision_and_verdicts(tmp_path: Path) -> None:
+    record = study_record(tmp_path)
+    record.lanes[lane_id(record, "resnet18", "openvino")].cells[1].precision_in_force = "bf16"
+    lines = markdown(summary_rows(record)).splitlines()
+    assert lines[2] == (
+        "| resnet18 | openvino | 1 | **250 ± 7.5** | 4 | 2.5 [2.425, 2.575] | 96 | 1.000000 | 3.5 "
+        "| bf16 (asked: fp32) | ok |"
+    )
+    assert lines[-1].endswith(r"| **unsupported** no conversion for operator aten::scaled \| dot |")
+    assert len({line.replace(r"\|", "").count("|") for line in lines}) == 1
+
+
+def test_markdown_fits(tmp_path: Path) -> None:
+    rows = summary_rows(study_record(tmp_path))
+    short = markdown(rows, 1000)
+    assert len(short) <= 1000
+    shown = sum(line.startswith(("| resnet18", "| deit-t")) for line in short.splitlines())
+    assert f"{18 - shown} more rows" in short
+    assert markdown([]).count("\n") == 2

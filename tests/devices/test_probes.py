@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mlflow_ngraph.devices import probes
+
+XEON = """\
+processor\t: 0
+vendor_id\t: GenuineIntel
+cpu family\t: 6
+model\t\t: 143
+model name\t: Intel(R) Xeon(R) Platinum 8488C
+stepping\t: 8
+physical id\t: 0
+core id\t\t: 0
+flags\t\t: fpu sse4_1 avx avx2 fma avx512f avx512_vnni amx_tile amx_int8 amx_bf16
+
+processor\t: 1
+vendor_id\t: GenuineIntel
+model name\t: Intel(R) Xeon(R) Platinum 8488C
+physical id\t: 0
+core id\t\t: 0
+flags\t\t: fpu
+
+processor\t: 2
+vendor_id\t: GenuineIntel
+physical id\t: 1
+core id\t\t: 0
+"""
+JETSON = """\
+processor\t: 0
+BogoMIPS\t: 62.50
+Features\t: fp asimd evtstrm aes asimdhp asimddp bf16x
+CPU implementer\t: 0x41
+CPU architecture: 8
+CPU variant\t: 0x0
+CPU part\t: 0xd42
+CPU revision\t: 1
+
+processor\t: 1
+Features\t: fp asimd
+"""
+
+
+@pytest.fixture
+def cpuinfo(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    path = tmp_path / "cpuinfo"
+    path.write_text(request.param)
+    return path
+
+
+@pytest.mark.parametrize("cpuinfo", [XEON], indirect=True)
+def test_a_xeon_with_two_sockets_and_two_threads_a_core(cpuinfo: Path) -> None:
+    cpu = probes.cpu(cpuinfo)
+    assert (cpu.sockets, cpu.cores, cpu.threads) == (2, 2, 3)
+    assert cpu.isa == ("sse4_1", "avx", "fma", "avx2", "avx512f", "avx512_vnni", "amx_tile", "amx_int8", "amx_bf16")
+    assert (cpu.vendor, cpu.family, cpu.model_number, cpu.stepping) == ("GenuineIntel", "6", "143", "8")
+    assert cpu.label == "Intel(R) Xeon(R) Platinum 8488C"
+
+
+@pytest.mark.parametrize("cpuinfo", [JETSON], indirect=True)
+def test_an_arm_board_has_no_model_name(cpuinfo: Path) -> None:
+    cpu = probes.cpu(cpuinfo)
+    assert (cpu.vendor, cpu.threads, cpu.isa) == ("ARM", 2, ("asimd", "asimdhp", "asimddp"))
+    assert cpu.model
+
+
+def test_a_machine_that_tells_nothing_still_has_a_processor(tmp_path: Path) -> None:
+    cpu = probes.cpu(tmp_path / "missing")
+    assert (cpu.cores, cpu.threads, cpu.isa) == (1, 1, ())
+
+
+def test_gpus_as_the_driver_lists_them(fake_tool) -> None:
+    fake_tool("nvidia-smi", "NVIDIA GeForce RTX 4070, 12282, 555.42.06, 8.9\nOrin (nvgpu), [N/A], 540.4.0, 8.7\n")
+    first, second = probes.gpus()
+    assert first == probes.Gpu("NVIDIA GeForce RTX 4070", 12282, "555.42.06", "8.9")
+    assert second.memory_mib == 0
+    assert probes.gpu_obstacle() == ""
+
+
+def test_a_driver_that_does_not_work_is_no_gpu(fake_tool) -> None:
+    fake_tool("nvidia-smi", "NVIDIA-SMI has failed", code=9)
+    assert probes.gpus() == ()
+    assert probes.gpu_obstacle() == "nvidia-smi lists none"
+
+
+def test_a_board_ends_its_name_with_a_zero_byte(tmp_path: Path) -> None:
+    (tmp_path / "model").write_bytes(b"NVIDIA Jetson Orin Nano Developer Kit\x00")
+    (tmp_path / "release").write_text("# R36 (release), REVISION: 4.3, GCID: 38968081, BOARD: generic\nmore\n")
+    assert probes.device_tree_model(tmp_path / "model") == "NVIDIA Jetson Orin Nano Developer Kit"
+    assert probes.jetpack_release(tmp_path / "release") == "R36 (release), REVISION: 4.3"

@@ -1,0 +1,70 @@
+"""Who may import whom, and what must not be imported at all before it is needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+HEAVY = ("torch", "timm", "onnx", "onnxruntime", "openvino", "tvm", "mlflow", "pandas", "scipy")
+
+
+def test_the_import_contracts_hold() -> None:
+    found = subprocess.run(["lint-imports", "--no-cache"], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout
+
+
+@pytest.mark.parametrize(
+    "statement", ["import mlflow_ngraph", "import mlflow_ngraph.cli.app", "import mlflow_ngraph.errors"]
+)
+def test_starting_imports_nothing_heavy(statement: str) -> None:
+    assert _imported(statement) == []
+
+
+@pytest.mark.parametrize(
+    "module", ["study", "compilers.registry", "workloads.registry", "devices.registry", "execute.plan", "cli.benchmark"]
+)
+def test_planning_imports_no_runtime(module: str) -> None:
+    assert not set(_imported(f"import mlflow_ngraph.{module}")) & {
+        "torch",
+        "timm",
+        "onnx",
+        "onnxruntime",
+        "openvino",
+        "tvm",
+    }
+
+
+@pytest.mark.parametrize(
+    "verb", ["studies", "compilers", "workloads", "devices", "doctor", "benchmark smoke --dry-run"]
+)
+def test_no_verb_imports_a_runtime(verb: str) -> None:
+    statement = f"from mlflow_ngraph.cli.app import run; run({verb.split()!r})"
+    assert not set(_imported(statement)) & {"torch", "timm", "onnx", "onnxruntime", "openvino", "tvm"}
+
+
+def test_help_is_there_at_once() -> None:
+    def seconds() -> float:
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "mlflow_ngraph", "--help"], capture_output=True, check=True)
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(5)) <= 0.4
+
+
+def test_every_public_name_is_there() -> None:
+    import mlflow_ngraph
+
+    for name in mlflow_ngraph.__all__:
+        assert getattr(mlflow_ngraph, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'run_studies'"):
+        _ = mlflow_ngraph.run_studies
+
+
+def _imported(statement: str) -> list[str]:
+    """The heavy packages that a statement brings into a fresh interpreter."""
+    program = f"import sys\n{statement}\nprint('|', *[name for name in {HEAVY!r} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return found.stdout.rpartition("|")[2].split()

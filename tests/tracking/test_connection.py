@@ -1,0 +1,114 @@
+"""What cannot be reached says so in one line, soon, and without anybody's password."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+
+from mlflow_ngraph.errors import TrackingError
+from mlflow_ngraph.tracking import connection
+from mlflow_ngraph.tracking.recorder import Recorder
+from tests.support.records import study_record
+from tests.support.servers import free_port
+
+
+def refusal(uri: str, experiment: str | None = None) -> str:
+    started = time.monotonic()
+    with pytest.raises(TrackingError) as caught:
+        Recorder(uri, experiment).preflight()
+    assert time.monotonic() - started < 15
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 500
+    return message
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_nothing_listens() -> None:
+    message = refusal(f"http://127.0.0.1:{free_port()}")
+    assert "nothing answers there (connection refused)" in message
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_something_listens_that_never_answers() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(8)
+        message = refusal(f"http://anna:secret@127.0.0.1:{silent.getsockname()[1]}")
+    assert "no answer in time" in message
+    assert "secret" not in message
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_a_database_that_is_not_there() -> None:
+    message = refusal(f"postgresql+psycopg2://anna:secret@127.0.0.1:{free_port()}/mlflow")
+    assert "connection refused" in message
+    assert "secret" not in message
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_a_database_file_that_cannot_be_made() -> None:
+    assert "unable to open database file" in refusal("sqlite:////proc/nowhere/mlflow.db")
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_a_file_store_is_refused(tmp_path: Path) -> None:
+    assert "use sqlite:///PATH/mlflow.db" in refusal(str(tmp_path / "mlruns"))
+
+
+@pytest.mark.usefixtures("clean_environment")
+@pytest.mark.parametrize("uri", ["ftp://somewhere", "nonsense:x"])
+def test_an_address_that_is_none(uri: str) -> None:
+    assert "MLflow does not know such an address" in refusal(uri)
+
+
+def test_a_deleted_experiment(sqlite_uri: str) -> None:
+    client = MlflowClient(sqlite_uri)
+    client.delete_experiment(client.create_experiment("old"))
+    assert refusal(sqlite_uri, "old") == "experiment 'old' is deleted: restore it, or choose another name"
+
+
+def test_another_experiment_than_that_of_the_project_run(sqlite_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = MlflowClient(sqlite_uri)
+    run = client.create_run(client.create_experiment("mine"))
+    monkeypatch.setenv("MLFLOW_RUN_ID", run.info.run_id)
+    assert "mlflow run --experiment-name other" in refusal(sqlite_uri, "other")
+
+
+def test_a_project_run_of_another_server(sqlite_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_RUN_ID", "0" * 32)
+    assert "0" * 32 in refusal(sqlite_uri)
+
+
+def test_the_server_goes_away_while_recording(sqlite_uri: str, tmp_path: Path) -> None:
+    record = study_record(tmp_path / "study")
+    recorder = Recorder(sqlite_uri)
+    recorder.open(record, tmp_path / "study")
+
+    class Gone:
+        def __getattr__(self, name: str) -> object:
+            raise MlflowException("API request failed:\nConnection refused")
+
+    recorder.client = Gone()  # type: ignore[assignment]
+    with pytest.raises(TrackingError, match=r"cannot record lane \w+: nothing answers there"):
+        recorder.record_lane(record, next(iter(record.lanes)))
+
+
+def test_settings_hold_only_while_talking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "77")
+    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", raising=False)
+    with connection.talking("http://x", "talk", connection.PREFLIGHT):
+        assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "77"
+        assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "1"
+    assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
+
+
+def test_recording_needs_an_open_study(sqlite_uri: str, tmp_path: Path) -> None:
+    with pytest.raises(TrackingError, match="call Recorder.open first"):
+        Recorder(sqlite_uri).close(study_record(tmp_path), "FINISHED")

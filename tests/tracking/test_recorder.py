@@ -1,0 +1,380 @@
+"""What lands in MLflow, and that it lands once, whatever happens in between."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+from mlflow import MlflowClient
+from mlflow.entities import Run, ViewType
+
+from mlflow_ngraph.execute.record import StudyRecord
+from mlflow_ngraph.tracking import views
+from mlflow_ngraph.tracking.recorder import Recorder
+from mlflow_ngraph.tracking.schema import CELL_METRICS, CURVE, HEADLINES, STUDY_METRICS, Tag
+from mlflow_ngraph.verdicts import Verdict
+from tests.support.records import BATCHES, START, lane_id, study_record
+
+
+class Crash(BaseException):
+    """The process dies here."""
+
+
+class DyingClient:
+    """A client whose process dies right after its ``calls``-th request was carried out."""
+
+    def __init__(self, client: MlflowClient, calls: int) -> None:
+        self._client = client
+        self._left = calls
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._client, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = method(*args, **kwargs)
+            self._left -= 1
+            if self._left == 0:
+                raise Crash(name)
+            return result
+
+        return call
+
+
+def small(record: StudyRecord) -> StudyRecord:
+    """Two lanes: one with a single engine, and one that failed."""
+    keep = {lane_id(record, "resnet18", "identity"), lane_id(record, "deit-t", "openvino")}
+    record.lanes = {key: lane for key, lane in record.lanes.items() if key in keep}
+    return record
+
+
+def write(recorder: Recorder, record: StudyRecord, directory: Path, status: str = "FINISHED") -> None:
+    recorder.open(record, directory)
+    for key in record.lanes:
+        recorder.record_lane(record, key)
+    recorder.close(record, status)
+
+
+def runs(client: MlflowClient, record: StudyRecord, kind: str = "lane", **tags: str) -> list[Run]:
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    query = f"tags.`ngraph.study_id` = '{record.id}' AND tags.`ngraph.kind` = '{kind}'"
+    query += "".join(f" AND tags.`{name}` = '{value}'" for name, value in tags.items())
+    return list(client.search_runs(experiments, query, ViewType.ACTIVE_ONLY))
+
+
+def models(client: MlflowClient, record: StudyRecord) -> list[Any]:
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    return list(client.search_logged_models(experiments, f"tags.`ngraph.study_id` = '{record.id}'"))
+
+
+def lane_run(client: MlflowClient, record: StudyRecord, label: str, compiler: str) -> Run:
+    (run,) = runs(client, record, **{Tag.LANE_ID: lane_id(record, label, compiler)})
+    return run
+
+
+def check_once(client: MlflowClient, record: StudyRecord) -> None:
+    """One study run, one run a lane, one model an engine, one point a metric and step, nothing running."""
+    (study,) = [run for run in runs(client, record, "study") if Tag.RESUMED_BY not in run.data.tags]
+    assert study.info.status == "FINISHED"
+    found = runs(client, record)
+    assert sorted(run.data.tags[Tag.LANE_ID] for run in found) == sorted(record.lanes)
+    for run in found:
+        assert run.info.status in ("FINISHED", "FAILED")
+        assert run.data.tags[Tag.PARENT] == study.info.run_id
+        for name in run.data.metrics:
+            steps = [point.step for point in client.get_metric_history(run.info.run_id, name)]
+            assert len(steps) == len(set(steps)), name
+    engines = {engine.id: engine for lane in record.lanes.values() for engine in lane.engines}
+    logged = models(client, record)
+    assert sorted(model.tags[Tag.ENGINE_ID] for model in logged) == sorted(engines)
+    for summary in logged:
+        model = client.get_logged_model(summary.model_id)
+        assert str(model.status) == "READY"
+        paths = {file.path for file in client.list_logged_model_artifacts(model.model_id)}
+        assert paths == {"engine", "manifest.json"}
+        points = [(metric.key, metric.step) for metric in model.metrics or ()]
+        assert len(points) == len(set(points))
+        assert bool(points) == (model.tags[Tag.VERDICT] != "crashed")
+        source = client.get_run(model.source_run_id)
+        assert model.model_id in [output.model_id for output in source.outputs.model_outputs]
+    linked = [output for run in found if run.outputs for output in run.outputs.model_outputs]
+    assert len(linked) == len(engines)
+    assert set(study.data.metrics) == set(STUDY_METRICS)
+    assert "results.parquet" in {file.path for file in client.list_artifacts(study.info.run_id)}
+
+
+def test_a_study_lands_once_even_when_written_twice(sqlite_uri: str, tmp_path: Path) -> None:
+    record = study_record(tmp_path / "study")
+    for _ in range(2):
+        recorder = Recorder(sqlite_uri)
+        recorder.preflight()
+        write(recorder, record, tmp_path / "study")
+    check_once(recorder.client, record)
+    for run in runs(recorder.client, record, "study"):
+        assert run.info.start_time == int(START * 1000)
+        assert run.info.end_time == int((START + 600) * 1000)
+
+
+def test_lane_runs_say_what_was_measured(sqlite_uri: str, tmp_path: Path) -> None:
+    record = study_record(tmp_path / "study")
+    recorder = Recorder(sqlite_uri, "edge")
+    write(recorder, record, tmp_path / "study")
+    client = recorder.client
+    run = lane_run(client, record, "resnet18", "onnxruntime")
+    assert run.data.params == {
+        "device": "xeon",
+        "workload": "timm:resnet18",
+        "label": "resnet18",
+        "family": "ResNet",
+        "compiler": "onnxruntime",
+        "compiler_label": "onnxruntime[opt_level=2]",
+        "precision": "fp32",
+        "precision_in_force": "fp32",
+        "mode": "sync",
+        "threads": "2",
+        "batch_sizes": "1,2,4",
+        "flag.graph": "fused",
+        "flag.memory_format": "contiguous",
+        "flag.opt_level": "2",
+        "flag.streams": "1 (batch 1); 2 (batch 2); 4 (batch 4)",
+        "flag.threads": "2",
+    }
+    for name in CELL_METRICS:
+        history = client.get_metric_history(run.info.run_id, CURVE + name)
+        assert [point.step for point in sorted(history, key=lambda point: point.step)] == list(BATCHES), name
+    assert set(HEADLINES) <= set(run.data.metrics)
+    assert run.data.metrics["best_batch"] == 4
+    assert run.data.metrics["throughput"] == pytest.approx(4**0.2 * 150)
+    assert run.data.metrics["throughput_b1"] == pytest.approx(150)
+    assert run.data.metrics["compile_total_s"] == pytest.approx(3 * 3.5)
+    tags = run.data.tags
+    assert tags[Tag.VERDICT] == "ok"
+    assert tags[Tag.FINGERPRINT] == "f1a9c0ffee12"
+    assert tags["ngraph.version.openvino"] == "2025.3.0"
+    assert tags[Tag.COLOUR] == "#0072B2"
+    assert json.loads(tags[Tag.CELLS])["4"] == f"{tags[Tag.LANE_ID]}-b4"
+    assert client.get_experiment(run.info.experiment_id).name == "edge"
+
+
+def test_what_is_not_ok_is_marked_and_never_a_headline(sqlite_uri: str, tmp_path: Path) -> None:
+    record = study_record(tmp_path / "study")
+    recorder = Recorder(sqlite_uri)
+    write(recorder, record, tmp_path / "study")
+    partly = lane_run(recorder.client, record, "deit-t", "onnxruntime")
+    assert partly.info.status == "FINISHED"
+    assert partly.data.tags[Tag.VERDICT] == "crashed"
+    assert json.loads(partly.data.tags[Tag.VERDICTS]) == {"1": "ok", "2": "unstable", "4": "crashed"}
+    assert "SIGSEGV" in partly.data.tags[Tag.REASON]
+    assert "Fatal: Python error" in partly.data.tags[Tag.NOTE]
+    assert partly.data.metrics["best_batch"] == 1
+    assert partly.data.metrics["cells_ok"] == 1
+    trusted = recorder.client.get_metric_history(partly.info.run_id, "batch/ok")
+    assert {point.step: point.value for point in trusted} == {1: 1, 2: 0, 4: 0}
+    failed = lane_run(recorder.client, record, "deit-t", "openvino")
+    assert failed.info.status == "FAILED"
+    assert failed.data.tags[Tag.VERDICT] == "unsupported"
+    assert failed.data.params["flag.opt_level"] == "2"
+    assert "throughput" not in failed.data.metrics
+    assert r"scaled \| dot" in failed.data.tags[Tag.NOTE]
+
+
+def test_study_run_carries_files_params_and_note(sqlite_uri: str, tmp_path: Path) -> None:
+    record = study_record(tmp_path / "study")
+    recorder = Recorder(sqlite_uri)
+    write(recorder, record, tmp_path / "study")
+    (run,) = runs(recorder.client, record, "study")
+    assert run.data.params["study.workloads"] == "timm:resnet18,timm:deit_tiny_patch16_224"
+    assert run.data.params["study.compilers"] == "identity,onnxruntime[opt_level=2],openvino"
+    assert run.data.params["study.warmup.window"] == "5"
+    assert run.data.metrics["cells_total"] == 18
+    assert run.data.metrics["cells_ok"] == 13
+    assert run.data.metrics["duration_s"] == 600
+    assert "| resnet18 | openvino | 1 | **250" in run.data.tags[Tag.NOTE]
+    home = Path(recorder.client.download_artifacts(run.info.run_id, "", str(tmp_path)))
+    table = pd.read_parquet(home / "results.parquet")
+    assert len(table) == 18
+    assert set(table["run_id"]) == {run.info.run_id}
+    assert table["lane_run_id"].notna().all()
+    assert table["model_id"].notna().sum() == 15
+    assert len(pd.read_csv(home / "results.csv")) == 18
+    samples = pd.read_parquet(home / "samples.parquet")
+    assert len(samples) == 14 * 20
+    assert samples.groupby("cell")["repetition"].max().eq(19).all()
+    assert yaml.safe_load((home / "study.yaml").read_text())["repetitions"] == 20
+    assert json.loads((home / "fingerprint.json").read_text()) == record.fingerprint
+    assert (home / "journal.jsonl").read_text() == (tmp_path / "study/journal.jsonl").read_text()
+
+
+def test_a_large_study_has_a_note_that_fits(sqlite_uri: str, tmp_path: Path) -> None:
+    record = small(study_record(tmp_path / "study"))
+    for cell in record.lanes[lane_id(record, "deit-t", "openvino")].cells.values():
+        cell.reason = cell.stderr_tail = "x" * 9000
+    batches = range(1, 200)
+    lane = record.lanes[lane_id(record, "resnet18", "identity")]
+    lane.cells = {batch: lane.cells[1] for batch in batches}
+    recorder = Recorder(sqlite_uri)
+    write(recorder, record, tmp_path / "study")
+    (run,) = runs(recorder.client, record, "study")
+    assert len(run.data.tags[Tag.NOTE]) <= 8000
+    assert "more rows in the artifact summary.md" in run.data.tags[Tag.NOTE]
+    failed = lane_run(recorder.client, record, "deit-t", "openvino")
+    assert failed.data.tags[Tag.REASON].endswith("[cut from 9000 characters]")
+
+
+def test_engines_are_models_with_manifest_and_files(sqlite_uri: str, tmp_path: Path) -> None:
+    record = study_record(tmp_path / "study")
+    recorder = Recorder(sqlite_uri)
+    write(recorder, record, tmp_path / "study")
+    engine = record.lanes[lane_id(record, "resnet18", "openvino")].engines[1]
+    (model,) = [model for model in models(recorder.client, record) if model.tags[Tag.ENGINE_ID] == engine.id]
+    assert model.name == "resnet18-openvino-fp32-b2"
+    assert model.params["flag.streams"] == "2"
+    assert model.params["batch_sizes"] == "2"
+    assert model.tags[Tag.VERDICT] == "ok"
+    root = Path(recorder.client._tracking_client.store.get_logged_model(model.model_id).artifact_location)
+    assert (root / "engine/nested/meta.json").read_bytes() == engine.id.encode()
+    manifest = json.loads((root / "manifest.json").read_text())
+    assert manifest["schema_version"] == 1
+    assert manifest["files"] == {f"engine/{path}": digest for path, digest in engine.files.items()}
+    assert manifest["about"]["flags"]["streams"] == 2
+    assert manifest["about"]["inputs"][0]["shape"] == ["batch", 3, 224, 224]
+    assert manifest["origin"]["fingerprint"]["digest"] == "f1a9c0ffee12"
+    (figures,) = manifest["figures"]
+    assert figures["metrics"]["speedup"] == 2.5
+    metrics = {(metric.key, metric.step): metric.value for metric in recorder.client.get_logged_model(model.model_id).metrics}
+    assert metrics["batch/speedup", 2] == 2.5
+    assert ("batch/speedup", 4) not in metrics
+
+
+def test_an_engine_that_changed_on_disk_is_not_logged(sqlite_uri: str, tmp_path: Path) -> None:
+    record = small(study_record(tmp_path / "study"))
+    (engine,) = record.lanes[lane_id(record, "resnet18", "identity")].engines
+    Path(engine.directory, "model.bin").write_bytes(b"other")
+    recorder = Recorder(sqlite_uri)
+    write(recorder, record, tmp_path / "study")
+    assert models(recorder.client, record) == []
+    run = lane_run(recorder.client, record, "resnet18", "identity")
+    assert "model.bin has changed since it was compiled" in run.data.tags[Tag.ENGINE_PROBLEM]
+    assert run.data.metrics["speedup"] == 1
+
+
+def test_a_crash_after_any_request_leaves_nothing_double_or_half(
+    sqlite_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "supported", lambda version: True)
+    crashes = 0
+    while True:
+        record = small(study_record(tmp_path / "study", study_id=f"crash-{crashes}"))
+        recorder = Recorder(sqlite_uri)
+        recorder.client = DyingClient(MlflowClient(sqlite_uri), crashes + 1)  # type: ignore[assignment]
+        try:
+            write(recorder, record, tmp_path / "study")
+        except Crash:
+            crashes += 1
+        else:
+            break
+        again = Recorder(sqlite_uri)
+        write(again, record, tmp_path / "study")
+        check_once(again.client, record)
+    assert crashes > 20
+
+
+def test_opening_again_ends_what_a_killed_process_left_running(sqlite_uri: str, tmp_path: Path) -> None:
+    record = small(study_record(tmp_path / "study"))
+    recorder = Recorder(sqlite_uri)
+    study = recorder.open(record, tmp_path / "study")
+    zombie = recorder.client.create_run(
+        recorder.client.get_run(study).info.experiment_id,
+        tags={Tag.STUDY_ID: record.id, Tag.KIND: "lane", Tag.LANE_ID: "gone"},
+    )
+    again = Recorder(sqlite_uri)
+    assert again.open(record, tmp_path / "study") == study
+    assert again.client.get_run(zombie.info.run_id).info.status == "KILLED"
+    again.close(record, "KILLED")
+    assert again.client.get_run(study).info.status == "KILLED"
+
+
+def test_a_lane_that_was_measured_further_gets_a_run_in_place_of_the_former(sqlite_uri: str, tmp_path: Path) -> None:
+    record = small(study_record(tmp_path / "study"))
+    key = lane_id(record, "resnet18", "identity")
+    last = record.lanes[key].cells.pop(4)
+    recorder = Recorder(sqlite_uri)
+    write(recorder, record, tmp_path / "study", "KILLED")
+    first = lane_run(recorder.client, record, "resnet18", "identity")
+    assert first.data.tags[Tag.COMPLETE] == "false"
+    record.lanes[key].cells[4] = last
+    write(Recorder(sqlite_uri), record, tmp_path / "study")
+    check_once(recorder.client, record)
+    second = lane_run(recorder.client, record, "resnet18", "identity")
+    assert second.info.run_id != first.info.run_id
+    assert second.data.tags[Tag.COMPLETE] == "true"
+
+
+def test_resumed_in_another_run_the_lanes_move(
+    sqlite_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = small(study_record(tmp_path / "study"))
+    client = MlflowClient(sqlite_uri)
+    experiment = client.create_experiment("project")
+    first, second = (client.create_run(experiment, run_name="mlflow run").info.run_id for _ in range(2))
+    monkeypatch.setenv("MLFLOW_RUN_ID", first)
+    killed = Recorder(sqlite_uri)
+    assert killed.open(record, tmp_path / "study") == first
+    done = killed.record_lane(record, next(iter(record.lanes)))
+    monkeypatch.setenv("MLFLOW_RUN_ID", second)
+    write(Recorder(sqlite_uri), record, tmp_path / "study")
+    check_once(client, record)
+    assert client.get_run(done).data.tags[Tag.PARENT] == second
+    former = client.get_run(first)
+    assert former.info.status == "KILLED"
+    assert former.data.tags[Tag.RESUMED_BY] == second
+    monkeypatch.delenv("MLFLOW_RUN_ID")
+    assert Recorder(sqlite_uri).open(record, tmp_path / "study") == second
+
+
+def test_two_studies_in_one_project_run_do_not_share_it(
+    sqlite_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = MlflowClient(sqlite_uri)
+    surrounding = client.create_run(client.create_experiment("project")).info.run_id
+    monkeypatch.setenv("MLFLOW_RUN_ID", surrounding)
+    one, two = (small(study_record(tmp_path / name, study_id=name)) for name in ("one", "two"))
+    assert Recorder(sqlite_uri).open(one, tmp_path / "one") == surrounding
+    other = Recorder(sqlite_uri).open(two, tmp_path / "two")
+    assert other != surrounding
+    assert client.get_run(other).data.tags[Tag.PARENT] == surrounding
+
+
+def test_where_names_what_to_open(sqlite_uri: str, tmp_path: Path) -> None:
+    record = small(study_record(tmp_path / "study"))
+    recorder = Recorder(sqlite_uri)
+    write(recorder, record, tmp_path / "study")
+    where = recorder.where()
+    assert where["experiment"] == "ngraph"
+    assert where["ui"] == f"mlflow ui --backend-store-uri {sqlite_uri}"
+    assert where["view"].endswith("viewStateShareKey=ngraph-devices&compareRunsMode=CHART&workflowType=machine_learning")
+
+
+@pytest.mark.parametrize("variable", ["MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID"])
+def test_the_experiment_of_the_environment_is_respected(
+    sqlite_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    record = small(study_record(tmp_path / "study"))
+    experiment = MlflowClient(sqlite_uri).create_experiment("team")
+    monkeypatch.setenv(variable, experiment if variable.endswith("ID") else "team")
+    recorder = Recorder(sqlite_uri)
+    recorder.preflight()
+    run = recorder.open(record, tmp_path / "study")
+    assert recorder.client.get_run(run).info.experiment_id == experiment
+    monkeypatch.delenv(variable)
+    assert Recorder(sqlite_uri).open(record, tmp_path / "study") == run
+
+
+def test_verdicts_from_best_to_worst_are_all_there() -> None:
+    from mlflow_ngraph.tracking.schema import SEVERITY
+
+    assert set(SEVERITY) == set(Verdict)
