@@ -16,19 +16,19 @@ TORCH = [
     "timm>=1.0.15,<2",
     "onnx>=1.18,<2",
     "onnxscript>=0.5,<1",
-    "onnx2torch>=1.5.15,<2",
+    "protobuf>=4.25,<8",
     "torchinfo>=1.8,<2",
 ]
 ONNXRUNTIME = ["onnxruntime>=1.20,<2", "onnx>=1.18,<2"]
 OPENVINO = ["openvino>=2025.3,<2027"]
 # 0.27 with a newer apache-tvm-ffi than this one crashes as soon as a search space is created.
-TVM = ["apache-tvm==0.27.0.post1", "apache-tvm-ffi==0.1.14.post0", "cloudpickle>=3,<4"]
+TVM = ["apache-tvm==0.27.0.post1", "apache-tvm-ffi==0.1.14.post0"]
 
 # One release of torch and torchvision, so that their compiled parts fit each other.
 XEON = ["torch==2.13.0", "torchvision==0.28.0", *TORCH, *ONNXRUNTIME, *OPENVINO, *TVM]
 GPU = ["torch==2.13.0", "torchvision==0.28.0", *TORCH, "onnxruntime-gpu>=1.20,<2", "tensorrt>=10.4,<12", *TVM]
 # On a Jetson torch, onnxruntime-gpu and TensorRT come with JetPack; only what JetPack lacks is named here.
-ORIN = ["timm>=1.0.15,<2", "onnx>=1.18,<2", "onnxscript>=0.5,<1", "onnx2torch>=1.5.15,<2", "torchinfo>=1.8,<2", *TVM]
+ORIN = ["timm>=1.0.15,<2", "onnx>=1.18,<2", "onnxscript>=0.5,<1", "torchinfo>=1.8,<2", *TVM]
 
 DEV = [
     "hypothesis>=6.100",
@@ -68,13 +68,11 @@ setup(
         "pandas>=2.2,<4",
         "platformdirs>=4,<5",
         "psutil>=6,<8",
-        "pyarrow>=16",
+        "pyarrow>=16",  # pandas reads and writes Parquet with it
         "pydantic>=2.8,<3",
         "PyYAML>=6,<7",
         "rich>=13.7,<16",
         "safetensors>=0.5,<1",
-        "scipy>=1.13,<2",
-        "tenacity>=9,<10",
     ],
     extras_require={
         "torch": TORCH,

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, Protocol
 
+from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph.devices import registry as devices
 from mlflow_ngraph.devices.fingerprint import fingerprint, versions
 from mlflow_ngraph.errors import StudyError, WorkloadError
@@ -281,10 +282,16 @@ def _start(journal: Journal, directory: Path, plan: Plan, machine: Mapping[str, 
         study=plan.study.model_dump(mode="json"),
         device=plan.device,
         fingerprint=machine,
-        versions=versions(),
+        versions={**versions(), **_compiler_versions(plan)},
         lanes=[asdict(lane) for lane in plan.lanes],
         notes=list(plan.notes),
     )
+
+
+def _compiler_versions(plan: Plan) -> dict[str, str]:
+    """The version of each compiler of the plan, under the compiler's own name."""
+    names = {lane.compiler for lane in plan.lanes}
+    return {name: COMPILERS.get(name).availability().version or "" for name in sorted(names)}
 
 
 @contextmanager

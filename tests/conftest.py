@@ -1,5 +1,6 @@
 """Fixtures that tests of several parts share."""
 
+from tests.support.fake import fake_compiler
 from tests.support.servers import (
     clean_environment,
     mlflow_server,
@@ -9,4 +10,4 @@ from tests.support.servers import (
     sqlite_uri,
 )
 
-__all__ = ["clean_environment", "mlflow_server", "postgres_uri", "server_uri", "sqlite_template", "sqlite_uri"]
+__all__ = ["clean_environment", "fake_compiler", "mlflow_server", "postgres_uri", "server_uri", "sqlite_template", "sqlite_uri"]

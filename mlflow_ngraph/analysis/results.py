@@ -122,7 +122,7 @@ def load(
 
 
 def _row(record: StudyRecord, lane: LaneRecord, cell: CellRecord) -> dict[str, Any]:
-    workload = record.workloads.get(lane.lane.workload, {})
+    info = record.workloads.get(lane.lane.workload, {}).get("info", {})
     engine = next((engine for engine in lane.engines if engine.id == cell.engine), None)
     flags = {**lane.lane.flags, **(engine.flags if engine else {}), **cell.flags}
     return {
@@ -148,7 +148,7 @@ def _row(record: StudyRecord, lane: LaneRecord, cell: CellRecord) -> dict[str, A
         "cell": cell.id,
         "started_at": record.started_at,
         "finished_at": cell.finished_at,
-        **{name: workload.get(name) for name in ("parameters", "paper_macs", "true_macs")},
+        **{name: info.get(name) for name in ("parameters", "paper_macs", "true_macs")},
         **cell.metrics,
     }
 

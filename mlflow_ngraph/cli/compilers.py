@@ -43,7 +43,7 @@ def compilers(names: tuple[str, ...], as_json: bool) -> int:
                     Text("yes", style="green") if row["available"] else Text("no", style="red"),
                     row["precisions"],
                     row["modes"],
-                    row["summary"] if row["available"] else "; ".join(filter(None, (row["reason"], row["hint"]))),
+                    "; ".join(filter(None, (row["reason"] or row["summary"], row["hint"]))),
                 )
                 for row in rows
             ],

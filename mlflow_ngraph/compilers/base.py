@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from mlflow_ngraph.workloads.base import Format
-
 from mlflow_ngraph.errors import UnsupportedError
+from mlflow_ngraph.workloads.base import Format
 
 if TYPE_CHECKING:
     import numpy as np
@@ -126,7 +125,7 @@ class Engine(ABC):
         Nothing that a caller would do once for many inferences happens inside `Invocation.call`.
         """
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most engines free themselves
         """Free what the engine holds."""
 
 

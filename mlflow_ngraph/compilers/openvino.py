@@ -27,7 +27,7 @@ from mlflow_ngraph.compilers.host import package
 from mlflow_ngraph.compilers.reasons import reported
 from mlflow_ngraph.compilers.saved import Saved
 from mlflow_ngraph.errors import UnsupportedError
-from mlflow_ngraph.workloads.base import Format, TensorSpec
+from mlflow_ngraph.workloads.base import BATCH, Format, TensorSpec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from mlflow_ngraph.workloads.materials import Source
 
 _HINTS: dict[Precision, str] = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
+_FREE = -1
+"""A size that is known at run time only."""
 _PRECISIONS: dict[str, Precision] = {hint: precision for precision, hint in _HINTS.items()}
 
 
@@ -117,9 +119,10 @@ class OpenVINO(Compiler[OpenVINOFlags]):
 
         core = ov.Core()
         model = core.read_model(str(directory / _file(None if shared else batch)))
-        if shared and not self.flags.dynamic_batch:
-            shapes = {spec.name: spec.resolve(batch) for spec in inputs}
-            model.reshape({port: shapes[_name(port, shapes)] for port in model.inputs})
+        shapes: dict[str, Sequence[int]] = {spec.name: spec.resolve(batch) for spec in inputs}
+        if shared and self.flags.dynamic_batch:
+            shapes = {spec.name: [_FREE if size == BATCH else int(size) for size in spec.shape] for spec in inputs}
+        model.reshape({port: ov.PartialShape(list(shapes[_name(port, shapes)])) for port in model.inputs})
         return core.compile_model(model, "CPU", self._config(target))
 
     def _config(self, target: Target) -> dict[str, Any]:
@@ -177,11 +180,6 @@ def _name(port: Any, known: Mapping[str, object]) -> str:
     return next(name for name in names if name in known)
 
 
-def _bare(request: Any) -> Any:
-    """The request without the Python layer that sorts arguments before each call: the inputs are in place."""
-    return super(type(request), request)
-
-
 class _OpenVINOEngine(Engine):
     def __init__(
         self,
@@ -208,11 +206,12 @@ class _OpenVINOEngine(Engine):
     def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:
         if self._mode == "sync":
             request = self._filled(self._compiled.create_infer_request(), inputs)
-            infer: Callable[[], object] = partial(_bare(request).infer, {}, True, False)
+            # Shared outputs are views; the default would copy them at every call.
+            infer: Callable[[], object] = partial(request.infer, share_outputs=True)
             return Invocation(infer, partial(self._outputs, request))
         count = int(str(self._flags["requests"]))
         requests = [self._filled(self._compiled.create_infer_request(), inputs) for _ in range(count)]
-        starts = [partial(_bare(request).start_async, {}, None) for request in requests]
+        starts = [request.start_async for request in requests]
         waits = [request.wait for request in requests]
 
         def call() -> None:

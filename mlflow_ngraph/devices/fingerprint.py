@@ -16,7 +16,7 @@ from mlflow_ngraph.devices import probes, processors
 
 PACKAGES = (
     "mlflow-ngraph", "mlflow", "numpy", "torch", "torchvision", "timm", "onnx", "onnxscript", "onnxruntime",
-    "onnxruntime-gpu", "openvino", "apache-tvm", "apache-tvm-ffi", "tensorrt", "onnx2torch",
+    "onnxruntime-gpu", "openvino", "apache-tvm", "apache-tvm-ffi", "tensorrt",
 )  # fmt: skip
 """Packages whose version can change a number."""
 
@@ -26,8 +26,8 @@ def fingerprint() -> dict[str, Any]:
 
     ``hardware`` is what stays the same until somebody opens the box (or moves the virtual machine), and ``digest``
     identifies it: equal machines have equal digests, whatever their names. ``system`` may change with an update or a
-    setting. ``host`` tells machines with equal hardware apart without giving the host's name away. ``processors`` are those that this
-    process may use.
+    setting. ``host`` tells machines with equal hardware apart without giving the host's name away. ``processors`` are
+    those that this process may use.
     """
     gpus = probes.gpus()
     hardware: dict[str, Any] = {

@@ -115,7 +115,7 @@ def _about(record: StudyRecord, lane: LaneRecord, engine: EngineRecord) -> About
         label=lane.lane.label,
         family=lane.lane.family,
         digest=workload.get("digest"),
-        inputs=list(workload.get("inputs", ())),
+        inputs=list(workload.get("info", {}).get("inputs", ())),
         outputs=list(workload.get("outputs", ())),
         compiler=lane.lane.compiler,
         compiler_version=record.versions.get(lane.lane.compiler),

@@ -120,4 +120,5 @@ class StudyRecord:
     finished_at: float | None
     lanes: dict[str, LaneRecord]
     workloads: dict[str, Mapping[str, Any]]
-    """`WorkloadInfo` fields, the digest and the export times, by canonical reference."""
+    """The materials of each workload by canonical reference: ``info`` has the fields of `WorkloadInfo`, beside it are
+    the ``digest`` of the model, its ``outputs`` and its exports."""

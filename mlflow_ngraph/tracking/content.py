@@ -54,7 +54,7 @@ def lane_content(record: StudyRecord, lane_id: str) -> Content:
     finished = lane.finished_at or max((cell.finished_at for cell in cells), default=lane.started_at)
     points = [*_curves(cells), *_headlines(lane, cells, _ms(finished))]
     return Content(
-        name=f"{lane.lane.label} {lane.lane.compiler_label} {lane.lane.precision}",
+        name=f"{lane.lane.label} {lane.lane.compiler_label} {lane.lane.precision} on {lane.lane.device}",
         params=_lane_params(lane),
         points=tuple(points),
         tags=_lane_tags(record, lane, cells),

@@ -239,7 +239,7 @@ def metric_name(text: str) -> str:
 
 def model_name(text: str) -> str:
     """``text`` with what MLflow refuses in the name of a LoggedModel replaced by ``-``."""
-    return re.sub(r"[^\w\-]+", "-", text, flags=re.ASCII).strip("-")[:MAX_NAME]
+    return re.sub(r"\W+", "-", text, flags=re.ASCII).strip("-")[:MAX_NAME]
 
 
 def cut(text: str, limit: int) -> str:

@@ -36,7 +36,7 @@ def is_flat(outputs: object) -> bool:
     return type(members) is tuple and all(isinstance(member, torch.Tensor) for member in members)
 
 
-class KeywordCall(nn.Module):
+class KeywordCall(nn.Module):  # type: ignore[misc]
     """Passes its positional arguments on by name."""
 
     def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
@@ -49,7 +49,7 @@ class KeywordCall(nn.Module):
         return self.model(**dict(zip(self.names, inputs, strict=True)))
 
 
-class FlatOutputs(nn.Module):
+class FlatOutputs(nn.Module):  # type: ignore[misc]
     """Turns the outputs of a model into a tensor, or a tuple of tensors."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -62,7 +62,7 @@ class FlatOutputs(nn.Module):
         return flat[0] if len(flat) == 1 else tuple(flat)
 
 
-class StructuredCall(nn.Module):
+class StructuredCall(nn.Module):  # type: ignore[misc]
     """Arranges its positional arguments as an exported program took them: nested, or by keyword."""
 
     def __init__(self, model: nn.Module, structure: TreeSpec) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -65,11 +64,11 @@ def prepare(
         progress(f"reference b{batch}")
         _add_reference(materials, baseline, directory, batch)
     exporter = Exporter(materials, baseline, local, directory)
-    for format in formats:
-        if format == "module":  # the weights are written already
+    for kind in formats:
+        if kind == "module":  # the weights are written already
             continue
-        progress(f"export {format}")
-        exporter.add(format)
+        progress(f"export {kind}")
+        exporter.add(kind)
     return materials
 
 
@@ -158,8 +157,8 @@ def _add_reference(materials: Materials, baseline: Baseline, directory: Path, ba
 def _save_arrays(path: Path, arrays: Sequence[NDArray[Any]]) -> None:
     """Write a file whole or not at all."""
     temporary = path.with_name(f"partial-{path.name}")  # NumPy insists on the suffix
-    np.savez(temporary, **{str(index): array for index, array in enumerate(arrays)})
-    os.replace(temporary, path)
+    np.savez(temporary, allow_pickle=False, **{str(index): array for index, array in enumerate(arrays)})
+    temporary.replace(path)
 
 
 def _digest(info: WorkloadInfo, baseline: Baseline) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -36,19 +35,19 @@ class Exporter:
         self._directory = directory
         self._programs: dict[str, tuple[torch.export.ExportedProgram, float]] = {}
 
-    def add(self, format: Format) -> None:
+    def add(self, kind: Format) -> None:
         """Export what is missing of a format; the reason is recorded where that fails."""
-        export = self._materials.formats.get(format, Export())
+        export = self._materials.formats.get(kind, Export())
         if export.error is not None:
             return
-        self._materials.formats[format] = export
-        file = self._workload.onnx_file() if format == "onnx" else None
+        self._materials.formats[kind] = export
+        file = self._workload.onnx_file() if kind == "onnx" else None
         if file is not None:
             self._adopt(export, file)
         elif isinstance(self._baseline, OnnxBaseline):
             export.error = self._baseline.reason
         else:
-            self._export(format, export)
+            self._export(kind, export)
         self._materials.write(self._directory)
 
     def _adopt(self, export: Export, file: Path) -> None:
@@ -60,34 +59,34 @@ class Exporter:
         export.files[key] = file.relative_to(self._directory).as_posix()
         export.seconds[key] = 0.0
 
-    def _export(self, format: Format, export: Export) -> None:
+    def _export(self, kind: Format, export: Export) -> None:
         only = self._materials.info.fixed_batch
         if only is not None:
             export.dynamic, export.static_because = False, f"the model has a fixed batch size of {only}"
         if export.dynamic and ANY_BATCH not in export.files:
-            error = self._try(format, export, ANY_BATCH)
+            error = self._try(kind, export, ANY_BATCH)
             if error is not None:
                 export.dynamic, export.static_because = False, error
         if not export.dynamic:
             for batch in self._materials.batch_sizes:
                 if str(batch) not in export.files:
-                    export.error = export.error or self._try(format, export, str(batch))
+                    export.error = export.error or self._try(kind, export, str(batch))
 
-    def _try(self, format: Format, export: Export, key: str) -> str | None:
+    def _try(self, kind: Format, export: Export, key: str) -> str | None:
         """Export for one key; the reason in one line where that fails."""
-        stem, suffix = _STEMS[format]
+        stem, suffix = _STEMS[kind]
         path = self._directory / (f"{stem}{suffix}" if key == ANY_BATCH else f"{stem}-b{key}{suffix}")
         try:
             program, seconds = self._program(key)
             start = time.perf_counter()
-            if format == "exported":
+            if kind == "exported":
                 save_program(program, path)
             else:
                 save_onnx(program, self._materials.info.inputs, self._materials.outputs, path)
             export.seconds[key] = seconds + time.perf_counter() - start
         except MemoryError:
             raise
-        except Exception as error:  # exporters raise anything; one that fails must not stop the others
+        except Exception as error:  # noqa: BLE001 - exporters raise anything, and one must not stop the others
             return one_line(error)
         export.files[key] = path.name
         return None
@@ -128,7 +127,7 @@ def save_program(program: torch.export.ExportedProgram, path: Path) -> None:
 
     temporary = path.with_name(f"partial-{path.name}")  # torch insists on the suffix
     torch.export.save(program, temporary)
-    os.replace(temporary, path)
+    temporary.replace(path)
 
 
 def save_onnx(
@@ -152,10 +151,8 @@ def save_onnx(
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     converted.save(partial / path.name, external_data=size > _INLINE_LIMIT)
-    for file in sorted(
-        partial.iterdir(), key=lambda file: file.name == path.name
-    ):  # the one that names the others last
-        os.replace(file, path.parent / file.name)
+    for file in sorted(partial.iterdir(), key=lambda file: file.name == path.name):
+        file.replace(path.parent / file.name)  # the external data first, the file that names it last
     partial.rmdir()
 
 

@@ -45,10 +45,14 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-@torch.no_grad()
 def calibrate(model: nn.Module, inputs: Sequence[TensorSpec], seed: int) -> None:
     """Make every parameter of a randomly initialised ``model`` matter, in place; the same everywhere for a seed."""
-    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        _enliven_all(model, torch.Generator().manual_seed(seed))
+        _fit_statistics(model, inputs, seed)
+
+
+def _enliven_all(model: nn.Module, generator: torch.Generator) -> None:
     ends = set(_branch_ends(model))
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
@@ -57,7 +61,6 @@ def calibrate(model: nn.Module, inputs: Sequence[TensorSpec], seed: int) -> None
                 parameter.normal_(weight if name == "weight" else bias, 0.1, generator=generator)
             elif parameter.is_floating_point():
                 _enliven(module, name, parameter, generator)
-    _fit_statistics(model, inputs, seed)
 
 
 def _branch_ends(model: nn.Module) -> Iterator[nn.Module]:

@@ -8,7 +8,6 @@ inputs and the outputs of the baseline (``inputs-b8.npz``, ``reference-b8.npz``)
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -81,7 +80,7 @@ class Materials:
         content = {"schema": _SCHEMA, **asdict(self)}
         temporary = directory / f"{_FILE}.tmp"
         temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
-        os.replace(temporary, directory / _FILE)
+        temporary.replace(directory / _FILE)
 
     @classmethod
     def read(cls, directory: Path) -> Materials:
@@ -139,13 +138,13 @@ class Source:
         """Identifies the model: its reference, inputs and weights."""
         return self.materials.digest
 
-    def dynamic(self, format: Format) -> bool:
+    def dynamic(self, kind: Format) -> bool:
         """Whether one export of this format serves every batch size."""
-        return self._export(format).dynamic
+        return self._export(kind).dynamic
 
-    def export_seconds(self, format: Format, batch: int | None = None) -> float:
+    def export_seconds(self, kind: Format, batch: int | None = None) -> float:
         """How long the export for a batch size took, from the live module on."""
-        export = self._export(format)
+        export = self._export(kind)
         return export.seconds[export.key(batch)]
 
     def exported(self, batch: int | None = None) -> Path:
@@ -193,8 +192,8 @@ class Source:
         load(module, self.directory / WEIGHTS)
         return module.eval()
 
-    def _file(self, format: Format, batch: int | None) -> Path:
-        export = self._export(format)
+    def _file(self, kind: Format, batch: int | None) -> Path:
+        export = self._export(kind)
         found = export.files.get(export.key(batch))
         if found is not None:
             return self.directory / found
@@ -202,10 +201,10 @@ class Source:
             raise UnsupportedError(f"{self.info.label}: no dynamic batch size: {export.static_because}")
         raise NGraphError(f"{self.info.label}: batch size {batch} is not prepared in {self.directory}")
 
-    def _export(self, format: Format) -> Export:
-        export = self.materials.formats.get(format)
+    def _export(self, kind: Format) -> Export:
+        export = self.materials.formats.get(kind)
         if export is None:
-            raise NGraphError(f"{self.info.label}: format {format!r} is not prepared in {self.directory}")
+            raise NGraphError(f"{self.info.label}: format {kind!r} is not prepared in {self.directory}")
         if export.error is not None:
             raise UnsupportedError(f"{self.info.label}: {export.error}")
         return export

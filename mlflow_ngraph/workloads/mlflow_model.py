@@ -68,15 +68,22 @@ class MlflowWorkload(Workload):
             model = KeywordCall(model, list(self._options.inputs))
         return model.eval()
 
-    def localise(self, directory: Path) -> Workload:
+    def localise(self, directory: Path) -> MlflowWorkload:
         local = MlflowWorkload(self.ref, self.init)
         local._directory = directory / _COPY
         if not local._directory.is_dir():
             partial = directory / f"partial-{_COPY}"
             shutil.rmtree(partial, ignore_errors=True)
-            self._download(partial).rename(local._directory)
-        onnx = local._as_onnx()
-        return local if onnx is None else onnx.localise(directory)
+            if self._directory is None:
+                self._download(partial).rename(local._directory)
+            else:
+                shutil.copytree(self._directory, partial)
+                partial.rename(local._directory)
+        return local
+
+    def onnx_file(self) -> Path | None:
+        onnx = self._as_onnx()
+        return None if onnx is None else onnx.onnx_file()
 
     @cached_property
     def _model(self) -> tuple[Any, Path]:
@@ -111,7 +118,8 @@ class MlflowWorkload(Workload):
             return None
         options = {**self.ref.options, "label": self.label, "family": self.family}
         options.pop("inputs", None)
-        return OnnxWorkload(WorkloadRef("onnx", str(directory / flavor["data"]), options), self.init)
+        onnx = OnnxWorkload(WorkloadRef("onnx", str(directory / flavor["data"]), options), self.init)
+        return onnx if self._directory is None else onnx.localise(self._directory.parent)
 
     def _load(self) -> torch.nn.Module:
         from mlflow.pytorch import load_model

@@ -68,6 +68,7 @@ class OnnxWorkload(Workload):
         if not local._path.is_file():
             self.check()
             onnx_file.copy(self._path, local._path, self._options.dims)
+        local._options = self._options.model_copy(update={"dims": {}})  # the copy has them
         return local
 
     def onnx_file(self) -> Path:

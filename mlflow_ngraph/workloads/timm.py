@@ -66,8 +66,12 @@ class TimmWorkload(Workload):
             close = get_close_matches(name, timm.list_models(), n=3)
             hint = f"did you mean {', '.join(close)}?" if close else "timm.list_models() lists those it has"
             raise WorkloadError(f"timm {timm.__version__} has no model {name!r}: {hint}")
+        base, _, tag = name.partition(".")
+        if tag and not timm.is_model_pretrained(name):
+            known = ", ".join(timm.list_pretrained(f"{base}.*")) or "none"
+            raise WorkloadError(f"timm has no weights tagged {tag!r} for {base!r}: known: {known}")
         if self.init.pretrained and not timm.is_model_pretrained(name):
-            raise WorkloadError(f"timm has no pretrained weights for {name!r}: study with init.pretrained: false")
+            raise WorkloadError(f"timm has no pretrained weights for {name!r}: set init.pretrained to false")
 
     def inputs(self) -> tuple[TensorSpec, ...]:
         if self._paper and self._size is None:
@@ -78,7 +82,7 @@ class TimmWorkload(Workload):
         return (TensorSpec("input", "float32", (BATCH, channels, height, width)),)
 
     def module(self) -> torch.nn.Module:
-        from mlflow_ngraph.workloads.initialise import seeded, calibrate
+        from mlflow_ngraph.workloads.initialise import calibrate, seeded
 
         with seeded(self.init.seed):
             model = self._create(pretrained=self.init.pretrained)

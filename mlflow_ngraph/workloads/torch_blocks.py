@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 
-class ConvBlock(nn.Module):
+class ConvBlock(nn.Module):  # type: ignore[misc]
     """3x3 convolution with bias, batch normalisation and ReLU: 9 width^2 + 3 width parameters.
 
     Maps (batch, width, height, width of the image) to the same shape.
@@ -24,7 +24,7 @@ class ConvBlock(nn.Module):
         return result
 
 
-class AttentionBlock(nn.Module):
+class AttentionBlock(nn.Module):  # type: ignore[misc]
     """Self-attention with a residual connection, normalisation and ReLU: 4 width^2 + 4 width parameters.
 
     The paper's count leaves no room for parameters of the normalisation. Maps (batch, tokens, width) to itself.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -94,8 +94,9 @@ class TorchWorkload(Workload):
 
     def _factory(self) -> Callable[..., Any]:
         """Import the callable, also from the current directory."""
-        if os.getcwd() not in sys.path:
-            sys.path.insert(0, os.getcwd())
+        here = str(Path.cwd())
+        if here not in sys.path:
+            sys.path.insert(0, here)
         try:
             found: Any = importlib.import_module(self._module_name)
         except ModuleNotFoundError as error:

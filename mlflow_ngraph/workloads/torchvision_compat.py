@@ -18,7 +18,7 @@ def install() -> None:
 
     if _KEPT or "torchvision" in sys.modules or torch.version.cuda is not None:
         return
-    library = torch.library.Library("torchvision", "FRAGMENT")  # noqa: TOR901 - kept in _KEPT
+    library = torch.library.Library("torchvision", "FRAGMENT")
     for name in ("nms", "qnms"):
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     _KEPT.append(library)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,15 +19,14 @@ def save(module: nn.Module, path: Path) -> None:
     temporary = path.with_suffix(".tmp")
     # clones, because the format refuses tensors that share memory, such as views of one buffer
     save_file({name: tensor.detach().clone().contiguous() for name, tensor in _state(module)}, temporary)
-    os.replace(temporary, path)
+    temporary.replace(path)
 
 
-@torch.no_grad()
 def load(module: nn.Module, path: Path) -> None:
     """Put saved parameters and buffers into a module of the same structure, in place."""
     from safetensors import safe_open
 
-    with safe_open(path, framework="pt") as content:
+    with torch.no_grad(), safe_open(path, framework="pt") as content:
         saved = set(content.keys())
         for name, tensor in _state(module):
             if name not in saved:

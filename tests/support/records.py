@@ -19,7 +19,9 @@ WORKLOADS = {"timm:resnet18": ("resnet18", "ResNet"), "timm:deit_tiny_patch16_22
 SPEED = {"identity": 1.0, "onnxruntime": 1.5, "openvino": 2.5}
 
 
-def study_record(directory: Path, *, study_id: str = "quick-0123abcd-20251009-090000", device: str = "xeon") -> StudyRecord:
+def study_record(
+    directory: Path, *, study_id: str = "quick-0123abcd-20251009-090000", device: str = "xeon"
+) -> StudyRecord:
     """A finished study whose engines and journal lie in ``directory``.
 
     On the second workload ONNX Runtime could not load its engine at batch 4 and was unsteady at batch 2, and
@@ -47,14 +49,16 @@ def study_record(directory: Path, *, study_id: str = "quick-0123abcd-20251009-09
         lanes={},
         workloads={
             ref: {
-                "ref": ref,
-                "label": label,
-                "family": family,
-                "inputs": [{"name": "x", "dtype": "float32", "shape": ["batch", 3, 224, 224]}],
+                "info": {
+                    "ref": ref,
+                    "label": label,
+                    "family": family,
+                    "inputs": [{"name": "x", "dtype": "float32", "shape": ["batch", 3, 224, 224]}],
+                    "parameters": 11_689_512,
+                    "paper_macs": 1_814_073_344,
+                    "true_macs": 1_814_073_344,
+                },
                 "outputs": [{"name": "y", "dtype": "float32", "shape": ["batch", 1000]}],
-                "parameters": 11_689_512,
-                "paper_macs": 1_814_073_344,
-                "true_macs": 1_814_073_344,
                 "digest": hashlib.sha256(ref.encode()).hexdigest()[:16],
             }
             for ref, (label, family) in WORKLOADS.items()
@@ -70,9 +74,7 @@ def study_record(directory: Path, *, study_id: str = "quick-0123abcd-20251009-09
 
 def lane_id(record: StudyRecord, label: str, compiler: str) -> str:
     """The id of a lane by what it measures."""
-    return next(
-        key for key, lane in record.lanes.items() if (lane.lane.label, lane.lane.compiler) == (label, compiler)
-    )
+    return next(key for key, lane in record.lanes.items() if (lane.lane.label, lane.lane.compiler) == (label, compiler))
 
 
 def _lane(study: Study, ref: str, compiler: str, compiler_label: str) -> Lane:

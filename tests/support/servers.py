@@ -46,9 +46,7 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def sqlite_uri(
-    sqlite_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_environment: None
-) -> str:
+def sqlite_uri(sqlite_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_environment: None) -> str:
     """An empty store of one's own, with its artifacts beside it."""
     home = tmp_path / "store"
     home.mkdir()

@@ -110,5 +110,5 @@ def test_settings_hold_only_while_talking(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_recording_needs_an_open_study(sqlite_uri: str, tmp_path: Path) -> None:
-    with pytest.raises(TrackingError, match="call Recorder.open first"):
+    with pytest.raises(TrackingError, match=r"call Recorder\.open first"):
         Recorder(sqlite_uri).close(study_record(tmp_path), "FINISHED")

@@ -215,7 +215,7 @@ def test_a_large_study_has_a_note_that_fits(sqlite_uri: str, tmp_path: Path) -> 
         cell.reason = cell.stderr_tail = "x" * 9000
     batches = range(1, 200)
     lane = record.lanes[lane_id(record, "resnet18", "identity")]
-    lane.cells = {batch: lane.cells[1] for batch in batches}
+    lane.cells = dict.fromkeys(batches, lane.cells[1])
     recorder = Recorder(sqlite_uri)
     write(recorder, record, tmp_path / "study")
     (run,) = runs(recorder.client, record, "study")
@@ -245,7 +245,9 @@ def test_engines_are_models_with_manifest_and_files(sqlite_uri: str, tmp_path: P
     assert manifest["origin"]["fingerprint"]["digest"] == "f1a9c0ffee12"
     (figures,) = manifest["figures"]
     assert figures["metrics"]["speedup"] == 2.5
-    metrics = {(metric.key, metric.step): metric.value for metric in recorder.client.get_logged_model(model.model_id).metrics}
+    metrics = {
+        (metric.key, metric.step): metric.value for metric in recorder.client.get_logged_model(model.model_id).metrics
+    }
     assert metrics["batch/speedup", 2] == 2.5
     assert ("batch/speedup", 4) not in metrics
 
@@ -356,7 +358,9 @@ def test_where_names_what_to_open(sqlite_uri: str, tmp_path: Path) -> None:
     where = recorder.where()
     assert where["experiment"] == "ngraph"
     assert where["ui"] == f"mlflow ui --backend-store-uri {sqlite_uri}"
-    assert where["view"].endswith("viewStateShareKey=ngraph-devices&compareRunsMode=CHART&workflowType=machine_learning")
+    assert where["view"].endswith(
+        "viewStateShareKey=ngraph-devices&compareRunsMode=CHART&workflowType=machine_learning"
+    )
 
 
 @pytest.mark.parametrize("variable", ["MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID"])

@@ -80,9 +80,7 @@ def test_a_plain_client_reads_everything_back(
     assert capfd.readouterr().out == ""
     assert recorder.where()["run"].startswith(f"{server_uri}/#/experiments/")
     assert "ui" not in recorder.where()
-    read = json.loads(
-        python(READER, server_uri, "read-back", lane_id(record, "resnet18", "openvino"), cwd=tmp_path)
-    )
+    read = json.loads(python(READER, server_uri, "read-back", lane_id(record, "resnet18", "openvino"), cwd=tmp_path))
     assert read["params"]["flag.streams"] == "1 (batch 1); 2 (batch 2); 4 (batch 4)"
     assert [step for step, _ in read["curve"]] == [1, 2, 4]
     assert read["headline"] == pytest.approx(read["curve"][-1][1])

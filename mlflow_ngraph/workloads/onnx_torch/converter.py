@@ -25,7 +25,7 @@ _STATISTICS = slice(3, 5)
 """Mean and variance among the inputs of a batch normalisation: what is no parameter."""
 
 
-class OnnxModule(nn.Module):
+class OnnxModule(nn.Module):  # type: ignore[misc]
     """Runs the nodes of a graph one after the other. Takes the inputs in the order of the graph.
 
     Floating-point initializers are parameters, except the running statistics of batch normalisation and scalars,
@@ -94,7 +94,8 @@ def convert(path: Path) -> OnnxModule:
         model = onnx.inliner.inline_local_functions(model)
     module = OnnxModule(model)
     module.requires_grad_(False)
-    return module.eval()
+    module.eval()
+    return module
 
 
 def _opset(model: onnx.ModelProto, proto: onnx.NodeProto) -> int:
@@ -142,7 +143,10 @@ def _run(node: Node, values: list[Value], device: torch.device) -> tuple[Value, 
             result = OPERATORS[node.operator].run(node, values, device)
         except NotImplementedError as error:
             raise UnsupportedError(f"PyTorch baseline cannot run {error} (opset {node.opset})") from None
-    return tuple(result) if isinstance(result, tuple | list) else (result,)
+    results = tuple(result) if isinstance(result, tuple | list) else (result,)
+    if any(isinstance(value, torch.Tensor) for value in values):
+        return results
+    return tuple(item.to(device) if isinstance(item, torch.Tensor) else item for item in results)
 
 
 def _output(value: Value, device: torch.device) -> torch.Tensor:

@@ -128,7 +128,11 @@ def _cast_like(node: Node, value: Tensor, like: Tensor) -> Tensor:
 
 
 @operator("Dropout")
-def _dropout(node: Node, value: Tensor, *settings: Tensor | None) -> tuple[Tensor, Tensor]:
+def _dropout(
+    node: Node, value: Tensor, ratio: Tensor | None = None, training: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    if training is not None and bool(training):
+        raise NotImplementedError("Dropout in training mode")
     return value, torch.ones_like(value, dtype=torch.bool)
 
 

@@ -70,7 +70,7 @@ def _squeeze(node: Node, value: Host, axes: Host | None = None) -> Host:
 
 @host_operator("Reshape")
 def _reshape(node: Node, value: Host, shape: Host) -> Host:
-    return value.reshape(shape.tolist())
+    return np.reshape(value, shape.tolist())
 
 
 @host_operator("Slice")

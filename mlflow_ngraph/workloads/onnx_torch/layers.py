@@ -96,7 +96,7 @@ def _average_pool(node: Node, value: Tensor) -> Tensor:
     strides, count_pads = node.get("strides", [1] * axes), bool(node.get("count_include_pad", 0))
     padded, padding = _padded(node, value, kernel, strides, dilations, 0.0)
     if padded is not value and not count_pads:
-        raise NotImplementedError("AveragePool with asymmetric padding that does not count")
+        raise NotImplementedError("AveragePool with asymmetric or wide padding that does not count")
     return _AVERAGE_POOLS[axes](padded, kernel, strides, padding, bool(node.get("ceil_mode", 0)), count_pads)
 
 
@@ -116,7 +116,8 @@ def _padded(
         small = [total // 2 for total in totals]
         large = [total - part for total, part in zip(totals, small, strict=True)]
         pads = small + large if mode == "SAME_UPPER" else large + small
-    if pads[:axes] == pads[axes:]:
+    small_enough = all(pad <= width // 2 for pad, width in zip(pads, kernel * 2, strict=True))  # torch's pools want it
+    if pads[:axes] == pads[axes:] and (small_enough or node.operator == "Conv"):
         return value, pads[:axes]
     pairs = [amount for axis in reversed(range(axes)) for amount in (pads[axis], pads[axis + axes])]
     return functional.pad(value, pairs, value=fill), [0] * axes
@@ -198,6 +199,12 @@ def _reduction(function: Callable[[Tensor, list[int], bool], Tensor]) -> Callabl
     return reduce
 
 
+def _product(value: Tensor, axes: list[int], keep: bool) -> Tensor:
+    for axis in sorted((axis % value.ndim for axis in axes), reverse=True):  # torch multiplies over one axis at a time
+        value = value.prod(axis, keep, dtype=value.dtype)
+    return value
+
+
 operator("ReduceMean", host=(1,))(_reduction(lambda value, axes, keep: value.mean(axes, keep)))
 operator("ReduceSum", host=(1,))(_reduction(lambda value, axes, keep: value.sum(axes, keep, dtype=value.dtype)))
 operator("ReduceMax", host=(1,))(_reduction(lambda value, axes, keep: value.amax(axes, keep)))
@@ -205,6 +212,7 @@ operator("ReduceMin", host=(1,))(_reduction(lambda value, axes, keep: value.amin
 operator("ReduceL1", host=(1,))(_reduction(lambda value, axes, keep: value.abs().sum(axes, keep)))
 operator("ReduceL2", host=(1,))(_reduction(lambda value, axes, keep: value.square().sum(axes, keep).sqrt()))
 operator("ReduceSumSquare", host=(1,))(_reduction(lambda value, axes, keep: value.square().sum(axes, keep)))
+operator("ReduceProd", host=(1,))(_reduction(_product))
 operator("ReduceLogSumExp", host=(1,))(_reduction(lambda value, axes, keep: value.logsumexp(axes, keep)))
 
 
@@ -226,9 +234,9 @@ def _arg(function: Callable[..., Tensor], node: Node, value: Tensor) -> Tensor:
 
 @operator("TopK", host=(1,))
 def _top_k(node: Node, value: Tensor, count: list[int]) -> tuple[Tensor, Tensor]:
-    largest, in_order = bool(node.get("largest", 1)), bool(node.get("sorted", 1))
-    values, indices = torch.topk(value, count[0], dim=node.get("axis", -1), largest=largest, sorted=in_order)
-    return values, indices
+    axis = node.get("axis", -1)
+    values, indices = torch.sort(value, dim=axis, descending=bool(node.get("largest", 1)), stable=True)
+    return values.narrow(axis, 0, count[0]), indices.narrow(axis, 0, count[0])
 
 
 @operator("CumSum", host=(1,))
@@ -249,22 +257,39 @@ def _resize(
     scales: Tensor | None = None,
     sizes: list[int] | None = None,
 ) -> Tensor:
-    mode = node.get("mode", "nearest")
-    coordinates = node.get("coordinate_transformation_mode", "half_pixel")
+    for option in ("antialias", "exclude_outside", "axes"):
+        if node.get(option):
+            raise NotImplementedError(f"Resize with {option}")
     if sizes is not None:
-        size = list(sizes[2:])
+        size: list[int] | None = sizes[2:]
+        factors = None
     else:
         assert scales is not None
-        factors = scales.tolist()[2:]
-        size = [int(extent * factor) for extent, factor in zip(value.shape[2:], factors, strict=True)]
+        size, factors = None, scales.tolist()[2:]
+    name, align = _interpolation(node, value.ndim - 2, size, factors)
+    return functional.interpolate(value, size=size, scale_factor=factors, mode=name, align_corners=align)
+
+
+def _interpolation(
+    node: Node, axes: int, size: list[int] | None, factors: list[float] | None
+) -> tuple[str, bool | None]:
+    """The mode of torch that computes the same, and its way with corners."""
+    mode = node.get("mode", "nearest")
+    coordinates = node.get("coordinate_transformation_mode", "half_pixel")
+    whole = factors is not None and all(factor == int(factor) for factor in factors)
     if mode == "nearest":
-        if (coordinates, node.get("nearest_mode", "round_prefer_floor")) == ("asymmetric", "floor"):
-            return functional.interpolate(value, size=size, mode="nearest")
-        if coordinates == "half_pixel" and all(new % old == 0 for new, old in zip(size, value.shape[2:], strict=True)):
-            return functional.interpolate(value, size=size, mode="nearest-exact")
-    elif coordinates in ("half_pixel", "pytorch_half_pixel", "align_corners"):
-        names = {1: "linear", 2: "bilinear", 3: "trilinear"}
-        name = names[len(size)] if mode == "linear" else "bicubic"
-        if mode == "linear" or node.get("cubic_coeff_a", -0.75) == -0.75:
-            return functional.interpolate(value, size=size, mode=name, align_corners=coordinates == "align_corners")
+        rounding = node.get("nearest_mode", "round_prefer_floor")
+        if coordinates == "asymmetric" and rounding == "floor":
+            return "nearest", None
+        if coordinates == "half_pixel" and rounding == "round_prefer_floor" and whole:
+            return "nearest-exact", None
+    elif mode == "cubic" and node.get("cubic_coeff_a", -0.75) != -0.75:
+        raise NotImplementedError("Resize with another cubic coefficient than -0.75")
+    else:
+        name = "bicubic" if mode == "cubic" else {1: "linear", 2: "bilinear", 3: "trilinear"}[axes]
+        several = size is not None and all(type(extent) is int and extent > 1 for extent in size)
+        if coordinates == "half_pixel" or (coordinates == "pytorch_half_pixel" and (several or whole)):
+            return name, False
+        if coordinates == "align_corners" and (whole or size is not None):
+            return name, True
     raise NotImplementedError(f"Resize with mode {mode!r} and coordinates {coordinates!r}")

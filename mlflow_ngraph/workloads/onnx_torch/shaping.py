@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mlflow_ngraph.workloads.onnx_torch.values import Host, Node, host, operator
+from mlflow_ngraph.workloads.onnx_torch.values import Host, Node, host, host_operator, operator
 
 _END = 2**31
 
@@ -56,12 +56,12 @@ def _concat(node: Node, *values: Tensor) -> Tensor:
 
 
 @operator("Split", host=(1,))
-def _split(node: Node, value: Tensor, sizes: list[int] | None = None) -> tuple[Tensor, ...]:
+def _split(node: Node, value: Tensor, given: list[int] | None = None) -> tuple[Tensor, ...]:
     axis = node.get("axis", 0)
-    sizes = sizes or node.get("split")
+    sizes: list[int] | int | None = given or node.get("split")
     if sizes is None:
-        return torch.split(value, -(-value.shape[axis] // len(node.outputs)), dim=axis)
-    return torch.split(value, sizes, dim=axis)
+        sizes = -(-value.shape[axis] // len(node.outputs))
+    return tuple(torch.split(value, sizes, dim=axis))
 
 
 @operator("Slice", host=(1, 2, 3, 4))
@@ -109,7 +109,8 @@ def _gather_elements(node: Node, data: Tensor, indices: Tensor) -> Tensor:
 def _gather_nd(node: Node, data: Tensor, indices: Tensor) -> Tensor:
     batch = node.get("batch_dims", 0)
     grids = torch.meshgrid(*(torch.arange(size, device=data.device) for size in indices.shape[:-1]), indexing="ij")
-    return data[(*grids[:batch], *indices.unbind(-1))]
+    place = (*grids[:batch], *indices.unbind(-1))
+    return data[place]
 
 
 @operator("ScatterND")
@@ -124,6 +125,7 @@ def _scatter_nd(node: Node, data: Tensor, indices: Tensor, updates: Tensor) -> T
 @operator("ScatterElements")
 def _scatter_elements(node: Node, data: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     axis = node.get("axis", 0)
+    indices = torch.where(indices < 0, indices + data.shape[axis], indices)
     reduction = node.get("reduction", "none")
     if reduction == "none":
         return data.scatter(axis, indices, updates)
@@ -205,6 +207,8 @@ def _depth_to_space(node: Node, value: Tensor) -> Tensor:
 
 @operator("SpaceToDepth")
 def _space_to_depth(node: Node, value: Tensor) -> Tensor:
+    if node.get("mode", "DCR") != "DCR":
+        raise NotImplementedError("SpaceToDepth with another mode than DCR")
     size = node.attributes["blocksize"]
     batch, channels, height, width = value.shape
     blocks = value.reshape(batch, channels, height // size, size, width // size, size)
@@ -218,20 +222,27 @@ def _constant_of_shape(node: Node, shape: list[int]) -> Tensor:
     return fill.expand(tuple(shape)).clone()
 
 
-@operator("Range", host=(0, 1, 2))
-def _range(node: Node, start: list[Any], limit: list[Any], delta: list[Any]) -> Tensor:
-    return torch.arange(start[0], limit[0], delta[0])
+@operator("Range")
+def _range(node: Node, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
+    return torch.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype, device=start.device)
+
+
+@host_operator("Range")
+def _host_range(node: Node, start: Host, limit: Host, delta: Host) -> Tensor:
+    kind = torch.int64 if object in (start.dtype, limit.dtype, delta.dtype) else getattr(torch, start.dtype.name)
+    return torch.arange(start.item(), limit.item(), delta.item(), dtype=kind)
 
 
 @operator("OneHot", host=(1,))
 def _one_hot(node: Node, indices: Tensor, depth: list[int], values: Tensor) -> Tensor:
     classes = torch.arange(depth[0], device=indices.device)
-    hot = torch.remainder(indices.long(), depth[0]).unsqueeze(-1) == classes
+    places = indices.long()
+    hot = torch.where(places < 0, places + depth[0], places).unsqueeze(-1) == classes
     axis = node.get("axis", -1)
     return torch.movedim(torch.where(hot, values[1], values[0]), -1, axis)
 
 
-def constant(node: Node) -> np.ndarray[Any, Any]:
+def constant(node: Node) -> Host:
     """The value of a ``Constant`` node."""
     for name, kind in (
         ("value_float", np.float32),
@@ -241,4 +252,5 @@ def constant(node: Node) -> np.ndarray[Any, Any]:
     ):
         if name in node.attributes:
             return np.array(node.attributes[name], dtype=kind)
-    return onnx.numpy_helper.to_array(node.attributes["value"])
+    value: Host = onnx.numpy_helper.to_array(node.attributes["value"])
+    return value

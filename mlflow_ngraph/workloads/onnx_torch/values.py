@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-Host = NDArray[Any]
-Value = torch.Tensor | Host | None
+Host: TypeAlias = NDArray[Any]
+Value: TypeAlias = torch.Tensor | Host | None
 """None stands for an optional input that a node leaves out."""
 
 

@@ -1,0 +1,16 @@
+from typing import ClassVar
+
+import pytest
+
+from mlflow_ngraph.testing.contract import CompilerContract
+from tests.support.fake import fake_compiler
+
+__all__ = ["fake_compiler"]
+
+
+@pytest.mark.usefixtures("fake_compiler")
+class TestFake(CompilerContract):
+    compiler = "fake"
+    other_flags: ClassVar = {"behaviour": "wrong", "at": "load", "delay_ms": 2.0, "wait": "spin"}
+    other_meaning = ("behaviour",)
+    never_imported = ("torch", "timm", "onnx")

@@ -1,0 +1,15 @@
+from typing import ClassVar
+
+from mlflow_ngraph.testing.contract import CompilerContract
+
+
+class TestOpenVINO(CompilerContract):
+    compiler = "openvino"
+    other_flags: ClassVar = {
+        "performance_hint": "throughput",
+        "num_streams": 2,
+        "enable_cpu_pinning": False,
+        "enable_hyper_threading": True,
+        "dynamic_batch": True,
+    }
+    never_imported = ("torch", "timm", "onnx")

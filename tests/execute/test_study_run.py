@@ -1,0 +1,231 @@
+"""Whole studies with real child processes and a compiler that misbehaves as told."""
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mlflow_ngraph import runner
+from mlflow_ngraph.errors import DependencyError, DeviceError, StudyError, UnknownNameError, UsageError, WorkloadError
+from mlflow_ngraph.execute import fold, journal
+from mlflow_ngraph.study import parse
+from mlflow_ngraph.verdicts import Verdict
+
+pytestmark = pytest.mark.usefixtures("fake_compiler")
+
+TINY = "block:mha?width=16"
+
+
+def fake(behaviour, at="run", **flags):
+    return {"name": "fake", "flags": {"behaviour": behaviour, "at": at, **flags}}
+
+
+def study(compilers, **changes):
+    base = {
+        "name": "fakes",
+        "workloads": [TINY],
+        "compilers": compilers,
+        "batch_sizes": [1, 2],
+        "repetitions": 6,
+        "slice_repetitions": 3,
+        "warmup": {"window": 2, "max_seconds": 0.2},
+        "limits": {"compile_seconds": 5, "load_seconds": 5, "slice_seconds": 2, "cell_seconds": 4},
+    }
+    return parse({**base, **changes})
+
+
+def run(given, home, **options):
+    return runner.run_study(given, home=home, offline=True, **options)
+
+
+def verdicts(outcome):
+    return {
+        (lane.lane.compiler_label, batch): cell.verdict
+        for lane in outcome.record.lanes.values()
+        for batch, cell in lane.cells.items()
+    }
+
+
+def cell(outcome, behaviour, at, batch=1):
+    for lane in outcome.record.lanes.values():
+        flags = lane.lane.flags
+        if (flags.get("behaviour"), flags.get("at")) == (behaviour, at):
+            return lane.cells[batch]
+    raise LookupError(behaviour)
+
+
+@pytest.fixture(scope="module")
+def zoo(fake_compiler, tmp_path_factory):
+    """One study in which a compiler fails in every way at once. Nothing of it may harm its neighbours."""
+    given = study(
+        [
+            fake("ok"),
+            fake("slow", delay_ms=20),
+            fake("wrong"),
+            fake("nan"),
+            fake("raise", "compile"),
+            fake("raise", "load"),
+            fake("raise", "run"),
+            fake("unsupported", "compile"),
+            fake("oom", "load"),
+            fake("crash", "compile"),
+            fake("crash", "load"),
+            fake("crash", "run"),
+            fake("hang", "compile"),
+            fake("hang", "run"),
+        ],
+        batch_sizes=[1],
+        limits={"compile_seconds": 3, "load_seconds": 3, "slice_seconds": 1, "cell_seconds": 2},
+    )
+    return run(given, tmp_path_factory.mktemp("home"))
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "at", "verdict", "reason"),
+    [
+        ("ok", "run", "ok", ""),
+        ("slow", "run", "ok", ""),
+        ("wrong", "run", "parity_failed", "cosine similarity -1.0"),
+        ("nan", "run", "parity_failed", "cosine similarity nan"),
+        ("raise", "compile", "failed", "RuntimeError"),
+        ("raise", "load", "failed", "RuntimeError"),
+        ("raise", "run", "failed", "RuntimeError"),
+        ("unsupported", "compile", "unsupported", "operator"),
+        ("oom", "load", "oom", "out of memory"),
+        ("crash", "compile", "crashed", "killed by SIGSEGV during build"),
+        ("crash", "load", "crashed", "killed by SIGSEGV during load"),
+        ("crash", "run", "crashed", "killed by SIGSEGV during load"),
+        ("hang", "compile", "timeout", "build did not finish within its time limit"),
+        ("hang", "run", "timeout", "load did not finish within its time limit"),
+    ],
+)
+def test_every_way_to_fail_is_a_verdict_with_its_reason(zoo, behaviour, at, verdict, reason):
+    found = cell(zoo, behaviour, at)
+    assert (found.verdict.value, reason in found.reason) == (verdict, True), found.reason
+
+
+def test_neighbours_of_failures_are_measured(zoo):
+    assert verdicts(zoo)[("identity", 1)] is Verdict.OK
+    assert cell(zoo, "ok", "run").metrics["repetitions"] == 6
+    assert cell(zoo, "slow", "run").metrics["latency_p50_ms"] >= 20
+    assert zoo.exit_code == 3
+
+
+def test_parity_failures_keep_their_numbers(zoo):
+    assert cell(zoo, "wrong", "run").metrics["throughput"] > 0
+
+
+def test_nothing_is_left_running(zoo):
+    assert not [child for child in psutil.Process().children(recursive=True) if "worker" in " ".join(child.cmdline())]
+
+
+def test_the_journal_alone_gives_the_record(zoo):
+    assert fold.load(zoo.directory) == zoo.record
+
+
+def test_a_study_is_resumed_where_it_was_interrupted(tmp_path):
+    """Interrupt after the first finished cells; only what is missing is measured."""
+    given = study([fake("ok")])
+
+    class Stop:
+        def on_event(self, event):
+            if event["event"] == "cell_finished":
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(given, tmp_path, observer=Stop())
+    (directory,) = (tmp_path / "studies").iterdir()
+    outcome = run(given, tmp_path)
+    assert outcome.directory == directory
+    assert set(verdicts(outcome).values()) == {Verdict.OK}
+    events = list(journal.read(directory))
+    finished = [event["cell"] for event in events if event["event"] == "cell_finished"]
+    assert sorted(finished) == sorted(set(finished)), "nothing is measured twice"
+    assert sum(event["event"] == "engine_built" for event in events) == len(
+        {event["id"] for event in events if event["event"] == "engine_built"}
+    ), "nothing is compiled twice"
+    assert sum(event["event"] == "session_started" for event in events) == 2
+
+
+def test_a_finished_study_starts_anew_unless_told_to_resume(tmp_path):
+    given = study([fake("ok")], batch_sizes=[1])
+    first = run(given, tmp_path)
+    again = run(given, tmp_path, resume="always")
+    assert again.directory == first.directory
+    assert again.record.lanes.keys() == first.record.lanes.keys()
+    assert run(given, tmp_path).directory != first.directory
+
+
+def test_resume_without_anything_to_resume_says_so(tmp_path):
+    with pytest.raises(StudyError, match="nothing to resume"):
+        run(study([fake("ok")]), tmp_path, resume="always")
+
+
+def test_a_damaged_engine_is_built_again(tmp_path):
+    given = study([fake("ok")], batch_sizes=[1, 2])
+
+    class Damage:
+        def on_event(self, event):
+            if event["event"] == "cell_finished":
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(given, tmp_path, observer=Damage())
+    (directory,) = (tmp_path / "studies").iterdir()
+    damaged = next(path for path in sorted(directory.glob("engines/*/*/outputs-b2.npz")))
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    outcome = run(given, tmp_path)
+    assert set(verdicts(outcome).values()) == {Verdict.OK}
+
+
+def test_lanes_take_turns_in_random_order(tmp_path):
+    outcome = run(study([fake("ok"), fake("ok", delay_ms=1)], batch_sizes=[1], repetitions=24), tmp_path)
+    slices = [event for event in journal.read(outcome.directory) if event["event"] == "slice"]
+    orders = {}
+    for event in slices:
+        orders.setdefault(event["round"], []).append(event["lane"])
+    assert all(len(order) == 3 for order in orders.values())
+    assert len({tuple(order) for order in orders.values()}) > 1
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"compilers": ["tensorflow"]}, UnknownNameError, "unknown compiler 'tensorflow'"),
+        ({"compilers": ["onnxrutime"]}, UnknownNameError, "did you mean 'onnxruntime'"),
+        ({"compilers": [{"name": "fake", "flags": {"behavior": "ok"}}]}, UsageError, "did you mean 'behaviour'"),
+        ({"compilers": [{"name": "fake", "flags": {"at": "night"}}]}, UsageError, "found 'night'"),
+        ({"device": "xenon"}, UnknownNameError, "did you mean 'xeon'"),
+        ({"device": "orin"}, DeviceError, "device 'orin'"),
+        ({"workloads": ["resnet19"]}, UnknownNameError, "did you mean"),
+        ({"workloads": ["timm:resnet19x"]}, WorkloadError, "resnet19x"),
+        ({"workloads": ["tf:resnet"]}, UnknownNameError, "unknown workload scheme 'tf'"),
+        ({"workloads": ["block:conv?widht=64"]}, WorkloadError, "did you mean 'width'"),
+        ({"workloads": ["block:conv?width=none"]}, WorkloadError, "width"),
+        ({"workloads": ["onnx:/nowhere/model.onnx"]}, WorkloadError, "/nowhere/model.onnx"),
+        ({"workloads": ["torch:nowhere.module:make"]}, UsageError, "inputs"),
+        ({"workloads": ["resnet18", "timm:resnet18"]}, StudyError, "listed already"),
+    ],
+)
+def test_a_wrong_request_writes_nothing(tmp_path, change, error, message):
+    home = tmp_path / "home"
+    with pytest.raises(error) as caught:
+        run(study(**{"compilers": [fake("ok")], **change}), home)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not home.exists() or not list(home.glob("studies/*"))
+
+
+def test_a_compiler_that_is_not_installed_says_what_to_install(tmp_path, monkeypatch):
+    from mlflow_ngraph.compilers.base import Availability
+    from mlflow_ngraph.testing.fake import FakeCompiler
+
+    missing = Availability(False, None, "the package fake is not installed", "pip install fake")
+    monkeypatch.setattr(FakeCompiler, "availability", classmethod(lambda cls: missing))
+    with pytest.raises(DependencyError, match="not installed; pip install fake"):
+        run(study([fake("ok")]), tmp_path)
+
+
+def test_an_unwritable_home_is_named():
+    with pytest.raises(UsageError, match="cannot write studies to /proc"):
+        run(study([fake("ok")]), Path("/proc/nowhere"))

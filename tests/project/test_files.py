@@ -1,0 +1,196 @@
+"""The files that describe the project to MLflow, conda, pip and setuptools agree with each other and with the code."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import runpy
+import sys
+from functools import cache
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import setuptools
+import yaml
+from mlflow.projects._project_spec import load_project
+from mlflow.utils.environment import _PythonEnv
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from rattler import MatchSpec
+
+from mlflow_ngraph.cli.compare import compare
+from mlflow_ngraph.cli.project import project
+
+ROOT = Path(__file__).parents[2]
+DEVICES = ("xeon", "gpu", "orin")
+PARAMETERS = {
+    "device", "study", "workloads", "compilers", "batch_sizes", "precision", "repetitions", "threads", "mode", "resume",
+}  # fmt: skip
+
+
+@cache
+def setup_arguments() -> dict[str, Any]:
+    """What setup.py says."""
+    found: dict[str, Any] = {}
+    original, setuptools.setup = setuptools.setup, lambda **arguments: found.update(arguments)
+    try:
+        runpy.run_path(str(ROOT / "setup.py"))
+    finally:
+        setuptools.setup = original
+    return found
+
+
+def requirements() -> list[tuple[str, Requirement]]:
+    said = setup_arguments()
+    extras = [(name, text) for name, texts in said["extras_require"].items() for text in texts]
+    return [(name, Requirement(text)) for name, text in [("", text) for text in said["install_requires"]] + extras]
+
+
+def entry_points(folder: Path) -> dict[str, Any]:
+    return load_project(str(folder))._entry_points
+
+
+def options(command: click.Command) -> set[str]:
+    return {option for parameter in command.params for option in parameter.opts}
+
+
+def test_the_root_project_has_its_entry_points() -> None:
+    found = entry_points(ROOT)
+    assert set(found) == {"benchmark", "compare", *DEVICES}
+    assert set(found["benchmark"].parameters) == PARAMETERS
+    for device in DEVICES:
+        assert set(found[device].parameters) == PARAMETERS - {"device"}
+        assert f"--device {device} " in found[device].command
+
+
+@pytest.mark.parametrize("folder", [ROOT, *(ROOT / "entrypoints" / device for device in DEVICES)])
+def test_commands_pass_every_parameter_to_an_option_that_exists(folder: Path) -> None:
+    for name, entry in entry_points(folder).items():
+        command = entry.compute_command({}, None)
+        called = compare if name == "compare" else project
+        assert set(re.findall(r"--[a-z-]+", command)) <= options(called)
+        for parameter in entry.parameters:
+            assert f"--{parameter.replace('_', '-')} " in command
+        # The process that MLflow started must become the study: only then does it hear of MLflow's end.
+        assert re.search(r"^(cd \.\./\.\. && )?exec python -m mlflow_ngraph (project|compare) ", command)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_sub_project_runs_in_place_with_the_environment_of_its_device(device: str) -> None:
+    found = load_project(str(ROOT / "entrypoints" / device))
+    assert Path(found.env_config_path).resolve() == ROOT / "conda" / f"{device}.yaml"
+    assert f"--in-place --device {device} " in found._entry_points["main"].command
+    assert set(found._entry_points["main"].parameters) == PARAMETERS - {"device"}
+
+
+def test_every_parameter_is_explained() -> None:
+    text = (ROOT / "MLproject").read_text()
+    for name, entry in entry_points(ROOT).items():
+        for parameter in entry.parameters:
+            assert re.search(rf"^ *#.*\b{parameter}\b", text, re.MULTILINE), (name, parameter)
+
+
+def test_a_value_that_a_shell_would_read_stays_one_argument() -> None:
+    command = entry_points(ROOT)["benchmark"].compute_command({"study": "a b; rm -rf $HOME"}, None)
+    assert "--study 'a b; rm -rf $HOME'" in command
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_environment_of_a_device_parses_and_installs_this_package(device: str) -> None:
+    content = yaml.safe_load((ROOT / "conda" / f"{device}.yaml").read_text())
+    assert content["channels"] == ["conda-forge"]
+    conda = [line for line in content["dependencies"] if isinstance(line, str)]
+    names = {MatchSpec(line).name.normalized for line in conda}
+    assert {"python", "pip"} <= names
+    (pip,) = [line["pip"] for line in content["dependencies"] if isinstance(line, dict)]
+    assert pip == [f"./checkout[{device}]"]
+    assert device in setup_arguments()["extras_require"]
+    for folder in (ROOT / "conda", ROOT / "entrypoints" / device):
+        assert (folder / "checkout").resolve() == ROOT
+
+
+@pytest.mark.parametrize("device", ["xeon", "gpu"])
+def test_uv_and_virtualenv_take_the_python_that_runs_mlflow(device: str) -> None:
+    # A version in the file would have to be installed, to the last digit, wherever the project runs.
+    from mlflow.utils import PYTHON_VERSION
+
+    assert _PythonEnv.from_conda_yaml(str(ROOT / "conda" / f"{device}.yaml")).python == PYTHON_VERSION
+    assert _PythonEnv.from_yaml(str(ROOT / "python_env.yaml")).python == PYTHON_VERSION
+
+
+def test_the_light_environment_is_the_package_alone() -> None:
+    assert _PythonEnv.from_yaml(str(ROOT / "python_env.yaml")).dependencies == ["."]
+
+
+def test_requirements_have_a_lower_and_an_upper_bound_or_are_pinned() -> None:
+    for extra, requirement in requirements():
+        operators = {specifier.operator for specifier in requirement.specifier}
+        assert operators & {">=", "=="}, f"{requirement} of [{extra}]"
+
+
+def test_mlflow_3_18_0_is_left_out() -> None:
+    (mlflow,) = [requirement for _, requirement in requirements() if requirement.name == "mlflow"]
+    assert not mlflow.specifier.contains("3.18.0")
+    assert mlflow.specifier.contains("3.17.2")
+    assert mlflow.specifier.contains("3.18.1")
+
+
+def test_what_is_installed_here_is_what_setup_asks_for() -> None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    for extra, requirement in requirements():
+        if extra not in ("", "xeon", "dev"):
+            continue
+        try:
+            found = version(requirement.name)
+        except PackageNotFoundError:
+            continue
+        assert requirement.specifier.contains(found, prereleases=True), f"{requirement} of [{extra}], found {found}"
+
+
+def test_supported_pythons_are_said_once() -> None:
+    said = setup_arguments()
+    supported = SpecifierSet(said["python_requires"])
+    versions = [line.rpartition(" ")[2] for line in said["classifiers"] if re.search(r":: 3\.\d+$", line)]
+    assert versions == [f"3.{minor}" for minor in range(20) if supported.contains(f"3.{minor}")]
+
+
+def test_what_the_package_imports_it_also_requires() -> None:
+    required = {canonicalize_name(requirement.name) for _, requirement in requirements()}
+    distributions = packages_distributions()
+    for path in (ROOT / "mlflow_ngraph").rglob("*.py"):
+        for module in imported_modules(path):
+            if module in sys.stdlib_module_names or module == "mlflow_ngraph":
+                continue
+            brought_by = {canonicalize_name(name) for name in distributions.get(module, [module])}
+            assert brought_by & (required | {"mlflow-skinny"}), f"{path.relative_to(ROOT)} imports {module}"
+
+
+def imported_modules(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def test_plugins_are_where_setup_says() -> None:
+    for points in setup_arguments()["entry_points"].values():
+        for point in points:
+            module, _, attribute = point.partition(" = ")[2].partition(":")
+            assert hasattr(importlib.import_module(module), attribute), point
+
+
+def test_data_files_travel_with_the_package() -> None:
+    patterns = setup_arguments()["package_data"]["mlflow_ngraph"]
+    package = ROOT / "mlflow_ngraph"
+    travelling = {path for pattern in patterns for path in package.glob(pattern)}
+    lying_there = {path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc", ".pyi")}
+    assert lying_there <= travelling

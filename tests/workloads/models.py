@@ -1,0 +1,114 @@
+"""Small models for tests, also as ``torch:tests.workloads.models:<name>``."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+VOCABULARY = 50
+NOT_CALLABLE = 3
+
+
+class Encoder(nn.Module):
+    """A small BERT: token and position embeddings, masked self-attention, two outputs in a mapping."""
+
+    def __init__(self, width: int = 16, layers: int = 1) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, width)
+        self.positions = nn.Embedding(32, width)
+        self.layers = nn.ModuleList(_Layer(width) for _ in range(layers))
+        self.head = nn.Linear(width, 3)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> dict[str, torch.Tensor]:
+        hidden = self.tokens(input_ids) + self.positions(torch.arange(input_ids.shape[1]))
+        penalty = (1.0 - attention_mask[:, None, :].to(hidden.dtype)) * -10000.0
+        for layer in self.layers:
+            hidden = layer(hidden, penalty)
+        return {"hidden": hidden, "logits": self.head(torch.tanh(hidden[:, 0]))}
+
+
+class _Layer(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+
+    def forward(self, hidden: torch.Tensor, penalty: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.query(hidden), self.key(hidden), self.value(hidden)
+        scores = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5 + penalty
+        hidden = self.first(hidden + self.out(torch.softmax(scores, -1) @ value))
+        return self.second(hidden + self.down(nn.functional.gelu(self.up(hidden))))
+
+
+class OnlyBatchTwo(nn.Module):
+    """Its export cannot have a dynamic batch size: it behaves differently at two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        if values.shape[0] == 2:
+            return self.linear(values)
+        return self.linear(values) + 1
+
+
+class DependsOnData(nn.Module):
+    """No export at all: a branch depends on the values."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        if values.sum() > 0:
+            return values + 1
+        return values - 1
+
+
+class Halved(nn.Linear):
+    """A model in half precision."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.half()
+
+
+class Scratch(nn.Module):
+    """Keeps what a state dict leaves out, twice the same parameter, and views of one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("offset", torch.rand(4), persistent=False)
+        both = torch.rand(2, 4)
+        self.upper, self.lower = nn.Parameter(both[0]), nn.Parameter(both[1])
+        self.tied = self.upper
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return (values + self.offset) * self.upper * self.lower + self.tied
+
+
+def image_classifier(channels: int = 4) -> nn.Module:
+    """A convolution, a normalisation, and a head."""
+    return nn.Sequential(
+        nn.Conv2d(3, channels, 3, padding=1),
+        nn.BatchNorm2d(channels),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(channels, 5),
+    )
+
+
+def no_module() -> int:
+    """Not what a factory is to return."""
+    return 3
+
+
+def failing() -> nn.Module:
+    """A factory with a bug."""
+    raise ValueError("no such\nweights")
+
+
+class Masked(nn.Module):
+    """Takes a boolean input."""
+
+    def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.where(mask, values, values * 2)

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from mlflow_ngraph.errors import UnknownNameError, WorkloadError
+from mlflow_ngraph.study import WorkloadChoice
+from mlflow_ngraph.workloads.base import Init, TensorSpec, WorkloadInfo, WorkloadRef
+from mlflow_ngraph.workloads.catalogue import paper_models
+from mlflow_ngraph.workloads.registry import WORKLOADS, create
+
+IMAGE = {"inputs": [{"shape": ["batch", 3, 8, 8]}]}
+
+
+def canonical(text: str, **options: object) -> str:
+    return str(create(WorkloadChoice(ref=text, options=options).parsed(), Init()).ref)
+
+
+def test_every_scheme_is_registered() -> None:
+    assert WORKLOADS.names()[:6] == ["timm", "block", "onnx", "torch", "pt2", "mlflow"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("resnet18", "timm:resnet18"),
+        ("ResNet-18", "timm:resnet18"),
+        ("RESNET_101", "timm:resnet101"),
+        ("deit-small", "timm:deit3_small_patch16_224"),
+        ("deit3_small_patch16_224", "timm:deit3_small_patch16_224"),
+        ("swin_tiny", "timm:swin_s3_tiny_224"),
+        ("Swin Base", "timm:swin_s3_base_224"),
+        ("efficientnet-b3", "timm:efficientnet_b3"),
+        ("convnext_tiny", "timm:convnext_tiny"),
+        ("timm:resnet18", "timm:resnet18"),
+        ("timm:resnet18?image_size=224", "timm:resnet18"),
+        ("resnet18?image_size=96", "timm:resnet18?image_size=96"),
+    ],
+)
+def test_one_workload_has_one_canonical_text(name: str, expected: str) -> None:
+    assert canonical(name) == expected
+
+
+def test_all_labels_and_timm_names_of_the_paper_resolve() -> None:
+    for name, model in paper_models().items():
+        assert canonical(name) == canonical(model.label) == f"timm:{name}"
+
+
+def test_unknown_paper_name_lists_the_fifteen() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'resnet-18'") as caught:
+        create(WorkloadRef("paper", "ResNet-19"), Init())
+    listed = str(caught.value).partition("known: ")[2].split(", ")
+    assert len(listed) == 15
+
+
+def test_options_given_as_text_or_mapping_are_the_same() -> None:
+    text = canonical("block:conv?width=64&stem=true")
+    assert text == canonical("block:conv", width=64, depth=1, stem=True)
+    assert text == "block:conv?depth=1&stem=true&width=64"
+
+
+def test_nested_options_make_distinct_texts() -> None:
+    ref = "torch:tests.workloads.models:image_classifier"
+    texts = {
+        canonical(ref, **IMAGE),
+        canonical(ref, inputs=[{"shape": ["batch", 3, 9, 9]}]),
+        canonical(ref, **IMAGE, kwargs={"channels": 8}),
+    }
+    assert len(texts) == 3
+    assert canonical(ref, inputs=[{"shape": ["batch", 3, 8, 8], "dtype": "float32"}]) in texts
+
+
+@pytest.mark.parametrize(
+    ("ref", "options", "message"),
+    [
+        ("nope:x", {}, "unknown workload scheme 'nope'"),
+        ("block:pool", {"width": 4}, "unknown block 'pool'"),
+        ("block:conv", {}, "width: field required"),
+        ("block:conv", {"width": 64, "dept": 2}, "did you mean 'depth'"),
+        ("block:conv", {"width": 0}, "greater than or equal to 1"),
+        ("block:conv", {"width": "wide"}, "valid integer"),
+        ("block:mha", {"width": 12}, "not a multiple of 8 heads"),
+        ("block:conv", {"width": 8, "heads": 2}, "heads: unknown key"),
+        ("timm:resnet18", {"size": 3}, "size: unknown key: allowed: image_size"),
+        ("torch:module", IMAGE, "write torch:package.module:callable"),
+        ("torch:module:name", {}, "needs its inputs"),
+        ("torch:module:name", {"inputs": []}, "inputs"),
+        ("torch:module:name", {"inputs": [{"shape": ["batch", 3], "dtype": "float31"}]}, "dtype"),
+        ("torch:module:name", {"inputs": [{"shape": ["batch", 0]}]}, "sizes must be at least 1"),
+        ("torch:module:name", {"inputs": [{"shape": [2], "low": 5}]}, "high must be larger"),
+        ("onnx:a.onnx", {"dims": {"x": "long"}}, "dims"),
+        ("pt2:a.pt2", {"hihg": 4}, "did you mean 'high'"),
+        ("mlflow:models:/a@b", {"input": []}, "did you mean 'inputs'"),
+    ],
+)
+def test_wrong_references_are_refused_in_one_line(ref: str, options: dict[str, object], message: str) -> None:
+    with pytest.raises((WorkloadError, UnknownNameError)) as caught:
+        create(WorkloadChoice(ref=ref, options=options).parsed(), Init())
+    assert message.lower() in str(caught.value).lower()
+    assert "\n" not in str(caught.value)
+
+
+def test_specifications_survive_json() -> None:
+    info = WorkloadInfo("r", "l", "f", (TensorSpec("x", "int64", ("batch", 3), 1, 9),), 1, 2, 3, None, "s")
+    assert WorkloadInfo.from_dict(info.as_dict()) == info
+
+
+def test_creating_workloads_imports_no_runtime() -> None:
+    code = (
+        "import sys\n"
+        "from mlflow_ngraph.workloads.base import Init, WorkloadRef\n"
+        "from mlflow_ngraph.workloads.catalogue import catalogue\n"
+        "from mlflow_ngraph.workloads.registry import create\n"
+        "assert len(catalogue()) == 23\n"
+        "for text in ('onnx:a.onnx', 'pt2:a.pt2', 'mlflow:models:/a@b', 'timm:vit_tiny_patch16_224'):\n"
+        "    create(WorkloadRef.parse(text), Init())\n"
+        "heavy = {'torch', 'timm', 'onnx', 'onnxruntime', 'mlflow'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
