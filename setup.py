@@ -71,6 +71,7 @@ setup(
         "pyarrow>=16",  # pandas reads and writes Parquet with it
         "pydantic>=2.8,<3",
         "PyYAML>=6,<7",
+        "requests>=2.32,<3",
         "rich>=13.7,<16",
         "safetensors>=0.5,<1",
     ],

@@ -35,7 +35,10 @@ def main() -> None:
         for point in POINTS if victim == "parent" else POINTS[1:]:
             problems = scenario(study, victim, point)
             failures += bool(problems)
-            print(f"kill -9 of the {victim} after {point}: {'; '.join(problems) or 'every cell once, nothing left'}", flush=True)
+            print(
+                f"kill -9 of the {victim} after {point}: {'; '.join(problems) or 'every cell once, nothing left'}",
+                flush=True,
+            )
     sys.exit(1 if failures else 0)
 
 
@@ -56,7 +59,7 @@ def scenario(study: str, victim: str, point: str) -> list[str]:
         else:
             _kill_child(process)
             problems = [] if process.wait(PATIENCE_S) in (0, 3) else [f"exit code {process.returncode} after the kill"]
-        finished = subprocess.run([*command, "--resume"], env=env, capture_output=True, text=True)
+        finished = subprocess.run([*command, "--resume"], env=env, capture_output=True, text=True, check=False)
         if finished.returncode != 0:
             problems.append(f"resuming ended with {finished.returncode}: {finished.stderr.strip()[-300:]}")
         return problems + _count(root)
@@ -76,7 +79,11 @@ def _kill_child(parent: subprocess.Popen[bytes]) -> None:
     """Kill the worker that works: the one that has used CPU last."""
     end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end and parent.poll() is None:
-        workers = [child for child in psutil.Process(parent.pid).children() if "mlflow_ngraph.execute.worker" in child.cmdline()]
+        workers = [
+            child
+            for child in psutil.Process(parent.pid).children()
+            if "mlflow_ngraph.execute.worker" in child.cmdline()
+        ]
         if workers:
             workers[-1].send_signal(signal.SIGKILL)
             return

@@ -78,7 +78,9 @@ def _study() -> None:
     for lane in outcome.record.lanes.values():
         print(f"fixed cost of a lane, {lane.lane.compiler}: {lane.overhead_s:.2f} s")
     share = 100 * watch.cpu / watch.wall
-    print(f"parent while children measure: {share:.2f} % of one core, {share / (psutil.cpu_count() or 1):.2f} % of the machine")
+    print(
+        f"parent while children measure: {share:.2f} % of one core, {share / (psutil.cpu_count() or 1):.2f} % of the machine"
+    )
 
 
 if __name__ == "__main__":

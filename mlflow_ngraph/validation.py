@@ -10,7 +10,8 @@ from pydantic import BaseModel, ValidationError
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
     """The first finding, with a suggestion for an unknown key, and a count of the others."""
-    findings = error.errors(include_url=False)
+    # An unknown key first: it is often the misspelling of one that another finding misses.
+    findings = sorted(error.errors(include_url=False), key=lambda finding: finding["type"] != "extra_forbidden")
     first = findings[0]
     where = ".".join(str(part) for part in first["loc"] if not _is_type_tag(part)) or "(top level)"
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""

@@ -54,7 +54,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader (head, less) has seen enough; keep the interpreter from complaining when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return 1
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else error.format_message())
         return 2

@@ -109,7 +109,7 @@ def _flags(schema: dict[str, Any], defaults: dict[str, Any]) -> list[dict[str, A
             "name": name,
             "default": defaults[name],
             "type": _allowed(field, definitions),
-            "description": " ".join(field.get("description", "").split()),
+            "description": " ".join(field.get("description", "").replace("``", "").split()),
         }
         for name, field in schema.get("properties", {}).items()
     ]

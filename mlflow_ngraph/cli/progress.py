@@ -41,56 +41,60 @@ class State:
 
     lanes: Mapping[str, Lane]
     cells: int
-    estimate_s: float
-    """Estimated seconds of the whole study."""
+    """Cells of the whole study."""
     clock: Callable[[], float] = time.monotonic
-    done: dict[str, str] = field(default_factory=dict)
-    """Verdicts of the finished cells, by cell id."""
     activity: str = "starting"
     started: float = field(init=False)
-    _done_s: float = 0.0
-    _skipped_s: float = 0.0
+    _before: int = 0
+    """Cells that earlier sessions finished."""
+    _finished: set[str] = field(default_factory=set)
+    _finished_s: float = 0.0
+    """Estimated seconds of the cells finished in this session."""
 
     def __post_init__(self) -> None:
         self.started = self.clock()
 
     @classmethod
-    def of(cls, plan: Plan, clock: Callable[[], float] = time.monotonic) -> State:
+    def of(cls, plan: Plan) -> State:
         """The state before a plan begins."""
         lanes = {}
         for workload in plan.workloads:
             for lane in workload.lanes:
                 share = estimate_lane(plan, workload, lane) / len(lane.batch_sizes)
-                lanes[lane.id] = Lane(lane.label, _compiler(lane.compiler_label, lane.precision), share)
-        return cls(lanes, plan.cells, plan.estimate_s, clock)
+                compiler = (
+                    lane.compiler_label if lane.precision == "fp32" else f"{lane.compiler_label} {lane.precision}"
+                )
+                lanes[lane.id] = Lane(lane.label, compiler, share)
+        return cls(lanes, plan.cells)
+
+    @property
+    def done(self) -> int:
+        """Cells with a verdict."""
+        return min(self.cells, self._before + len(self._finished))
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the study began or was resumed."""
+        """Seconds since this session began."""
         return self.clock() - self.started
 
     @property
     def remaining_s(self) -> float:
-        """Seconds still to go: the estimate of what is missing, at the pace of what is done."""
-        missing = max(0.0, self._total_s - self._done_s)
+        """Seconds still to go: what the missing cells were estimated to take, at the pace of those that are done."""
+        if self.done >= self.cells:
+            return 0.0
+        mean = sum(lane.cell_seconds for lane in self.lanes.values()) / max(1, len(self.lanes))
+        missing = max(0.0, mean * (self.cells - self._before) - self._finished_s)
         low, high = _PACE_BOUNDS
-        worked = self._done_s - self._skipped_s
-        pace = min(high, max(low, self.elapsed_s / worked)) if worked > 0 else 1.0
-        return missing * pace if len(self.done) < self.cells else 0.0
-
-    @property
-    def _total_s(self) -> float:
-        return sum(lane.cell_seconds for lane in self.lanes.values()) * self.cells / max(1, len(self.lanes)) or 1.0
-
-    def skip(self, cell: str, lane: str, verdict: str) -> None:
-        """Count a cell that an earlier session measured."""
-        self._count(cell, lane, verdict)
-        self._skipped_s += self._weight(lane)
+        pace = min(high, max(low, self.elapsed_s / self._finished_s)) if self._finished_s else 1.0
+        return missing * pace
 
     def update(self, event: Mapping[str, Any]) -> str | None:
         """Take in an event; returns a line worth printing, or None."""
         handler = getattr(self, f"_on_{event.get('event')}", None)
         return handler(event) if handler is not None else None
+
+    def _on_session_started(self, event: Mapping[str, Any]) -> None:
+        self._before = int(event.get("done", 0))
 
     def _on_workload_started(self, event: Mapping[str, Any]) -> str:
         self.activity = f"preparing {event.get('label', event.get('workload'))}"
@@ -100,7 +104,8 @@ class State:
         stage = str(event.get("stage", ""))
         lane = self.lanes.get(str(event.get("lane")))
         if lane is None:
-            self.activity = f"{self.activity.partition(':')[0]}: {stage}"
+            if "workload" in event:
+                self.activity = f"{self.activity.partition(':')[0]}: {stage}"
             return None
         batch = f" batch {event['batch']}" if event.get("batch") else ""
         verb = {"compile": "compiling", "load": "loading and verifying"}.get(stage, stage)
@@ -115,25 +120,19 @@ class State:
         return self.activity if event.get("round") == 0 else None
 
     def _on_cell_finished(self, event: Mapping[str, Any]) -> str:
-        lane_id, verdict = str(event.get("lane")), str(event.get("verdict"))
-        self._count(str(event.get("cell")), lane_id, verdict)
-        lane = self.lanes.get(lane_id)
-        name = f"{lane.label} {lane.compiler} batch {event.get('batch')}" if lane else str(event.get("cell"))
-        reason = f" ({event['reason']})" if event.get("reason") and verdict != "ok" else ""
-        return f"[{len(self.done)}/{self.cells}] {name}: {verdict}{reason}"
+        cell, verdict = str(event.get("cell")), str(event.get("verdict"))
+        lane = self.lanes.get(str(event.get("lane")))
+        if lane is not None and cell not in self._finished:
+            self._finished_s += lane.cell_seconds
+        self._finished.add(cell)
+        name = f"{lane.label} {lane.compiler} batch {event.get('batch')}" if lane else cell
+        reason = f" ({event['reason']})" if event.get("reason") else ""
+        return f"[{self.done}/{self.cells}] {name}: {verdict}{reason}"
 
     def _on_lane_recorded(self, event: Mapping[str, Any]) -> None:
         lane = self.lanes.get(str(event.get("lane")))
         if lane is not None:
             self.activity = f"recording {lane.label} with {lane.compiler}"
-
-    def _count(self, cell: str, lane: str, verdict: str) -> None:
-        if cell not in self.done:
-            self._done_s += self._weight(lane)
-        self.done[cell] = verdict
-
-    def _weight(self, lane: str) -> float:
-        return self.lanes[lane].cell_seconds if lane in self.lanes else 0.0
 
 
 class Progress:
@@ -181,15 +180,11 @@ class Progress:
         state = self._state
         bar = Table.grid(padding=(0, 1))
         bar.add_row(
-            ProgressBar(total=max(1, state.cells), completed=len(state.done), width=30),
-            Text(f"{len(state.done)}/{state.cells} cells", style="bold"),
+            ProgressBar(total=max(1, state.cells), completed=state.done, width=30),
+            Text(f"{state.done}/{state.cells} cells", style="bold"),
             Text(f"{seconds(state.elapsed_s)} elapsed, about {seconds(state.remaining_s)} to go"),
         )
         area = Table.grid()
         area.add_row(bar)
         area.add_row(Text(state.activity, style="cyan", overflow="ellipsis", no_wrap=True))
         return area
-
-
-def _compiler(label: str, precision: str) -> str:
-    return label if precision == "fp32" else f"{label} {precision}"

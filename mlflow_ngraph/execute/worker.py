@@ -85,7 +85,9 @@ class Worker:
         for ref in command["workloads"]:
             workload = _workload(ref, Init(**command["init"]))
             workload.check()
-            found.append({"label": workload.label, "family": workload.family, "fixed_batch": fixed_batch(workload.inputs())})
+            found.append(
+                {"label": workload.label, "family": workload.family, "fixed_batch": fixed_batch(workload.inputs())}
+            )
         return found
 
     def _describe(self, command: Command) -> list[dict[str, Any]]:

@@ -229,6 +229,7 @@ def _lane_tags(record: StudyRecord, lane: LaneRecord, cells: list[CellRecord]) -
         Tag.ENGINES: json.dumps({engine.id: engine_digest(engine) for engine in lane.engines}),
         Tag.COMPLETE: plain(lane.complete),
         Tag.NOTE: _lane_note(lane, cells),
+        Tag.COLOUR: schema.colour(lane.lane.device, lane.lane.compiler),
     }
     return {name: schema.cut(value, schema.MAX_TAG) for name, value in tags.items() if value}
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import colorsys
 import re
+import zlib
 from dataclasses import dataclass
 from typing import Literal
 
+from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph.verdicts import Verdict
 
 SCHEMA_VERSION = "1"
@@ -224,12 +227,27 @@ SEVERITY = (
 """Verdicts from best to worst; the last one among its cells is the verdict of a lane."""
 
 _COLOURS = {"xeon": "#0072B2", "gpu": "#009E73", "orin": "#D55E00", "host": "#CC79A7"}
+_DARKEST, _LIGHTEST = 0.2, 0.75
 _OTHER_COLOURS = ("#E69F00", "#56B4E9", "#8C6BB1", "#7F7F7F", "#A6611A", "#1B7837")
 
 
-def colour(device: str) -> str:
-    """The colour of a device in the UI, equal in every study; the palette is safe for the colour-blind."""
-    return _COLOURS.get(device) or _OTHER_COLOURS[sum(device.encode()) % len(_OTHER_COLOURS)]
+def colour(device: str, compiler: str = "") -> str:
+    """The colour of a run in the UI: its hue is the device's, its lightness tells the compilers of a device apart.
+
+    Equal in every study; the hues are safe for the colour-blind. Without a compiler it is the plain colour of the
+    device. The baseline is the darkest.
+    """
+    base = _COLOURS.get(device) or _OTHER_COLOURS[sum(device.encode()) % len(_OTHER_COLOURS)]
+    if not compiler:
+        return base
+    names = COMPILERS.names()
+    place = (
+        names.index(compiler) / max(1, len(names) - 1) if compiler in names else zlib.crc32(compiler.encode()) / 2**32
+    )
+    red, green, blue = (int(base[start : start + 2], 16) / 255 for start in (1, 3, 5))
+    hue, _, saturation = colorsys.rgb_to_hls(red, green, blue)
+    shade = colorsys.hls_to_rgb(hue, _DARKEST + (_LIGHTEST - _DARKEST) * place, saturation)
+    return "#" + "".join(f"{round(255 * part):02X}" for part in shade)
 
 
 def metric_name(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlflow_ngraph.errors import WorkloadError
-from mlflow_ngraph.workloads.base import BATCH, TensorSpec
+from mlflow_ngraph.workloads.base import BATCH, TensorSpec, fixed_batch
 
 if TYPE_CHECKING:
     import torch
@@ -100,15 +100,14 @@ class OnnxBaseline:
 Baseline = ModuleBaseline | OnnxBaseline
 
 
-def output_specs(
-    baseline: Baseline, inputs: Sequence[TensorSpec], only: int | None, workload: str
-) -> tuple[TensorSpec, ...]:
-    """Run the model on random inputs and describe what comes out; ``only`` is its fixed batch size.
+def output_specs(baseline: Baseline, inputs: tuple[TensorSpec, ...], workload: str) -> tuple[TensorSpec, ...]:
+    """Run the model on random inputs and describe what comes out.
 
     Raises
     ------
     WorkloadError: the model does not run on its own inputs.
     """
+    only = fixed_batch(inputs)
     batches = _PROBES if only is None else (only,)
     runs = []
     for batch in batches:

@@ -62,6 +62,26 @@ class FlatOutputs(nn.Module):  # type: ignore[misc]
         return flat[0] if len(flat) == 1 else tuple(flat)
 
 
+class Graph(nn.Module):  # type: ignore[misc]
+    """A model that is one graph of operations, not a tree of layers."""
+
+
+class ExportedGraph(Graph):
+    """An exported program. It has no modes, and torch refuses to switch them: this leaves it as it was exported."""
+
+    def __init__(self, program: nn.Module) -> None:
+        super().__init__()
+        self.program = program
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the program."""
+        return self.program(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> ExportedGraph:
+        """Do nothing."""
+        return self
+
+
 class StructuredCall(nn.Module):  # type: ignore[misc]
     """Arranges its positional arguments as an exported program took them: nested, or by keyword."""
 
@@ -74,7 +94,3 @@ class StructuredCall(nn.Module):  # type: ignore[misc]
         """Call the program."""
         args, kwargs = tree_unflatten(list(inputs), self.structure)
         return self.model(*args, **kwargs)
-
-    def train(self, mode: bool = True) -> StructuredCall:
-        """Leave the program as it was exported: it has no modes, and torch refuses to switch them."""
-        return self

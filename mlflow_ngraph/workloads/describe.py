@@ -8,6 +8,7 @@ import numpy as np
 
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.workloads.base import Workload, WorkloadInfo, fixed_batch
+from mlflow_ngraph.workloads.baseline import ModuleBaseline, output_specs
 
 if TYPE_CHECKING:
     import torch
@@ -18,14 +19,16 @@ def describe(workload: Workload) -> WorkloadInfo:
 
     Raises
     ------
-    WorkloadError: it cannot be built.
+    WorkloadError: it cannot be built, or does not run on its own inputs.
     """
     if workload.known is not None:
         return workload.known
     try:
-        return describe_built(workload, workload.skeleton())
+        module = workload.skeleton()
+        output_specs(ModuleBaseline(module), workload.inputs(), str(workload.ref))
     except UnsupportedError:
         return describe_built(workload, None)
+    return describe_built(workload, module)
 
 
 def describe_built(workload: Workload, module: torch.nn.Module | None) -> WorkloadInfo:
@@ -42,8 +45,8 @@ def describe_built(workload: Workload, module: torch.nn.Module | None) -> Worklo
         batch = only or 1
         example = tensors([spec.random(batch, np.random.default_rng(0)) for spec in inputs])
         parameters, paper_total, true_total = count(module, example)
-        # a model of nothing but functions has no layers for torchinfo to count: it says nothing, not zero
-        paper_macs, true_macs = paper_total // batch or None, true_total // batch
+        paper_macs = None if paper_total is None else paper_total // batch
+        true_macs = true_total // batch
     return WorkloadInfo(
         ref=str(workload.ref),
         label=workload.label,

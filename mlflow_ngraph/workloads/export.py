@@ -75,9 +75,9 @@ def prepare(
 def _begin(workload: Workload, local: Workload, directory: Path, seed: int) -> tuple[Materials, Baseline]:
     """Build the model and find out everything that depends on neither batch sizes nor formats."""
     baseline = _build(local)
+    outputs = output_specs(baseline, local.inputs(), str(workload.ref))
     module = baseline.module if isinstance(baseline, ModuleBaseline) else None
     info = replace(describe_built(local, module), ref=str(workload.ref))
-    outputs = output_specs(baseline, info.inputs, info.fixed_batch, info.ref)
     materials = Materials(
         ref=workload.ref,
         init=workload.init,

@@ -10,22 +10,31 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from mlflow_ngraph.workloads.calling import Graph
 
-def count(module: nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[int, int, int]:
+
+def count(module: nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[int, int | None, int]:
     """Parameters, the paper's MACs and true MACs of one inference with ``inputs``.
 
     With inputs of batch size 1 the MACs are those of one sample. The paper's MACs are what torchinfo reports: a
-    linear layer counts once a sample, attention products and functional layers not at all. True MACs count every
+    linear layer counts once a sample, attention products and functional layers not at all; None for a model that is
+    one graph, where there are no layers. True MACs count every
     matrix product and convolution that runs. A module and inputs on the device ``meta`` are counted without
     computing anything.
     """
-    import torchinfo
-
     parameters = sum(parameter.numel() for parameter in module.parameters())
-    summary = torchinfo.summary(module, input_data=list(inputs), device=inputs[0].device, mode="eval", verbose=0)
+    layered = not any(isinstance(part, Graph) for part in module.modules())
+    paper_macs = _torchinfo_macs(module, inputs) if layered else None
     with _countable_attention(), torch.no_grad(), FlopCounterMode(display=False) as counter:
         module(*inputs)
-    return parameters, int(summary.total_mult_adds), counter.get_total_flops() // 2
+    return parameters, paper_macs, counter.get_total_flops() // 2
+
+
+def _torchinfo_macs(module: nn.Module, inputs: Sequence[torch.Tensor]) -> int:
+    import torchinfo
+
+    summary = torchinfo.summary(module, input_data=list(inputs), device=inputs[0].device, mode="eval", verbose=0)
+    return int(summary.total_mult_adds)
 
 
 @contextmanager

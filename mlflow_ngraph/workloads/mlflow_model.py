@@ -58,12 +58,16 @@ class MlflowWorkload(Workload):
         return resolve(self._declared(), self._options, str(self.ref))
 
     def module(self) -> torch.nn.Module:
-        from mlflow_ngraph.workloads.calling import KeywordCall
+        import torch
+
+        from mlflow_ngraph.workloads.calling import ExportedGraph, KeywordCall
 
         onnx = self._as_onnx()
         if onnx is not None:
             return onnx.module()
         model = self._load()
+        if isinstance(model, torch.fx.GraphModule):
+            model = ExportedGraph(model)
         if isinstance(self._options.inputs, dict):
             model = KeywordCall(model, list(self._options.inputs))
         return model.eval()

@@ -46,10 +46,10 @@ class ExportedWorkload(Workload):
         return resolve(declared, self._options, str(self.ref))
 
     def module(self) -> torch.nn.Module:
-        from mlflow_ngraph.workloads.calling import StructuredCall
+        from mlflow_ngraph.workloads.calling import ExportedGraph, StructuredCall
 
         program = self._load()
-        return StructuredCall(program.module(), program.call_spec.in_spec)
+        return StructuredCall(ExportedGraph(program.module()), program.call_spec.in_spec).eval()
 
     def localise(self, directory: Path) -> ExportedWorkload:
         local = ExportedWorkload(self.ref, self.init)

@@ -107,7 +107,7 @@ def test_a_killed_parent_leaves_no_children(tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(
         textwrap.dedent(
-            f"""
+            """
             from pathlib import Path
             from mlflow_ngraph.execute.child import Child, Warden, environment
             worker = Child("test", environment(1, Path("scratch")), Path("child.log"), Warden())
@@ -117,9 +117,7 @@ def test_a_killed_parent_leaves_no_children(tmp_path):
         )
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), str(tmp_path)])}
-    parent = subprocess.Popen(
-        [sys.executable, str(script)], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True
-    )
+    parent = subprocess.Popen([sys.executable, str(script)], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True)
     worker = int(parent.stdout.readline())
     time.sleep(0.3)
     assert psutil.pid_exists(worker)

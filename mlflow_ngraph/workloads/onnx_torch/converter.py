@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from mlflow_ngraph.errors import UnsupportedError
+from mlflow_ngraph.workloads.calling import Graph
 from mlflow_ngraph.workloads.onnx_torch import elementwise, host, layers, shaping
 from mlflow_ngraph.workloads.onnx_torch.values import HOST_OPERATORS, OPERATORS, Host, Node, Value, tensor
 
@@ -25,7 +26,7 @@ _STATISTICS = slice(3, 5)
 """Mean and variance among the inputs of a batch normalisation: what is no parameter."""
 
 
-class OnnxModule(nn.Module):  # type: ignore[misc]
+class OnnxModule(Graph):
     """Runs the nodes of a graph one after the other. Takes the inputs in the order of the graph.
 
     Floating-point initializers are parameters, except the running statistics of batch normalisation and scalars,

@@ -1,0 +1,196 @@
+"""The root: help, errors in one line, exit codes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from mlflow_ngraph import __version__
+from mlflow_ngraph.cli import app
+
+ROOT = Path(__file__).parents[2]
+BROKEN_ONNX = "this is no protobuf"
+
+WRONG = [
+    # (arguments, what the line says)
+    (["bencmark"], "no verb 'bencmark': did you mean 'benchmark'?"),
+    (["--colour"], "No such option '--colour'"),
+    (["benchmark", "--batchsizes", "1"], "No such option '--batchsizes'"),
+    (["benchmark", "smok"], "no study 'smok': did you mean 'smoke'?"),
+    (["benchmark", "none.yaml"], "no study 'none.yaml'"),
+    (["benchmark", "{tmp}/list.yaml"], "expected a mapping of keys, found list"),
+    (["benchmark", "{tmp}/tabs.yaml"], "not readable as YAML"),
+    (["benchmark", "{tmp}/unknown-key.yaml"], "batchsizes: unknown key: did you mean 'batch_sizes'?"),
+    (["benchmark", "{tmp}/nested-key.yaml"], "warmup.windows: unknown key: did you mean 'window'?"),
+    (["benchmark", "{tmp}/no-workloads.yaml"], "workloads: field required"),
+    (["benchmark", "{tmp}/empty.yaml"], "expected a mapping of keys, found NoneType"),
+    (
+        ["benchmark", "smoke", "--batch-sizes", "0"],
+        "batch_sizes.0: input should be greater than or equal to 1, found 0",
+    ),
+    (["benchmark", "smoke", "--batch-sizes", "two"], "batch_sizes: expected a whole number, found 'two'"),
+    (["benchmark", "smoke", "--batch-sizes", "2,2"], "batch size '2' is listed twice"),
+    (["benchmark", "smoke", "--repetitions", "0"], "repetitions: input should be greater than or equal to 1"),
+    (["benchmark", "smoke", "--precision", "int4"], "precision.0: input should be 'fp32', 'tf32', 'bf16' or 'fp16'"),
+    (["benchmark", "smoke", "--mode", "fast"], "mode: input should be 'sync' or 'async', found 'fast'"),
+    (["benchmark", "smoke", "--threads", "many"], "threads: "),
+    (["benchmark", "smoke", "--seed", "x"], "seed: expected a whole number, found 'x'"),
+    (["benchmark", "smoke", "--device", "xenon"], "unknown device 'xenon': did you mean 'xeon'?"),
+    (["benchmark", "smoke", "--device", "gpu"], "device 'gpu' needs an NVIDIA GPU: none found"),
+    (["benchmark", "smoke", "--device", "orin"], "device 'orin' needs an NVIDIA Jetson"),
+    (["benchmark", "smoke", "--compilers", "openvinos"], "unknown compiler 'openvinos': did you mean 'openvino'?"),
+    (["benchmark", "smoke", "--compilers", "openvino?streams=2"], "compiler 'openvino': streams: unknown key"),
+    (["benchmark", "smoke", "--compilers", "openvino?num_streams=0"], "num_streams"),
+    (["benchmark", "smoke", "--compilers", "openvino?num_streams"], "write flags as name?flag=value"),
+    (["benchmark", "smoke", "--workloads", "resnet1"], "unknown workload 'resnet1': did you mean 'resnet-18'?"),
+    (["benchmark", "smoke", "--workloads", "time:resnet18"], "unknown workload scheme 'time': did you mean 'timm'?"),
+    (["benchmark", "smoke", "--workloads", "timm:resnet1"], "resnet1"),
+    (["benchmark", "smoke", "--workloads", "block:conv?width=wide"], "width"),
+    (["benchmark", "smoke", "--workloads", "block:conv?wide=64"], "wide"),
+    (["benchmark", "smoke", "--workloads", "onnx:{tmp}/missing.onnx"], "missing.onnx"),
+    (["benchmark", "smoke", "--workloads", "onnx:{tmp}/broken.onnx"], "broken.onnx"),
+    (["benchmark", "smoke", "--workloads", "torch:no.such.module:model"], "no.such.module"),
+    (["benchmark", "smoke", "--workloads", "resnet18", "--resume", "--home", "{tmp}"], "has nothing to resume"),
+    (["benchmark", "smoke", "--workloads", "resnet18", "--home", "/proc/none"], "cannot write studies to /proc/none"),
+    (["benchmark", "smoke", "--workloads", "resnet18", "--tracking-uri", "http://127.0.0.1:9"], "127.0.0.1:9"),
+    (["benchmark", "smoke", "--workloads", "resnet18", "--tracking-uri", "gopher://x"], "gopher"),
+    (["compilers", "openvinos"], "unknown compiler 'openvinos'"),
+    (["workloads", "timm:resnet1"], "resnet1"),
+    (["sync"], "Missing argument"),
+    (["compare", "--format", "xml", "--tracking-uri", "sqlite:///{tmp}/x.db"], "format: expected table, markdown"),
+    (["compare", "--tracking-uri", "http://127.0.0.1:9"], "127.0.0.1:9"),
+]
+
+
+@pytest.fixture
+def wrong_files(tmp_path: Path) -> Path:
+    valid = "workloads: [resnet18]\ncompilers: [identity]\nbatch_sizes: [1]\n"
+    files = {
+        "list.yaml": "- resnet18\n",
+        "tabs.yaml": "workloads:\n\t- resnet18\n",
+        "empty.yaml": "",
+        "unknown-key.yaml": f"{valid}batchsizes: [2]\n",
+        "nested-key.yaml": valid + "warmup: {windows: 3}\n",
+        "no-workloads.yaml": "compilers: [identity]\nbatch_sizes: [1]\n",
+        "broken.onnx": BROKEN_ONNX,
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), WRONG, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+)
+def test_a_wrong_request_is_one_line_and_writes_nothing(
+    arguments: list[str], message: str, wrong_files: Path, cli, monkeypatch: pytest.MonkeyPatch, clean_environment
+) -> None:
+    home = wrong_files / "home"
+    monkeypatch.setenv("NGRAPH_HOME", str(home))
+    monkeypatch.chdir(wrong_files)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    before = set(wrong_files.iterdir())
+    code, out, err = cli(*(text.replace("{tmp}", str(wrong_files)) for text in arguments))
+    assert (code, out) == (2, ""), err
+    line = [line for line in err.splitlines() if not line.startswith("note: ")]
+    assert len(line) == 1, err
+    assert line[0].startswith("error: ")
+    assert message.replace("{tmp}", str(wrong_files)) in line[0]
+    assert "Traceback" not in err
+    assert not list(home.glob("studies/*"))
+    assert not list((wrong_files / "studies").glob("*"))
+    assert {path.name for path in set(wrong_files.iterdir()) - before} <= {"home", "studies"}
+
+
+def test_help_lists_every_verb(cli) -> None:
+    code, out, _ = cli("--help")
+    assert code == 0
+    for verb in ("benchmark", "compare", "compilers", "devices", "doctor", "studies", "sync", "workloads"):
+        assert f"  {verb} " in out
+    assert "  project " not in out
+
+
+def test_no_verb_shows_help(cli) -> None:
+    code, out, err = cli()
+    assert (code, err) == (2, "")
+    assert "Verbs:" in out
+
+
+@pytest.mark.parametrize("verb", [verb for verb, (_, line) in app._VERBS.items() if line])
+def test_every_verb_explains_itself(verb: str, cli) -> None:
+    code, out, _ = cli(verb, "--help")
+    assert code == 0
+    assert "--json" in out
+
+
+def test_version(cli) -> None:
+    assert cli("--version")[1] == f"mlflow-ngraph, version {__version__}\n"
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """The verb 'studies' raises."""
+
+    @click.command()
+    def broken() -> None:
+        raise error
+
+    monkeypatch.setattr("mlflow_ngraph.cli.studies.studies", broken)
+
+
+def test_a_fault_of_ours_is_one_line_too(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, RuntimeError("something\nwent wrong"))
+    code, _, err = cli("studies")
+    assert (code, err) == (1, "error: unexpected RuntimeError: something went wrong; --debug shows the traceback\n")
+
+
+def test_debug_shows_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, RuntimeError("something went wrong"))
+    with pytest.raises(RuntimeError, match="something went wrong"):
+        app.run(["--debug", "studies"])
+
+
+def test_an_interrupt_tells_its_signal(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow_ngraph.runner import Interrupted
+
+    failing(monkeypatch, KeyboardInterrupt())
+    assert cli("studies")[0] == 130
+    failing(monkeypatch, Interrupted(signal.SIGTERM))
+    assert cli("studies")[0] == 143
+
+
+def test_a_reader_that_goes_away_gets_no_complaint() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mlflow_ngraph", "workloads", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(60) == 1
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+
+
+def test_no_colours_where_nobody_looks(cli) -> None:
+    assert "\x1b" not in "".join(map(str, cli("compilers")))
+    assert "\x1b" not in cli("benchmark", "nope")[2]
+
+
+def test_colours_on_a_terminal() -> None:
+    leader, follower = os.openpty()
+    subprocess.run(
+        [sys.executable, "-m", "mlflow_ngraph", "devices"],
+        stdout=follower,
+        cwd=ROOT,
+        check=True,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "120"},
+    )
+    os.close(follower)
+    assert b"\x1b[" in os.read(leader, 100_000)

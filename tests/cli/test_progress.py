@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from mlflow_ngraph.cli.progress import Lane, Progress, State
+
+LANES = {"a": Lane("resnet18", "identity", 10.0), "b": Lane("resnet18", "tvm bf16", 40.0)}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def state(clock: Clock) -> State:
+    return State(LANES, cells=4, clock=clock)
+
+
+def cell(lane: str, batch: int, verdict: str = "ok", reason: str = "") -> dict[str, object]:
+    name = f"{lane}-b{batch}"
+    return {"event": "cell_finished", "cell": name, "lane": lane, "batch": batch, "verdict": verdict, "reason": reason}
+
+
+def test_what_is_being_done(state: State) -> None:
+    assert state.update({"event": "workload_started", "workload": "timm:resnet18", "label": "ResNet-18"})
+    assert state.activity == "preparing ResNet-18"
+    assert state.update({"event": "stage", "workload": "timm:resnet18", "stage": "export onnx"}) is None
+    assert state.activity == "preparing ResNet-18: export onnx"
+    state.update({"event": "stage", "lane": "b", "stage": "compile", "batch": 2})
+    assert state.activity == "compiling resnet18 with tvm bf16 batch 2"
+    state.update({"event": "round", "batch": 2, "round": 0, "lanes": ["b", "a"]})
+    assert state.activity == "measuring resnet18 at batch 2: identity, tvm bf16"
+
+
+def test_the_estimate_holds_until_something_is_known(state: State) -> None:
+    assert state.remaining_s == 100
+
+
+def test_what_is_left_follows_the_pace_of_what_is_done(state: State, clock: Clock) -> None:
+    clock.now += 20
+    state.update(cell("a", 1))
+    assert state.elapsed_s == 20
+    assert state.remaining_s == pytest.approx(2.0 * (10 + 40 + 40))
+
+
+def test_one_odd_cell_does_not_make_it_absurd(state: State, clock: Clock) -> None:
+    clock.now += 10_000
+    state.update(cell("a", 1))
+    assert state.remaining_s == pytest.approx(4.0 * 90)
+
+
+def test_nothing_is_left_at_the_end(state: State, clock: Clock) -> None:
+    for lane in LANES:
+        for batch in (1, 2):
+            clock.now += 1
+            state.update(cell(lane, batch))
+    assert (state.done, state.remaining_s) == (4, 0.0)
+
+
+def test_a_cell_counts_once(state: State) -> None:
+    state.update(cell("a", 1, "crashed"))
+    state.update(cell("a", 1))
+    assert state.done == 1
+
+
+def test_a_resumed_study_starts_where_it_was(state: State, clock: Clock) -> None:
+    state.update({"event": "session_started", "done": 2, "cells": 4})
+    assert state.done == 2
+    assert state.remaining_s == pytest.approx(50)
+    clock.now += 25
+    state.update(cell("a", 2))
+    assert state.done == 3
+    assert state.update(cell("b", 2)) == "[4/4] resnet18 tvm bf16 batch 2: ok"
+
+
+def test_events_that_nobody_knows_are_no_trouble(state: State) -> None:
+    assert state.update({"event": "from_the_future", "lane": "z"}) is None
+    assert state.update({"event": "stage", "lane": "z", "stage": "compile"}) is None
+    assert state.update(cell("z", 1)) is not None
+
+
+def shown(state: State, events: list[dict[str, object]], *, terminal: bool) -> str:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=terminal, width=100, color_system="standard" if terminal else None)
+    with Progress(state, console) as progress:
+        for event in events:
+            progress.on_event(event)
+    return stream.getvalue()
+
+
+EVENTS = [
+    {"event": "workload_started", "workload": "timm:resnet18", "label": "ResNet-18"},
+    {"event": "stage", "lane": "a", "stage": "compile", "batch": 1},
+    {"event": "round", "batch": 1, "round": 0, "lanes": ["a"]},
+    {"event": "round", "batch": 1, "round": 1, "lanes": ["a"]},
+    cell("a", 1),
+    cell("b", 1, "timeout", "compile did not finish within its time limit"),
+]
+
+
+def test_plain_lines_off_a_terminal(state: State) -> None:
+    text = shown(state, EVENTS, terminal=False)
+    assert "\x1b" not in text
+    lines = [line.split(maxsplit=2)[2] for line in text.splitlines()]
+    assert lines[0] == "preparing ResNet-18"
+    assert lines[1] == "compiling resnet18 with identity batch 1"
+    assert lines[2] == "measuring resnet18 at batch 1: identity"
+    assert lines[3].startswith("[1/4] resnet18 identity batch 1: ok; about ")
+    assert "[2/4] resnet18 tvm bf16 batch 1: timeout (compile did not finish within its time limit)" in lines[4]
+
+
+def test_one_live_area_on_a_terminal(state: State) -> None:
+    text = shown(state, EVENTS, terminal=True)
+    assert "2/4 cells" in text
+    assert "elapsed, about" in text
+    assert "\x1b[33m[2/4] resnet18 tvm bf16 batch 1: timeout" in text
+
+
+def test_nothing_refreshes_in_the_background(state: State) -> None:
+    progress = Progress(state, Console(file=io.StringIO(), force_terminal=True))
+    assert progress._live is not None
+    assert progress._live.auto_refresh is False
+
+
+def test_a_thousand_quick_rounds_are_not_drawn_one_by_one(state: State) -> None:
+    rounds = [{"event": "round", "batch": 1, "round": number, "lanes": ["a"]} for number in range(1, 1000)]
+    assert shown(state, rounds, terminal=True).count("measuring") <= 3

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mlflow_ngraph.cli.request import overrides, requested
+from mlflow_ngraph.errors import StudyError
+
+
+def test_nothing_asked_for_is_nothing_replaced() -> None:
+    assert overrides() == {}
+    assert overrides(device="", workloads="", compilers=(), batch_sizes="", threads="", mode="") == {}
+
+
+def test_lists_are_separated_by_commas_or_said_again() -> None:
+    found = overrides(workloads=("resnet18, timm:vgg11", "onnx:a.onnx"), batch_sizes="1,2, 8", precision="fp32,bf16")
+    assert found == {
+        "workloads": ["resnet18", "timm:vgg11", "onnx:a.onnx"],
+        "batch_sizes": [1, 2, 8],
+        "precision": ["fp32", "bf16"],
+    }
+
+
+def test_flags_have_the_types_that_they_would_have_in_a_file() -> None:
+    (compiler,) = overrides(compilers="openvino?performance_hint=throughput&num_streams=2&enable_cpu_pinning=true&x=")[
+        "compilers"
+    ]
+    assert compiler == {
+        "name": "openvino",
+        "flags": {"performance_hint": "throughput", "num_streams": 2, "enable_cpu_pinning": True, "x": None},
+    }
+
+
+@pytest.mark.parametrize("value", ["[1", "{a: 1}", "2020-01-01"])
+def test_a_flag_that_is_no_single_value_in_yaml_is_text(value: str) -> None:
+    (compiler,) = overrides(compilers=f"tvm?mcpu={value}")["compilers"]
+    assert compiler["flags"] == {"mcpu": value}
+
+
+def test_threads_are_a_number_or_a_word() -> None:
+    assert overrides(threads="4") == {"threads": 4}
+    assert overrides(threads="default") == {"threads": "default"}
+
+
+def test_a_ready_made_study_with_other_keys_keeps_its_name() -> None:
+    study = requested("smoke", overrides(batch_sizes="4", device="xeon"))
+    assert (study.name, study.batch_sizes, study.device) == ("smoke", [4], "xeon")
+
+
+def test_other_workloads_without_a_study_make_an_ad_hoc_one() -> None:
+    study = requested(None, overrides(workloads="timm:vgg11", compilers="openvino"))
+    assert study.name == "adhoc"
+    assert [choice.label for choice in study.compilers] == ["identity", "openvino"]
+    assert study.repetitions == requested(None, {}).repetitions
+    assert requested(None, {"device": "xeon"}).name == "quick"
+
+
+def test_a_wrong_option_is_not_blamed_on_the_file() -> None:
+    with pytest.raises(StudyError, match=r"^command line: batch_sizes\.0: input should be greater"):
+        requested("smoke", overrides(batch_sizes="0"))
+
+
+def test_a_wrong_file_is_blamed_even_with_options(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("workloads: [resnet18]\ncompilers: [identity]\nbatch_sizes: [1]\nrepetition: 5\n")
+    with pytest.raises(StudyError, match=r"mine\.yaml: repetition: unknown key: did you mean 'repetitions'"):
+        requested(str(path), overrides(device="xeon"))
+
+
+def test_options_complete_a_file_that_leaves_something_out(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("compilers: [identity]\nbatch_sizes: [1]\n")
+    assert requested(str(path), overrides(workloads="resnet18")).name == "mine"
