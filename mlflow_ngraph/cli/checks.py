@@ -17,6 +17,7 @@ import platformdirs
 import psutil
 
 from mlflow_ngraph.devices import probes, processors
+from mlflow_ngraph.tracking.connection import masked
 
 Status = Literal["ok", "warning", "problem"]
 
@@ -145,15 +146,13 @@ def _home() -> Iterator[Finding]:
 
 
 def _tracking() -> Iterator[Finding]:
-    uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+    # A login in the address is not shown, and not needed to see whether somebody answers.
+    uri = masked(os.environ.get("MLFLOW_TRACKING_URI", ""))
     if not uri:
         yield Finding("tracking server", "ok", "none configured: results go to a local SQLite file")
-        return
-    if urlparse(uri).scheme not in ("http", "https"):
+    elif urlparse(uri).scheme not in ("http", "https"):
         yield Finding("tracking server", "ok", f"{uri} (no server)")
-        return
-    problem = server_problem(uri)
-    if problem:
+    elif problem := server_problem(uri):
         remedy = "start it, correct MLFLOW_TRACKING_URI, or measure with --offline and sync later"
         yield Finding("tracking server", "problem", f"{uri}: {problem}", remedy)
     else:

@@ -93,12 +93,14 @@ class OpenVINO(Compiler[OpenVINOFlags]):
                 with stages("compile"):
                     compiled = self._compiled(directory, batch, shared, source.inputs, target)
         with stages("save"):
-            Saved.of(self.name, source, target, {"shared": shared}).write(directory)
+            Saved.of(self.name, source, target, {**self._config(target), "shared": shared}).write(directory)
         requires = {"openvino": self.availability().version or ""}
         requirements = _read(compiled, "RUNTIME_REQUIREMENTS")
         if requirements is not None:
             requires["runtime_requirements"] = str(requirements)
-        return Build(self._in_force(compiled, shared, target), requires, "onnx")
+        flags = self._in_force(compiled, shared, target)
+        _precision(flags, target)
+        return Build(flags, requires, "onnx")
 
     def load(self, directory: Path, batch: int, target: Target) -> Engine:
         self.check(target)
@@ -107,12 +109,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
         with reported(self.name):
             compiled = self._compiled(directory, batch, shared, saved.inputs, target)
             flags = self._in_force(compiled, shared, target)
-        precision = _PRECISIONS.get(str(flags["inference_precision"]))
-        if precision != target.precision:
-            raise UnsupportedError(
-                f"openvino computes in {flags['inference_precision']} on this CPU when asked for {target.precision}"
-            )
-        return _OpenVINOEngine(compiled, precision, flags, saved.inputs, target.mode)
+        return _OpenVINOEngine(compiled, _precision(flags, target), flags, saved.inputs, target.mode)
 
     def _compiled(self, directory: Path, batch: int, shared: bool, inputs: Sequence[TensorSpec], target: Target) -> Any:
         import openvino as ov
@@ -125,10 +122,10 @@ class OpenVINO(Compiler[OpenVINOFlags]):
         model.reshape({port: ov.PartialShape(list(shapes[_name(port, shapes)])) for port in model.inputs})
         return core.compile_model(model, "CPU", self._config(target))
 
-    def _config(self, target: Target) -> dict[str, Any]:
+    def _config(self, target: Target) -> dict[str, FlagValue]:
         """Without a precision hint the runtime computes in bf16 on CPUs that can, and does not say so."""
         hint = self.flags.performance_hint or ("latency" if target.mode == "sync" else "throughput")
-        config: dict[str, Any] = {
+        config: dict[str, FlagValue] = {
             "INFERENCE_PRECISION_HINT": _HINTS[target.precision],
             "PERFORMANCE_HINT": hint.upper(),
             "INFERENCE_NUM_THREADS": target.threads,
@@ -168,6 +165,14 @@ def _read(compiled: Any, name: str) -> object | None:
         return None
     value: object = compiled.get_property(name)
     return value
+
+
+def _precision(flags: Mapping[str, FlagValue], target: Target) -> Precision:
+    """The precision that took effect, which has to be the one that was asked for."""
+    found = str(flags["inference_precision"])
+    if _PRECISIONS.get(found) != target.precision:
+        raise UnsupportedError(f"openvino computes in {found} on this CPU when asked for {target.precision}")
+    return target.precision
 
 
 def _requests(compiled: Any, mode: Mode) -> int:

@@ -51,15 +51,15 @@ class Saved:
         path = directory / FILE
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            saved = cls(
+                content["compiler"],
+                content["precision"],
+                tuple(TensorSpec.from_dict(item) for item in content["inputs"]),
+                tuple(TensorSpec.from_dict(item) for item in content["outputs"]),
+                content["facts"],
+            )
+        except (OSError, ValueError, LookupError, TypeError) as error:
             raise CompileError(f"{directory} holds no engine: {path.name} is not readable: {error}") from None
-        saved = cls(
-            content["compiler"],
-            content["precision"],
-            tuple(TensorSpec.from_dict(item) for item in content["inputs"]),
-            tuple(TensorSpec.from_dict(item) for item in content["outputs"]),
-            content["facts"],
-        )
         if saved.compiler != compiler:
             raise CompileError(f"{directory} holds an engine of {saved.compiler}, not of {compiler}")
         if saved.precision != target.precision:

@@ -91,7 +91,10 @@ class TimmWorkload(Workload):
         return model
 
     def skeleton(self) -> torch.nn.Module:
-        return self._create(pretrained=False)
+        from mlflow_ngraph.workloads.initialise import Uninitialised
+
+        with Uninitialised():
+            return self._create(pretrained=False)
 
     def _create(self, *, pretrained: bool) -> torch.nn.Module:
         self.check()

@@ -3,9 +3,6 @@ from typing import ClassVar
 import pytest
 
 from mlflow_ngraph.testing.contract import CompilerContract
-from tests.support.fake import fake_compiler
-
-__all__ = ["fake_compiler"]
 
 
 @pytest.mark.usefixtures("fake_compiler")

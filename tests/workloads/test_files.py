@@ -220,7 +220,9 @@ def save_program(path: Path) -> Path:
     ids, mask = torch.randint(0, 50, (2, 6)), torch.ones(2, 6, dtype=torch.int64)
     batch = DYNAMIC[0]
     keywords = {"input_ids": ids, "attention_mask": mask}
-    program = torch.export.export(Encoder().eval(), (), keywords, dynamic_shapes={name: {0: batch} for name in keywords})
+    program = torch.export.export(
+        Encoder().eval(), (), keywords, dynamic_shapes={name: {0: batch} for name in keywords}
+    )
     torch.export.save(program, path)
     return path
 
@@ -244,7 +246,9 @@ def test_an_exported_program_for_one_batch_size(tmp_path: Path) -> None:
     assert_all_formats_agree(Source(tmp_path / "m"), (2,))
 
 
-@pytest.mark.parametrize(("make", "message"), [(lambda path: path, "no exported program"), (_text, "is no torch.export")])
+@pytest.mark.parametrize(
+    ("make", "message"), [(lambda path: path, "no exported program"), (_text, "is no torch.export")]
+)
 def test_broken_programs(tmp_path: Path, make: Callable[[Path], Path], message: str) -> None:
     with pytest.raises(WorkloadError, match=message) as caught:
         workload("pt2", make(tmp_path / "net.pt2")).check()
@@ -303,3 +307,16 @@ def test_models_logged_to_mlflow(tracking: Path) -> None:
         assert Source(directory).info.ref == str(found.ref)
         copied = found.localise(directory).localise(tracking / f"{name}-copy")
         assert copied.inputs() == Source(directory).inputs
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_decides_whether_pickles_are_read(tracking: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlflow
+
+    mlflow.pytorch.save_model(
+        image_classifier(), tracking / "saved", serialization_format="pickle", pip_requirements=[]
+    )
+    monkeypatch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "false")
+    found = workload("mlflow", tracking / "saved", inputs=[{"shape": ["batch", 3, 8, 8]}])
+    with pytest.raises(WorkloadError, match="pickle is disallowed"):
+        found.module()

@@ -27,8 +27,10 @@ def block(text: str = CONV) -> Workload:
 
 
 def factory(name: str, **options: Any) -> Workload:
-    return create(WorkloadRef.parse(MODELS + name), Init()) if not options else create(
-        WorkloadRef("torch", f"tests.workloads.models:{name}", options), Init()
+    return (
+        create(WorkloadRef.parse(MODELS + name), Init())
+        if not options
+        else create(WorkloadRef("torch", f"tests.workloads.models:{name}", options), Init())
     )
 
 
@@ -119,8 +121,9 @@ def test_materials_of_another_workload_are_not_mixed(tmp_path: Path) -> None:
 
 def test_the_digest_follows_the_weights(tmp_path: Path) -> None:
     digests = {
-        prepare(create(WorkloadRef.parse(CONV), Init(seed=seed)), tmp_path / str(seed), batch_sizes=[], formats=[], seed=0)
-        .digest
+        prepare(
+            create(WorkloadRef.parse(CONV), Init(seed=seed)), tmp_path / str(seed), batch_sizes=[], formats=[], seed=0
+        ).digest
         for seed in (0, 1)
     }
     assert len(digests) == 2

@@ -33,12 +33,12 @@ def test_family_of_other_models(name: str, family: str) -> None:
 
 
 def test_unknown_model_names_the_closest() -> None:
-    with pytest.raises(WorkloadError, match="did you mean .*resnet18"):
+    with pytest.raises(WorkloadError, match=r"did you mean .*resnet18"):
         workload("timm:resnet18x").check()
 
 
 def test_missing_pretrained_weights_are_said() -> None:
-    with pytest.raises(WorkloadError, match="no weights tagged 'nope' for 'resnet18': known: resnet18.a1_in1k"):
+    with pytest.raises(WorkloadError, match=r"no weights tagged 'nope' for 'resnet18': known: resnet18[.]a1_in1k"):
         workload("timm:resnet18.nope").check()
     with pytest.raises(WorkloadError, match="no pretrained weights for 'coatnet_0_224'"):
         workload("timm:coatnet_0_224", pretrained=True).check()

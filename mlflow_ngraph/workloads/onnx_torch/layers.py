@@ -148,15 +148,19 @@ def _instance_normalization(node: Node, value: Tensor, scale: Tensor, bias: Tens
 
 
 @operator("LayerNormalization")
-def _layer_normalization(node: Node, value: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
-    if len(node.outputs) > 1 and any(node.outputs[1:]):
-        raise NotImplementedError("LayerNormalization with mean and deviation outputs")
-    shape = list(value.shape[node.get("axis", -1) :])
+def _layer_normalization(node: Node, value: Tensor, scale: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
+    axis = node.get("axis", -1) % value.ndim
+    shape = list(value.shape[axis:])
     epsilon = node.get("epsilon", 1e-5)
     if list(scale.shape) == shape and (bias is None or list(bias.shape) == shape):
-        return functional.layer_norm(value, shape, scale, bias, epsilon)
-    result = functional.layer_norm(value, shape, eps=epsilon) * scale
-    return result if bias is None else result + bias
+        result = functional.layer_norm(value, shape, scale, bias, epsilon)
+    else:
+        result = functional.layer_norm(value, shape, eps=epsilon) * scale
+        result = result if bias is None else result + bias
+    if len(node.outputs) == 1:
+        return (result,)
+    variance, mean = torch.var_mean(value, list(range(axis, value.ndim)), correction=0, keepdim=True)
+    return result, mean, torch.rsqrt(variance + epsilon)
 
 
 @operator("GroupNormalization")

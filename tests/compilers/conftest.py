@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mlflow_ngraph.testing import steps
+from mlflow_ngraph.testing.steps import in_fresh_process
+from mlflow_ngraph.workloads.materials import Source
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Materials of two small models in every format at batch sizes 1 and 3."""
+    directory = tmp_path_factory.mktemp("prepared")
+    formats = ["module", "exported", "onnx"]
+    in_fresh_process(steps.prepare_models, directory, ["cnn", "fixed_batch"], [1, 3], formats)
+    return directory
+
+
+@pytest.fixture
+def cnn(prepared: Path) -> Source:
+    return Source(prepared / "cnn")
+
+
+@pytest.fixture
+def fixed(prepared: Path) -> Source:
+    return Source(prepared / "fixed_batch")

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import time
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlflow_ngraph.compilers.base import Engine, Stages, Target
+from mlflow_ngraph.compilers.registry import COMPILERS, create
+from mlflow_ngraph.errors import CompileError, UnknownNameError, UnsupportedError
+from mlflow_ngraph.testing import fake
+from mlflow_ngraph.testing.fake import FakeCompiler, FakeFlags
+from mlflow_ngraph.testing.steps import in_fresh_process
+from mlflow_ngraph.workloads.materials import Source
+
+
+def compiler(**flags: Any) -> FakeCompiler:
+    return FakeCompiler(FakeFlags(**flags))
+
+
+def loaded(source: Source, directory: Path, target: Target | None = None, **flags: Any) -> Engine:
+    target = target or Target()
+    compiler(**flags).compile(source, [1, 3], target, directory, Stages())
+    return compiler(**flags).load(directory, 3, target)
+
+
+def outputs(source: Source, directory: Path, **flags: Any) -> list[Any]:
+    invocation = loaded(source, directory, **flags).bind(source.example(3))
+    invocation.call()
+    return invocation.outputs()
+
+
+def test_it_is_right_by_default(cnn: Source, tmp_path: Path) -> None:
+    np.testing.assert_array_equal(outputs(cnn, tmp_path)[0], cnn.reference(3)[0])
+
+
+def test_it_is_wrong_as_told(cnn: Source, tmp_path: Path) -> None:
+    np.testing.assert_array_equal(outputs(cnn, tmp_path, behaviour="wrong")[0], -cnn.reference(3)[0])
+
+
+def test_it_gives_nan_as_told(cnn: Source, tmp_path: Path) -> None:
+    assert np.isnan(outputs(cnn, tmp_path, behaviour="nan")[0]).all()
+
+
+def test_it_knows_the_prepared_inputs_only(cnn: Source, tmp_path: Path) -> None:
+    engine = loaded(cnn, tmp_path)
+    with pytest.raises(ValueError, match="prepared inputs"):
+        engine.bind([array + 1 for array in cnn.example(3)])
+
+
+@pytest.mark.parametrize("wait", ["sleep", "spin"])
+def test_its_delay_is_exact(cnn: Source, tmp_path: Path, wait: str) -> None:
+    call = loaded(cnn, tmp_path, behaviour="slow", delay_ms=5, wait=wait).bind(cnn.example(3)).call
+    start = time.perf_counter()
+    for _ in range(10):
+        call()
+    assert 0.05 <= time.perf_counter() - start < 0.5
+
+
+def test_slow_needs_a_delay() -> None:
+    with pytest.raises(ValueError, match="delay_ms above 0"):
+        FakeFlags(behaviour="slow")
+
+
+def test_it_leaks_as_told(cnn: Source, tmp_path: Path) -> None:
+    call = loaded(cnn, tmp_path, behaviour="leak").bind(cnn.example(3)).call
+    before = len(fake._leaked)
+    call()
+    call()
+    assert len(fake._leaked) == before + 2
+    fake._leaked.clear()
+
+
+@pytest.mark.parametrize("stage", ["compile", "load", "run"])
+@pytest.mark.parametrize(
+    ("behaviour", "error"), [("oom", MemoryError), ("raise", RuntimeError), ("unsupported", UnsupportedError)]
+)
+def test_it_raises_as_told_and_where_told(
+    cnn: Source, tmp_path: Path, behaviour: str, error: type[Exception], stage: str
+) -> None:
+    told = compiler(behaviour=behaviour, at=stage)
+    steps = {
+        "compile": lambda: told.compile(cnn, [1], Target(), tmp_path, Stages()),
+        "load": lambda: told.load(tmp_path, 1, Target()),
+        "run": lambda: told.load(tmp_path, 1, Target()).bind(cnn.example(1)).call(),
+    }
+    for name, step in steps.items():
+        if name == stage:
+            with pytest.raises(error):
+                step()
+            return
+        step()
+
+
+def crash(materials: Path, directory: Path) -> None:
+    loaded(Source(materials), directory, behaviour="crash").bind(Source(materials).example(3)).call()
+
+
+def test_it_crashes_as_told(cnn: Source, tmp_path: Path) -> None:
+    with pytest.raises(BrokenProcessPool):
+        in_fresh_process(crash, cnn.directory, tmp_path)
+
+
+def test_async_mode_keeps_two_requests(cnn: Source, tmp_path: Path) -> None:
+    assert loaded(cnn, tmp_path, Target(mode="async")).bind(cnn.example(3)).requests == 2
+
+
+def test_an_engine_serves_its_own_batch_sizes_only(cnn: Source, tmp_path: Path) -> None:
+    loaded(cnn, tmp_path)
+    with pytest.raises(CompileError, match="batch size 2"):
+        compiler().load(tmp_path, 2, Target())
+
+
+def test_the_product_does_not_register_it() -> None:
+    assert "fake" not in COMPILERS.names()
+    with pytest.raises(UnknownNameError, match="fake"):
+        create("fake")

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlflow_ngraph.compilers.base import Stages, Target
+from mlflow_ngraph.compilers.registry import create
+from mlflow_ngraph.errors import CompileError
+from mlflow_ngraph.workloads.materials import Source
+
+pytest.importorskip("onnxruntime")
+
+
+def compiled(source: Source, directory: Path, batches: list[int], **flags: object) -> None:
+    create("onnxruntime", flags).compile(source, batches, Target(threads=1), directory, Stages())
+
+
+def test_the_saved_graph_is_optimised_and_its_weights_lie_beside_it(cnn: Source, tmp_path: Path) -> None:
+    import onnx
+
+    compiled(cnn, tmp_path, [1])
+    saved = onnx.load(str(tmp_path / "model.onnx"), load_external_data=False)
+    before = onnx.load(str(cnn.onnx()), load_external_data=False)
+    assert len(saved.graph.node) < len(before.graph.node)
+    assert (tmp_path / "model.weights").is_file()
+
+
+def test_static_engines_fix_the_batch_axis(cnn: Source, tmp_path: Path) -> None:
+    import onnx
+
+    compiled(cnn, tmp_path, [3], dynamic_batch=False)
+    (value,) = onnx.load(str(tmp_path / "model-b3.onnx"), load_external_data=False).graph.input
+    assert value.type.tensor_type.shape.dim[0].dim_value == 3
+    with pytest.raises(CompileError, match="batch size 1"):
+        create("onnxruntime", {"dynamic_batch": False}).load(tmp_path, 1, Target(threads=1))
+
+
+def test_a_fixed_batch_size_is_said_not_to_be_dynamic(fixed: Source, tmp_path: Path) -> None:
+    build = create("onnxruntime").compile(fixed, [3], Target(threads=1), tmp_path, Stages())
+    assert build.flags["dynamic_batch"] is False
+    assert create("onnxruntime").load(tmp_path, 3, Target(threads=1)).flags["dynamic_batch"] is False
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_threads_in_force_are_those_asked_for(cnn: Source, tmp_path: Path, threads: int) -> None:
+    compiled(cnn, tmp_path, [1])
+    engine = create("onnxruntime").load(tmp_path, 1, Target(threads=threads))
+    assert engine.flags["threads"] == threads
+    assert engine.flags["providers"] == "CPUExecutionProvider"
+
+
+def test_the_runtimes_own_number_of_threads_is_found_out(cnn: Source, tmp_path: Path) -> None:
+    compiled(cnn, tmp_path, [1])
+    engine = create("onnxruntime").load(tmp_path, 1, Target(threads=None))
+    assert isinstance(engine.flags["threads"], int)
+    assert engine.flags["threads"] >= 1
+
+
+def test_bound_inputs_are_the_runtimes_own_copies(cnn: Source, tmp_path: Path) -> None:
+    compiled(cnn, tmp_path, [1])
+    engine = create("onnxruntime").load(tmp_path, 1, Target(threads=1))
+    inputs = cnn.example(1)
+    invocation = engine.bind(inputs)
+    for array in inputs:
+        array[...] = 0
+    invocation.call()
+    outputs = invocation.outputs()
+    np.testing.assert_allclose(outputs[0], cnn.reference(1)[0], rtol=1e-3, atol=1e-4)
+    outputs[0][...] = 0
+    np.testing.assert_allclose(invocation.outputs()[0], cnn.reference(1)[0], rtol=1e-3, atol=1e-4)

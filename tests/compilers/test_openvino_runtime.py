@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlflow_ngraph.compilers.base import Stages, Target
+from mlflow_ngraph.compilers.registry import create
+from mlflow_ngraph.errors import UnsupportedError
+from mlflow_ngraph.workloads.materials import Source
+
+pytest.importorskip("openvino")
+
+
+@pytest.fixture
+def engine_directory(cnn: Source, tmp_path: Path) -> Path:
+    create("openvino").compile(cnn, [1, 3], Target(threads=2), tmp_path, Stages())
+    return tmp_path
+
+
+def test_fp32_is_fp32_where_the_runtime_would_choose_less(engine_directory: Path) -> None:
+    engine = create("openvino").load(engine_directory, 1, Target(threads=2))
+    assert engine.precision == "fp32"
+    assert engine.flags["inference_precision"] == "f32"
+    assert engine.flags["threads"] == 2
+
+
+def test_weights_are_saved_in_full(engine_directory: Path, cnn: Source) -> None:
+    weights = (cnn.directory / "weights.safetensors").stat().st_size
+    assert (engine_directory / "model.bin").stat().st_size > 0.7 * weights
+
+
+def test_one_ir_serves_all_batch_sizes_by_reshaping(engine_directory: Path) -> None:
+    assert sorted(path.name for path in engine_directory.glob("*.xml")) == ["model.xml"]
+    for batch in (1, 3):
+        engine = create("openvino").load(engine_directory, batch, Target(threads=1))
+        assert engine.flags["dynamic_batch"] is False
+
+
+def test_the_build_keeps_what_the_runtime_requires_of_a_machine(cnn: Source, tmp_path: Path) -> None:
+    build = create("openvino").compile(cnn, [1], Target(threads=1), tmp_path, Stages())
+    assert build.requires["openvino"]
+    assert set(build.requires) >= {"openvino"}
+    assert all(isinstance(value, str) and value for value in build.requires.values())
+
+
+def test_a_precision_that_this_cpu_lacks_is_not_replaced_silently(cnn: Source, tmp_path: Path) -> None:
+    import openvino as ov
+
+    capabilities = ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    for precision, capability in (("bf16", "BF16"), ("fp16", "FP16")):
+        directory = tmp_path / precision
+        directory.mkdir()
+        target = Target(precision=precision, threads=1)  # type: ignore[arg-type]
+        compiler = create("openvino")
+        if capability in capabilities:
+            compiler.compile(cnn, [1], target, directory, Stages())
+            assert compiler.load(directory, 1, target).precision == precision
+        else:
+            with pytest.raises(UnsupportedError, match=precision):
+                compiler.compile(cnn, [1], target, directory, Stages())
+
+
+def test_async_mode_uses_the_requests_that_the_runtime_wants(cnn: Source, tmp_path: Path) -> None:
+    target = Target(mode="async", threads=2)
+    create("openvino", {"num_streams": 2}).compile(cnn, [1], target, tmp_path, Stages())
+    engine = create("openvino", {"num_streams": 2}).load(tmp_path, 1, target)
+    invocation = engine.bind(cnn.example(1))
+    assert engine.flags["performance_hint"] == "throughput"
+    assert invocation.requests == engine.flags["requests"] == 2
+    invocation.call()
+    np.testing.assert_allclose(invocation.outputs()[0], cnn.reference(1)[0], rtol=1e-3, atol=1e-4)

@@ -1,0 +1,73 @@
+import pytest
+
+from mlflow_ngraph.compilers.reasons import one_line, operator, reported
+from mlflow_ngraph.errors import CompileError, UnsupportedError
+
+OPENVINO = (
+    "Exception from src/inference/src/cpp/core.cpp:84:\n"
+    "Check 'false' failed at src/frontends/common_translators/src/unconverted_ops_report.cpp:151:\n"
+    "FrontEnd API failed with OpConversionFailure:\nModel wasn't fully converted.\nSummary:\n"
+    "-- No conversion rule found for operations: com.acme.Frobnicate\n\n"
+)
+ONNXRUNTIME = (
+    "[ONNXRuntimeError] : 1 : FAIL : Load model from m.onnx failed:Fatal error: "
+    "com.acme:Frobnicate(-1) is not a registered function/op"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (OPENVINO, "com.acme.Frobnicate"),
+        (ONNXRUNTIME, "com.acme:Frobnicate"),
+        ("Error No Op registered for Frobnicate with domain_version of 18", "Frobnicate"),
+        ("The following operators are not supported for frontend ONNX: Frobnicate, Det", "Frobnicate, Det"),
+        ("[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : Could not find an implementation for Det(11) node", "Det"),
+        ("Type 'tensor(bfloat16)' of input parameter (x) of operator (Det) in node (n0) is invalid.", "Det"),
+        ("\nUnknown builtin op: acme::frobnicate.\nCould not find any similar ops", "acme::frobnicate"),
+        ("Protobuf parsing failed.", None),
+    ],
+)
+def test_operators_are_found_in_the_runtimes_own_words(text: str, name: str | None) -> None:
+    assert operator(RuntimeError(text)) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("plain", "RuntimeError: plain"),
+        ("", "RuntimeError"),
+        (OPENVINO.replace("-- No", "No"), "RuntimeError: No conversion rule found for operations: com.acme.Frobnicate"),
+        (
+            'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\nValueError: the cause\n',
+            "ValueError: the cause",
+        ),
+        (
+            "C++ compile error\n\nCommand:\ng++ x.cpp\n\nOutput:\nx.cpp: In function f\nx.cpp:3:1: error: no member y\n",
+            "RuntimeError: x.cpp:3:1: error: no member y",
+        ),
+        ("first line\n\nSet TORCHDYNAMO_VERBOSE=1 for the internal stack trace", "RuntimeError: first line"),
+    ],
+)
+def test_the_reason_is_the_line_that_says_most(text: str, line: str) -> None:
+    assert one_line(RuntimeError(text)) == line
+
+
+def test_a_reason_has_a_bound() -> None:
+    assert len(one_line(RuntimeError("x" * 5000))) == 300
+
+
+def test_a_missing_operator_is_unsupported_and_anything_else_a_failure() -> None:
+    with (
+        pytest.raises(UnsupportedError, match=r"^openvino has no operator com\.acme\.Frobnicate$"),
+        reported("openvino"),
+    ):
+        raise RuntimeError(OPENVINO)
+    with pytest.raises(CompileError, match=r"^tvm: KeyError: 'x'$"), reported("tvm"):
+        raise KeyError("x")
+
+
+def test_verdicts_and_a_lack_of_memory_pass_unchanged() -> None:
+    for error in (UnsupportedError("as it is"), MemoryError("as it is")):
+        with pytest.raises(type(error), match=r"^as it is$"), reported("tvm"):
+            raise error

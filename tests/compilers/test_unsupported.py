@@ -1,0 +1,65 @@
+"""Models that a compiler cannot express: an ONNX operator that nobody has, and a file that is no model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from mlflow_ngraph.compilers.base import Stages, Target
+from mlflow_ngraph.compilers.registry import create
+from mlflow_ngraph.errors import CompileError, UnsupportedError
+from mlflow_ngraph.testing.steps import in_fresh_process
+from mlflow_ngraph.workloads.base import TensorSpec
+
+SPEC = TensorSpec("x", "float32", ("batch", 4))
+OUTPUT = TensorSpec("y", "float32", ("batch", 4))
+
+
+@dataclass(frozen=True)
+class OnnxSource:
+    """As much of a source as compilers read before they fail."""
+
+    path: Path
+    inputs: tuple[TensorSpec, ...] = (SPEC,)
+    outputs: tuple[TensorSpec, ...] = (OUTPUT,)
+
+    def dynamic(self, _format: str) -> bool:
+        return True
+
+    def onnx(self, batch: int | None = None) -> Path:
+        return self.path
+
+
+def write_model(path: Path, domain: str) -> None:
+    import onnx
+    from onnx import TensorProto, helper
+
+    node = helper.make_node("Frobnicate", ["x"], ["y"], domain=domain, name="n0")
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in "xy"]
+    graph = helper.make_graph([node], "g", values[:1], values[1:])
+    opsets = [helper.make_opsetid("", 18), *([helper.make_opsetid(domain, 1)] if domain else [])]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), str(path))
+
+
+def compile_file(compiler: str, model: Path, directory: Path) -> None:
+    create(compiler).compile(OnnxSource(model), [2], Target(threads=1), directory, Stages())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("domain", ["", "com.acme"])
+@pytest.mark.parametrize("compiler", ["onnxruntime", "openvino", "tvm"])
+def test_a_missing_operator_is_named(compiler: str, domain: str, tmp_path: Path) -> None:
+    write_model(tmp_path / "model.onnx", domain)
+    with pytest.raises(UnsupportedError, match="Frobnicate") as caught:
+        in_fresh_process(compile_file, compiler, tmp_path / "model.onnx", tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("compiler", ["onnxruntime", "openvino", "tvm"])
+def test_a_file_that_is_no_model_fails_in_one_line(compiler: str, tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"\x00not a model" * 50)
+    with pytest.raises(CompileError) as caught:
+        in_fresh_process(compile_file, compiler, tmp_path / "model.onnx", tmp_path)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
