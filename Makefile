@@ -55,7 +55,7 @@ lint: $(STAMP)
 	@echo "== import rules" && lint-imports
 
 test: lint
-	@echo "== pytest" && MLFLOW_TRACKING_URI= python -m pytest
+	@echo "== pytest" && env -u MLFLOW_TRACKING_URI python -m pytest
 
 ui: $(STAMP)
 	@mlflow server --backend-store-uri $(MLFLOW_TRACKING_URI) --port 5000

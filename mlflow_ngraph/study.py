@@ -66,6 +66,15 @@ class WarmUp(_Model):
     """Stop warming up after this many seconds, and say that it was not steady."""
 
 
+class Stability(_Model):
+    """When a cell is called ``unstable``, because the machine was not quiet enough."""
+
+    max_foreign_cpu_percent: float = Field(10.0, ge=0)
+    """Largest share of the whole machine that other processes may use while the cell is timed."""
+    max_spread: float = Field(0.1, gt=0)
+    """Largest robust coefficient of variation of the medians of the cell's slices."""
+
+
 class Limits(_Model):
     """Bounds in seconds; what they cut short is recorded with what was reached."""
 
@@ -116,6 +125,7 @@ class Study(_Model):
     slice_repetitions: int = Field(10, ge=1)
     """Repetitions a lane gets in one round before the next lane has its turn."""
     warmup: WarmUp = WarmUp()
+    stability: Stability = Stability()
     limits: Limits = Limits()
     init: Init = Init()
     """How the parameters of the models come about."""

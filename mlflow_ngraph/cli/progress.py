@@ -21,7 +21,7 @@ from rich.text import Text
 from mlflow_ngraph.cli.output import seconds
 from mlflow_ngraph.execute.plan import Plan, estimate_lane
 
-_REDRAW_SECONDS = 0.5
+_REDRAW_SECONDS = 2.0
 _PACE_BOUNDS = (0.3, 4.0)
 
 

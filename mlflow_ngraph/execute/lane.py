@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.plan import Plan
 from mlflow_ngraph.execute.record import EngineRecord, Lane
+from mlflow_ngraph.measure.stability import SliceFacts
 
 SETTLE_S = 0.02
 """Untimed work at the beginning of a slice: long enough for another lane's spinning threads to fall asleep."""
@@ -33,7 +35,12 @@ class Loaded:
     first_call_s: float
     warm_up: dict[str, Any] = field(default_factory=dict)
     repetitions: int = 0
-    timed_s: float = 0.0
+    slices: list[SliceFacts] = field(default_factory=list)
+
+    @property
+    def timed_s(self) -> float:
+        """Seconds spent in slices."""
+        return sum(part.wall_s for part in self.slices)
 
 
 class LaneRunner:
@@ -181,7 +188,8 @@ class LaneRunner:
             settle_below_s=SETTLE_BELOW_S,
         )
         loaded.repetitions += len(result["durations_ns"])
-        loaded.timed_s += result["wall_s"]
+        median_s = statistics.median(result["durations_ns"]) / 1e9
+        loaded.slices.append(SliceFacts(median_s, result["wall_s"], result["cpu_s"], result["machine_busy_s"]))
         self._journal.append(
             "slice",
             cell=self.lane.cell(loaded.batch),

@@ -10,13 +10,16 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+import psutil
+
 from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph.execute.child import Child, ChildFailure, Warden, environment
 from mlflow_ngraph.execute.journal import Journal
-from mlflow_ngraph.execute.lane import LaneRunner
+from mlflow_ngraph.execute.lane import LaneRunner, Loaded
 from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.plan import Plan, WorkloadPlan
 from mlflow_ngraph.execute.record import LaneRecord, StudyRecord
+from mlflow_ngraph.measure import stability
 from mlflow_ngraph.study import BASELINE
 from mlflow_ngraph.verdicts import Verdict
 
@@ -220,21 +223,30 @@ class Supervisor:
 
     def _finish(self, runner: LaneRunner, batch: int, missing: dict[str, list[int]]) -> None:
         """The verdict of a cell that was measured to the end."""
-        loaded, study = runner.loaded, self._plan.study
+        loaded = runner.loaded
         if loaded is None:
             raise RuntimeError(f"lane {runner.lane.id} finished a cell without an engine")
         if batch in missing.get(runner.lane.id, []):
-            reason = loaded.problem or ""
-            if not reason and loaded.repetitions < study.repetitions:
-                reached = f"{loaded.repetitions} of {study.repetitions} repetitions"
-                reason = f"{reached} within the {study.limits.cell_seconds:g} s that a cell may take"
-            verdict = Verdict.PARITY_FAILED if loaded.problem else Verdict.OK
+            verdict, reason = self._judge(loaded)
             self._verdict(runner, batch, verdict, reason, "", loaded.warm_up)
         try:
             runner.unload()
         except ChildFailure:
             # The numbers are complete; a runtime that dies while it frees memory only costs its process.
             runner.abandon()
+
+    def _judge(self, loaded: Loaded) -> tuple[Verdict, str]:
+        """The verdict on a cell that has all its samples, and the reason or what a reader should know."""
+        study = self._plan.study
+        if loaded.problem:
+            return Verdict.PARITY_FAILED, loaded.problem
+        unstable = stability.problem(loaded.slices, psutil.cpu_count() or 1, **study.stability.model_dump())
+        if unstable:
+            return Verdict.UNSTABLE, unstable
+        if loaded.repetitions < study.repetitions:
+            reached = f"{loaded.repetitions} of {study.repetitions} repetitions"
+            return Verdict.OK, f"{reached} within the {study.limits.cell_seconds:g} s that a cell may take"
+        return Verdict.OK, ""
 
     def _attempt(
         self, runner: LaneRunner, batch: int, missing: dict[str, list[int]], step: Callable[[], object]

@@ -25,7 +25,16 @@ from torch.overrides import TorchFunctionMode
 from mlflow_ngraph.workloads.base import TensorSpec
 from mlflow_ngraph.workloads.calling import tensors
 
-_DRAWS = (torch.Tensor.normal_, torch.Tensor.uniform_, torch.Tensor.erfinv_)
+_DRAWS = (
+    torch.Tensor.normal_,
+    torch.Tensor.uniform_,
+    torch.Tensor.erfinv_,
+    nn.init.normal_,
+    nn.init.uniform_,
+    nn.init.kaiming_normal_,
+    nn.init.kaiming_uniform_,
+)
+"""What fills a tensor with random numbers, as far as torch lets us step in between."""
 _BATCH = 4
 _BATCHES = 2
 _NORMALISATIONS = (nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
@@ -53,7 +62,7 @@ class Uninitialised(TorchFunctionMode):  # type: ignore[misc]
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function in _DRAWS:
-            return args[0]
+            return args[0] if args else kwargs["tensor"]
         return function(*args, **(kwargs or {}))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.request
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -300,3 +301,49 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.status == "problem"
     assert "Connection refused" in found.found
     assert "--offline" in found.remedy
+
+
+def documented(verb: str) -> set[str]:
+    """The JSON keys that the reference names for a verb."""
+    text = (ROOT / "docs/reference/command-line.md").read_text()
+    section = text.partition(f"\n### `{verb}`\n")[2].partition("\n### ")[0]
+    return set(re.findall(r"`(\w+)`", section))
+
+
+def keys_of(document: Any, *paths: str) -> set[str]:
+    """The keys of a document and, at each path, of what stands first there."""
+    found = set(document)
+    for path in paths:
+        inner = document
+        for key in path.split("."):
+            inner = inner[key][0] if isinstance(inner[key], list) else inner[key]
+        found |= set(inner)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments", "paths"),
+    [
+        ("compilers", ["compilers", "openvino"], ["compilers", "compilers.flags"]),
+        ("workloads", ["workloads"], ["workloads", "workloads.inputs"]),
+        ("devices", ["devices"], ["devices", "machine"]),
+        ("studies", ["studies"], ["studies"]),
+        ("doctor", ["doctor"], ["findings"]),
+        ("benchmark --dry-run", ["benchmark", "quick", "--dry-run"], ["lanes"]),
+    ],
+)
+def test_the_keys_of_json_are_those_of_the_reference(
+    verb: str, arguments: list[str], paths: list[str], cli_json
+) -> None:
+    assert keys_of(cli_json(*arguments), *paths) == documented(verb) - {"ok", "warning", "problem"}
+
+
+def test_the_keys_of_a_result_are_those_of_the_reference(tmp_path: Path, capfd) -> None:
+    show_outcome(outcome(tmp_path), as_json=True)
+    assert keys_of(json.loads(capfd.readouterr().out), "rows") == documented("benchmark")
+
+
+def test_the_keys_of_a_comparison_are_those_of_the_reference(recorded: str, cli_json) -> None:
+    found = cli_json("compare", "--tracking-uri", recorded)
+    assert set(found) | {"value"} == documented("compare")
+    assert set(found["values"][0]) == {"label", "batch", "device", "compiler_label", "value"}

@@ -29,6 +29,8 @@ def study(compilers, **changes):
         "repetitions": 6,
         "slice_repetitions": 3,
         "warmup": {"window": 2, "max_seconds": 0.2},
+        # What is tested here must not depend on who else uses the machine.
+        "stability": {"max_foreign_cpu_percent": 100, "max_spread": 1e9},
         "limits": {"compile_seconds": 5, "load_seconds": 5, "slice_seconds": 2, "cell_seconds": 4},
     }
     return parse({**base, **changes})
@@ -176,6 +178,14 @@ def test_a_damaged_engine_is_built_again(tmp_path):
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
     outcome = run(given, tmp_path)
     assert set(verdicts(outcome).values()) == {Verdict.OK}
+
+
+def test_numbers_from_a_restless_machine_are_unstable(tmp_path):
+    outcome = run(study([fake("ok")], batch_sizes=[1], repetitions=12, stability={"max_spread": 1e-9}), tmp_path)
+    found = next(lane.cells[1] for lane in outcome.record.lanes.values() if lane.lane.compiler == "identity")
+    assert found.verdict is Verdict.UNSTABLE
+    assert "measure again with --resume" in found.reason
+    assert outcome.exit_code == 3
 
 
 def test_lanes_take_turns_in_random_order(tmp_path):

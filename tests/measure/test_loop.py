@@ -21,12 +21,13 @@ def test_a_slice_ends_at_its_limit_with_at_least_one_repetition():
 
 def test_cpu_time_counts_the_work_of_this_process():
     def spin():
-        end = time.perf_counter() + 0.02
-        while time.perf_counter() < end:
+        end = time.process_time() + 0.02
+        while time.process_time() < end:
             pass
 
     taken = loop.take_slice(spin, 10, 60)
-    assert taken.cpu_s == pytest.approx(taken.wall_s, rel=0.5)
+    assert 0.2 <= taken.cpu_s <= taken.wall_s * 1.05
+    assert taken.machine_busy_s >= 0.1
 
 
 def test_garbage_collection_is_off_within_and_on_after():

@@ -83,6 +83,12 @@ def test_every_format_computes_the_reference(tmp_path: Path) -> None:
     assert not np.array_equal(example[0], example[1])
 
 
+@pytest.mark.parametrize("name", ["test_vit", "test_efficientnet", "test_convnext"])
+def test_small_timm_models(tmp_path: Path, name: str) -> None:
+    prepare(block(f"timm:{name}?image_size=64"), tmp_path, batch_sizes=[1, 3], formats=ALL, seed=0)
+    assert_all_formats_agree(Source(tmp_path), (1, 3))
+
+
 def test_nested_outputs_and_keyword_inputs_are_flattened(tmp_path: Path) -> None:
     prepare(encoder(), tmp_path, batch_sizes=[1, 3], formats=ALL, seed=0)
     source = Source(tmp_path)
