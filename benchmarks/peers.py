@@ -17,14 +17,23 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 
 from mlflow_ngraph.execute.child import Warden
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.places import Places
-from mlflow_ngraph.runner import plan_study, run_study
+from mlflow_ngraph.runner import ask_child, plan_study, run_study
 from mlflow_ngraph.study import Study, parse
+
+# Its telemetry would start a process beside the measurement.
+BENCHMARK_APP = """
+import sys
+sys.modules["openvino_telemetry"] = None
+from openvino.tools.benchmark.main import main
+main()
+"""
 
 BARE_LOOP = """
 import json, statistics, sys, time
@@ -82,7 +91,7 @@ def _compare(study: Study, directory: Path, compiler: str, batch: int, rounds: i
     record = fold.load(directory)
     lane = next(lane for lane in record.lanes.values() if lane.lane.compiler == compiler)
     engine = directory / lane.engines[0].directory
-    inputs = Places(directory).materials(lane.lane.workload) / f"inputs-b{batch}.npz"
+    inputs = _materials(study, Places(directory).materials(lane.lane.workload), batch) / f"inputs-b{batch}.npz"
     threads = lane.lane.threads or 1
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -109,6 +118,21 @@ def _compare(study: Study, directory: Path, compiler: str, batch: int, rounds: i
     )
 
 
+def _materials(study: Study, directory: Path, batch: int) -> Path:
+    """Inputs and reference outputs as the study had them; it has thrown them away."""
+    (workload,) = plan_study(study).workloads
+    ask_child(
+        "prepare",
+        workload=asdict(workload.ref),
+        init=asdict(study.init),
+        directory=str(directory),
+        batch_sizes=[batch],
+        formats=["module"],
+        seed=study.seed,
+    )
+    return directory
+
+
 def _last_median(directory: Path) -> float:
     from mlflow_ngraph.execute import journal
 
@@ -124,7 +148,7 @@ def _benchmark_app(options: argparse.Namespace) -> Peer:
         shape = next(iter(np.load(inputs).values())).shape
         with tempfile.TemporaryDirectory() as report:
             command = [
-                str(Path(sys.executable).with_name("benchmark_app")),
+                *(sys.executable, "-c", BENCHMARK_APP),
                 *("-m", str(model), "-d", "CPU", "-hint", "none", "-nstreams", "1", "-nthreads", str(threads)),
                 *("-infer_precision", "f32", "-ip", "f32", "-api", "sync", "-t", str(max(1, round(options.seconds)))),
                 *("-shape", str(list(shape)).replace(" ", "")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from mlflow_ngraph.workloads.materials import Source
 
 _HINTS: dict[Precision, str] = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
+_TELEMETRY = "openvino_telemetry"
+"""Importing OpenVINO forks a process that reports the use to a web service, unless this module is missing."""
 _FREE = -1
 """A size that is known at run time only."""
 _PRECISIONS: dict[str, Precision] = {hint: precision for precision, hint in _HINTS.items()}
@@ -52,7 +55,7 @@ class OpenVINOFlags(Flags):
     enable_hyper_threading: bool | None = None
     """Use both threads of a core; by default the runtime decides."""
     dynamic_batch: bool = False
-    """Keep the batch axis free when compiling; by default the model is reshaped to each batch size, which is faster."""
+    """Keep the batch axis free when compiling; by default the model is reshaped to each batch size."""
 
 
 class OpenVINO(Compiler[OpenVINOFlags]):
@@ -65,6 +68,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
     precisions: ClassVar[tuple[Precision, ...]] = ("fp32", "bf16", "fp16")
     modes: ClassVar[tuple[Mode, ...]] = ("sync", "async")
     runtime_modules: ClassVar[tuple[str, ...]] = ("openvino",)
+    blocked_modules: ClassVar[tuple[str, ...]] = (_TELEMETRY,)
 
     @classmethod
     def availability(cls) -> Availability:
@@ -76,9 +80,8 @@ class OpenVINO(Compiler[OpenVINOFlags]):
     def compile(
         self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, stages: Stages
     ) -> Build:
-        import openvino as ov
-
         self.check(target)
+        ov = _runtime()
         core = ov.Core()
         shared = source.dynamic("onnx")
         with reported(self.name):
@@ -112,8 +115,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
         return _OpenVINOEngine(compiled, _precision(flags, target), flags, saved.inputs, target.mode)
 
     def _compiled(self, directory: Path, batch: int, shared: bool, inputs: Sequence[TensorSpec], target: Target) -> Any:
-        import openvino as ov
-
+        ov = _runtime()
         core = ov.Core()
         model = core.read_model(str(directory / _file(None if shared else batch)))
         shapes: dict[str, Sequence[int]] = {spec.name: spec.resolve(batch) for spec in inputs}
@@ -148,6 +150,14 @@ class OpenVINO(Compiler[OpenVINOFlags]):
             "threads": int(compiled.get_property("INFERENCE_NUM_THREADS")),
             "requests": _requests(compiled, target.mode),
         }
+
+
+def _runtime() -> Any:
+    """The runtime's module, without its telemetry; also where nobody blocked that before."""
+    sys.modules.setdefault(_TELEMETRY, None)  # type: ignore[arg-type]
+    import openvino
+
+    return openvino
 
 
 def _file(batch: int | None) -> str:
@@ -229,8 +239,7 @@ class _OpenVINOEngine(Engine):
 
     def _filled(self, request: Any, inputs: Sequence[NDArray[np.generic]]) -> Any:
         """A request with the inputs in tensors of the runtime's own allocator."""
-        import openvino as ov
-
+        ov = _runtime()
         arrays = dict(zip((spec.name for spec in self._inputs), inputs, strict=True))
         for index, port in enumerate(self._compiled.inputs):
             request.set_input_tensor(index, ov.Tensor(np.ascontiguousarray(arrays[_name(port, arrays)])))

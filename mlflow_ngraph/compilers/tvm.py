@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _INSTALL = "pip install 'mlflow-ngraph[tvm]'"
 _LIBRARY = "model.so"
 _FFI = "0.1.14.post0"
-_FFI_HINT = f"tuning crashes with other versions than apache-tvm-ffi=={_FFI}"
+_FFI_HINT = f"tuning is known to work with apache-tvm-ffi=={_FFI} and to crash with some later ones"
 
 
 class TVMFlags(Flags):

@@ -85,7 +85,10 @@ class Supervisor:
             for runner in runners:
                 runner.close()
                 self._journal.append("lane_finished", lane=runner.lane.id, overhead_s=runner.overhead_s)
-            shutil.rmtree(self._places.root / "scratch", ignore_errors=True)
+            # Engines stand on their own; inputs, references and exports of wide models take gigabytes. A resumed study
+            # makes them again, alike to the last bit.
+            for left_over in (self._places.materials(ref), self._places.root / "scratch"):
+                shutil.rmtree(left_over, ignore_errors=True)
 
     def _missing(self, workload: WorkloadPlan) -> dict[str, list[int]]:
         """Batch sizes without a final verdict, by lane."""

@@ -28,7 +28,6 @@ def main() -> None:
     """Serve commands until standard input ends."""
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    sys.path.insert(0, str(Path.cwd()))
     worker = Worker(replies)
     worker.reply({"result": {"pid": os.getpid()}})
     for line in sys.stdin:

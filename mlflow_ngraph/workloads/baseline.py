@@ -12,6 +12,7 @@ import numpy as np
 
 from mlflow_ngraph.errors import WorkloadError
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec, fixed_batch
+from mlflow_ngraph.workloads.specs import running
 
 if TYPE_CHECKING:
     import torch
@@ -112,12 +113,8 @@ def output_specs(baseline: Baseline, inputs: tuple[TensorSpec, ...], workload: s
     runs = []
     for batch in batches:
         rng = np.random.default_rng(0)
-        try:
+        with running(workload, inputs, batch):
             runs.append(baseline.run([spec.random(batch, rng) for spec in inputs]))
-        except Exception as error:  # whatever the model's own code raises
-            reason = " ".join(str(error).split()) or type(error).__name__
-            shapes = ", ".join(f"{spec.name} {spec.dtype}{list(spec.resolve(batch))}" for spec in inputs)
-            raise WorkloadError(f"workload {workload} does not run on {shapes}: {reason}") from error
     if not runs[0]:
         raise WorkloadError(f"workload {workload} returns no tensor")
     names = ["output"] if len(runs[0]) == 1 else [f"output_{index}" for index in range(len(runs[0]))]

@@ -164,7 +164,7 @@ class BlockWorkload(Workload):
         with seeded(self.init.seed):
             model = self.skeleton()
         if self.init.calibrate:
-            calibrate(model, self.inputs(), self.init.seed)
+            calibrate(model, self.inputs(), self.init.seed, str(self.ref))
         return model
 
     def skeleton(self) -> torch.nn.Module:

@@ -24,7 +24,7 @@ def describe(workload: Workload) -> WorkloadInfo:
     if workload.known is not None:
         return workload.known
     try:
-        module = workload.skeleton()
+        module = workload.module()
         output_specs(ModuleBaseline(module), workload.inputs(), str(workload.ref))
     except UnsupportedError:
         return describe_built(workload, None)

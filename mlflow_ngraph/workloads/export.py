@@ -157,7 +157,7 @@ def _add_reference(materials: Materials, baseline: Baseline, directory: Path, ba
 def _save_arrays(path: Path, arrays: Sequence[NDArray[Any]]) -> None:
     """Write a file whole or not at all."""
     temporary = path.with_name(f"partial-{path.name}")  # NumPy insists on the suffix
-    np.savez(temporary, allow_pickle=False, **{str(index): array for index, array in enumerate(arrays)})
+    np.savez(temporary, *arrays)
     temporary.replace(path)
 
 

@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from mlflow_ngraph.workloads.base import TensorSpec
 from mlflow_ngraph.workloads.calling import tensors
+from mlflow_ngraph.workloads.specs import running
 
 _DRAWS = (
     torch.Tensor.normal_,
@@ -66,11 +67,17 @@ class Uninitialised(TorchFunctionMode):  # type: ignore[misc]
         return function(*args, **(kwargs or {}))
 
 
-def calibrate(model: nn.Module, inputs: Sequence[TensorSpec], seed: int) -> None:
-    """Make every parameter of a randomly initialised ``model`` matter, in place; the same everywhere for a seed."""
+def calibrate(model: nn.Module, inputs: Sequence[TensorSpec], seed: int, workload: str) -> None:
+    """Make every parameter of a randomly initialised ``model`` matter, in place; the same everywhere for a seed.
+
+    Raises
+    ------
+    WorkloadError: the model, called ``workload`` in the message, does not run on random inputs.
+    """
     with torch.no_grad():
         _enliven_all(model, torch.Generator().manual_seed(seed))
-        _fit_statistics(model, inputs, seed)
+        with running(workload, inputs, _BATCH):
+            _fit_statistics(model, inputs, seed)
 
 
 def _enliven_all(model: nn.Module, generator: torch.Generator) -> None:

@@ -217,9 +217,9 @@ class Source:
         if not path.is_file():
             raise NGraphError(f"{self.info.label}: batch size {batch} is not prepared in {self.directory}")
         with np.load(path) as content:
-            return [content[str(index)] for index in range(len(content.files))]
+            return [content[f"arr_{index}"] for index in range(len(content.files))]
 
 
 def arrays_file(kind: str, batch: int) -> str:
-    """The name of a file of arrays, such as ``reference-b8.npz``; the arrays are called 0, 1, ..."""
+    """The name of a file of arrays, such as ``reference-b8.npz``; the arrays are called arr_0, arr_1, ..."""
     return f"{kind}-b{batch}.npz"

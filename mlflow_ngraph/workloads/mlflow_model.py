@@ -90,9 +90,14 @@ class MlflowWorkload(Workload):
         return None if onnx is None else onnx.onnx_file()
 
     @cached_property
+    def _scratch(self) -> tempfile.TemporaryDirectory[str]:
+        """Where a model lies that is looked at before it is prepared; goes away with this object."""
+        return tempfile.TemporaryDirectory(prefix="mlflow-ngraph-")
+
+    @cached_property
     def _model(self) -> tuple[Any, Path]:
         """The description of the saved model, and its directory; downloaded unless it is there."""
-        directory = self._directory or self._download(Path(tempfile.mkdtemp(prefix="mlflow-ngraph-")))
+        directory = self._directory or self._download(Path(self._scratch.name))
         from mlflow.models import Model
 
         model = Model.load(str(directory))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from pydantic import Field, model_validator
 
-from mlflow_ngraph.errors import WorkloadError
+from mlflow_ngraph.errors import UnsupportedError, WorkloadError
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 from mlflow_ngraph.workloads.options import NamedOptions, Options
 
@@ -52,6 +53,24 @@ class InputOptions(Options):
     def spec(self, name: str) -> TensorSpec:
         """As the rest of the package knows it."""
         return TensorSpec(self.name or name, self.dtype, tuple(self.shape), self.low, self.high)
+
+
+@contextmanager
+def running(workload: str, inputs: Iterable[TensorSpec], batch: int) -> Iterator[None]:
+    """Say what a model was run on when its own code fails.
+
+    Raises
+    ------
+    WorkloadError: anything but a lack of memory or support went wrong within the block.
+    """
+    try:
+        yield
+    except (MemoryError, UnsupportedError):
+        raise
+    except Exception as error:  # whatever the model's own code raises
+        reason = " ".join(str(error).split()) or type(error).__name__
+        shapes = ", ".join(f"{spec.name} {spec.dtype}{list(spec.resolve(batch))}" for spec in inputs)
+        raise WorkloadError(f"workload {workload} does not run on {shapes}: {reason}") from error
 
 
 Inputs = list[InputOptions] | dict[str, InputOptions]

@@ -87,7 +87,7 @@ class TimmWorkload(Workload):
         with seeded(self.init.seed):
             model = self._create(pretrained=self.init.pretrained)
         if self.init.calibrate and not self.init.pretrained:
-            calibrate(model, self.inputs(), self.init.seed)
+            calibrate(model, self.inputs(), self.init.seed, str(self.ref))
         return model
 
     def skeleton(self) -> torch.nn.Module:

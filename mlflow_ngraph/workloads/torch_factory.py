@@ -66,7 +66,7 @@ class TorchWorkload(Workload):
 
         model = self.skeleton()
         if self._options.calibrate and self.init.calibrate:
-            calibrate(model, self.inputs(), self.init.seed)
+            calibrate(model, self.inputs(), self.init.seed, str(self.ref))
         return model
 
     def skeleton(self) -> torch.nn.Module:

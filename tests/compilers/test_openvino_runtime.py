@@ -8,6 +8,7 @@ import pytest
 from mlflow_ngraph.compilers.base import Stages, Target
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.errors import UnsupportedError
+from mlflow_ngraph.testing.steps import in_fresh_process
 from mlflow_ngraph.workloads.materials import Source
 
 pytest.importorskip("openvino")
@@ -71,3 +72,21 @@ def test_async_mode_uses_the_requests_that_the_runtime_wants(cnn: Source, tmp_pa
     assert invocation.requests == engine.flags["requests"] == 2
     invocation.call()
     np.testing.assert_allclose(invocation.outputs()[0], cnn.reference(1)[0], rtol=1e-3, atol=1e-4)
+
+
+def processes_and_connections(materials: Path, directory: Path) -> list[str]:
+    import sys
+    import time
+
+    seen: list[str] = []
+    events = ("os.fork", "os.posix_spawn", "subprocess.Popen", "socket.connect", "socket.getaddrinfo")
+    sys.addaudithook(lambda event, _: seen.append(event) if event in events else None)
+    create("openvino").compile(Source(materials), [1], Target(threads=1), directory, Stages())
+    engine = create("openvino").load(directory, 1, Target(threads=1))
+    engine.bind(Source(materials).example(1)).call()
+    time.sleep(0.5)  # telemetry is sent from a thread
+    return seen
+
+
+def test_nothing_is_sent_anywhere(cnn: Source, tmp_path: Path) -> None:
+    assert in_fresh_process(processes_and_connections, cnn.directory, tmp_path) == []

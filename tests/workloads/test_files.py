@@ -320,3 +320,15 @@ def test_mlflow_decides_whether_pickles_are_read(tracking: Path, monkeypatch: py
     found = workload("mlflow", tracking / "saved", inputs=[{"shape": ["batch", 3, 8, 8]}])
     with pytest.raises(WorkloadError, match="pickle is disallowed"):
         found.module()
+
+
+def test_a_graph_that_torch_runs_only_in_part_is_described_too(tmp_path: Path) -> None:
+    path = graph(
+        tmp_path / "arg.onnx",
+        [helper.make_node("ArgMax", ["values"], ["result"], axis=1, select_last_index=1)],
+        [value("values", ["batch", 3])],
+        [value("result", ["batch", 1], TensorProto.INT64)],
+    )
+    assert describe(workload("onnx", path)).parameters is None
+    prepare(workload("onnx", path), tmp_path / "m", batch_sizes=[2], formats=["onnx"], seed=0)
+    assert Source(tmp_path / "m").materials.reference_by.startswith("onnxruntime")

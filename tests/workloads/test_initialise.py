@@ -108,7 +108,7 @@ def test_constants_come_alive_and_modes_stay() -> None:
 
     with seeded(0):
         model = Gated().eval()
-    calibrate(model, [TensorSpec("input", "float32", ("batch", 4))], 0)
+    calibrate(model, [TensorSpec("input", "float32", ("batch", 4))], 0, "gated")
     assert float(model.gain) == 1.0
     assert float(model.temperature) == 2.5
     for parameter in (model.gamma, model.positions, model.linear.weight, model.linear.bias):
