@@ -20,6 +20,7 @@ PYTHON ?= $(shell for name in python3.11 python3.12 python3.10 python3.13 python
 # uv has its own word for places with wheels; both are to look in the same ones.
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 export MLFLOW_TRACKING_URI ?= sqlite:///$(CURDIR)/mlflow.db
+export MLFLOW_EXPERIMENT_NAME ?= ngraph
 export PATH := $(BIN):$(PATH)
 
 STAMP := $(VENV)/.installed
@@ -55,7 +56,7 @@ lint: $(STAMP)
 	@echo "== import rules" && lint-imports
 
 test: lint
-	@echo "== pytest" && env -u MLFLOW_TRACKING_URI python -m pytest
+	@echo "== pytest" && env -u MLFLOW_TRACKING_URI -u MLFLOW_EXPERIMENT_NAME python -m pytest
 
 ui: $(STAMP)
 	@mlflow server --backend-store-uri $(MLFLOW_TRACKING_URI) --port 5000

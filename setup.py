@@ -74,6 +74,7 @@ setup(
         "requests>=2.32,<3",
         "rich>=13.7,<16",
         "safetensors>=0.5,<1",
+        "SQLAlchemy>=2,<3",
     ],
     extras_require={
         "torch": TORCH,

@@ -156,7 +156,7 @@ def _benchmark_app(options: argparse.Namespace) -> Peer:
             ]
             subprocess.run(command, check=True, capture_output=True)
             stats = json.loads((Path(report) / "benchmark_report.json").read_text())
-        return float(stats["execution_results"]["latency_median"]) / 1e3
+        return float(stats["execution_results"]["latency (ms)"]) / 1e3
 
     return benchmark_app
 

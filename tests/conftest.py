@@ -10,4 +10,12 @@ from tests.support.servers import (
     sqlite_uri,
 )
 
-__all__ = ["clean_environment", "fake_compiler", "mlflow_server", "postgres_uri", "server_uri", "sqlite_template", "sqlite_uri"]
+__all__ = [
+    "clean_environment",
+    "fake_compiler",
+    "mlflow_server",
+    "postgres_uri",
+    "server_uri",
+    "sqlite_template",
+    "sqlite_uri",
+]

@@ -22,12 +22,14 @@ TINY = "block:mha?width=128"
 
 
 @pytest.fixture
-def mlflow_run(sqlite_uri: str, monkeypatch: pytest.MonkeyPatch) -> str:
+def mlflow_run(sqlite_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A run as 'mlflow run' creates it, with the environment that it sets."""
-    run_id = MlflowClient(sqlite_uri).create_run("0").info.run_id
+    client = MlflowClient(sqlite_uri)
+    experiment = client.create_experiment("mine", artifact_location=(tmp_path / "artifacts").as_uri())
+    run_id: str = client.create_run(experiment).info.run_id
     monkeypatch.setenv("MLFLOW_TRACKING_URI", sqlite_uri)
     monkeypatch.setenv("MLFLOW_RUN_ID", run_id)
-    monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", "0")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", experiment)
     monkeypatch.delenv(project.ENV_MANAGER, raising=False)
     return run_id
 
@@ -94,7 +96,7 @@ def test_a_study_that_needs_another_environment_stays_the_same_run(
     arguments = ["--device", "xeon", "--study", "smoke", "--workloads", TINY, "--compilers", "identity"]
     assert cli(["project", *arguments, "--batch-sizes", "1", "--precision", "", "--repetitions", "3"]) == 0
     client = MlflowClient(sqlite_uri)
-    runs = client.search_runs(["0"])
+    runs = client.search_runs([client.get_run(mlflow_run).info.experiment_id])
     (study,) = [run for run in runs if run.data.tags.get("ngraph.kind") == "study"]
     assert (study.info.run_id, study.info.status) == (mlflow_run, "FINISHED")
     (lane,) = [run for run in runs if run.data.tags.get("ngraph.kind") == "lane"]

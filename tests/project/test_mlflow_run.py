@@ -21,10 +21,16 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 TINY = "block:mha?width=128"
+EXPERIMENT = "projects"
 
 
 def start(uri: str, home: Path, *arguments: str) -> subprocess.Popen[str]:
     """Start 'mlflow run' in a process group of its own, as a terminal does."""
+    client = MlflowClient(uri)
+    if client.get_experiment_by_name(EXPERIMENT) is None:
+        # Without a place of its own an experiment of a SQLite store keeps its files where 'mlflow run' was called.
+        place = None if uri.startswith("http") else (home / "artifacts").as_uri()
+        client.create_experiment(EXPERIMENT, artifact_location=place)
     environment = {
         **os.environ,
         "MLFLOW_TRACKING_URI": uri,
@@ -33,7 +39,7 @@ def start(uri: str, home: Path, *arguments: str) -> subprocess.Popen[str]:
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     return subprocess.Popen(
-        [sys.executable, "-m", "mlflow", "run", ".", *arguments],
+        [sys.executable, "-m", "mlflow", "run", ".", "--experiment-name", EXPERIMENT, *arguments],
         cwd=ROOT,
         env=environment,
         stdout=subprocess.PIPE,
@@ -84,7 +90,8 @@ def test_a_wrong_parameter_fails_the_run_in_one_line(sqlite_uri: str, tmp_path: 
     assert code == 1
     assert "error: no study 'quik': did you mean 'quick'?" in output
     assert "Traceback" not in output
-    (run,) = MlflowClient(sqlite_uri).search_runs(["0"])
+    client = MlflowClient(sqlite_uri)
+    (run,) = client.search_runs([client.get_experiment_by_name(EXPERIMENT).experiment_id])
     assert run.info.status == "FAILED"
 
 
