@@ -133,14 +133,15 @@ def run_study(
     Interrupted: the process was asked to end; the study can be resumed, and its run says KILLED.
     """
     plan = plan_study(study)
+    machine = fingerprint()
+    root, key = places.home(home), places.study_key(study, plan.device, machine["digest"])
+    continued = _resumable(study, resume, root, key)
     recorder = None if offline else Recorder(tracking_uri, experiment)
     if recorder is not None:
         recorder.preflight()
-    machine = fingerprint()
-    root = places.home(home)
-    directory, continued = _directory(study, resume, root, places.study_key(study, plan.device, machine["digest"]))
+    directory = continued or places.new_directory(root, study, key)
     with _signals_raise(), Journal(directory, observer.on_event if observer else lambda event: None) as journal:
-        if not continued:
+        if continued is None:
             _start(journal, directory, plan, machine)
         before = fold.load(directory)
         session = 1 + sum(event["event"] == "session_started" for event in read(directory))
@@ -260,17 +261,17 @@ class _Recording:
             self._journal.append("recording_failed", reason=self.problem)
 
 
-def _directory(study: Study, resume: Resume, root: Path, key: str) -> tuple[Path, bool]:
-    """The study directory, and whether it continues an earlier session."""
+def _resumable(study: Study, resume: Resume, root: Path, key: str) -> Path | None:
+    """The study directory to go on with, or None to start anew."""
     last = None if resume == "never" else places.newest(root, key)
     if resume == "always" and last is None:
         raise StudyError(
             f"study {study.name!r} has nothing to resume in {root}: it never ran here with this content; "
             "leave out --resume to start it"
         )
-    if last is not None and (resume == "always" or not places.finished(last)):
-        return last, True
-    return places.new_directory(root, study, key), False
+    if last is not None and resume == "auto" and places.finished(last):
+        return None
+    return last
 
 
 def _start(journal: Journal, directory: Path, plan: Plan, machine: Mapping[str, Any]) -> None:

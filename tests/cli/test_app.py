@@ -57,11 +57,11 @@ WRONG = [
     (["benchmark", "smoke", "--workloads", "onnx:{tmp}/broken.onnx"], "broken.onnx"),
     (["benchmark", "smoke", "--workloads", "torch:no.such.module:model"], "no.such.module"),
     (
-        ["benchmark", "smoke", "--workloads", "resnet18", "--offline", "--resume", "--home", "{tmp}"],
+        ["benchmark", "smoke", "--workloads", "resnet18", "--resume", "--home", "{tmp}"],
         "has nothing to resume",
     ),
     (
-        ["benchmark", "smoke", "--workloads", "resnet18", "--offline", "--home", "/proc/none"],
+        ["benchmark", "smoke", "--workloads", "resnet18", "--home", "/proc/none"],
         "cannot write studies to /proc/none",
     ),
     (["benchmark", "smoke", "--workloads", "resnet18", "--tracking-uri", "http://127.0.0.1:9"], "127.0.0.1:9"),
