@@ -142,7 +142,9 @@ class Compiler(ABC, Generic[F]):
     modes: ClassVar[tuple[Mode, ...]] = ("sync",)
     accelerators: ClassVar[tuple[str, ...]] = ("cpu",)
     runtime_modules: ClassVar[tuple[str, ...]] = ()
-    """Modules that `compile` and `load` need. They are imported before, so that no timing contains an import."""
+    """Modules that `load` needs. They are imported before, so that no timing contains an import."""
+    compile_modules: ClassVar[tuple[str, ...] | None] = None
+    """Modules that `compile` needs, likewise; None: the same as `load`."""
     blocked_modules: ClassVar[tuple[str, ...]] = ()
     """Modules that must not be imported where an engine is loaded, because a runtime imports them needlessly."""
 

@@ -49,6 +49,8 @@ class Identity(Compiler[IdentityFlags]):
     formats: ClassVar[tuple[Format, ...]] = ("module",)
     precisions: ClassVar[tuple[Precision, ...]] = ("fp32", "bf16")
     runtime_modules: ClassVar[tuple[str, ...]] = ("torch",)
+    # Files are linked, nothing is compiled.
+    compile_modules: ClassVar[tuple[str, ...] | None] = ()
 
     @classmethod
     def availability(cls) -> Availability:

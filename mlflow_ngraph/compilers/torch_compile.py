@@ -47,6 +47,7 @@ class TorchCompile(Compiler[TorchCompileFlags]):
     formats: ClassVar[tuple[Format, ...]] = ("exported",)
     precisions: ClassVar[tuple[Precision, ...]] = ("fp32", "bf16")
     runtime_modules: ClassVar[tuple[str, ...]] = ("torch",)
+    compile_modules: ClassVar[tuple[str, ...] | None] = ("torch", "torch._inductor")
 
     @classmethod
     def availability(cls) -> Availability:

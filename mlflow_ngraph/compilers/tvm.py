@@ -61,6 +61,7 @@ class TVM(Compiler[TVMFlags]):
     flags_type: ClassVar[type[Flags]] = TVMFlags
     formats: ClassVar[tuple[Format, ...]] = ("onnx",)
     runtime_modules: ClassVar[tuple[str, ...]] = ("tvm", "tvm.relax")
+    compile_modules: ClassVar[tuple[str, ...] | None] = ("onnx", "tvm", "tvm.relax.frontend.onnx")
     # TVM imports torch wherever it is installed, for an exchange of tensors that nothing here uses.
     blocked_modules: ClassVar[tuple[str, ...]] = ("torch",)
 

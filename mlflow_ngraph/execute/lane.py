@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import statistics
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,26 +95,24 @@ class LaneRunner:
         return True
 
     def build(self, batch_sizes: Sequence[int]) -> None:
-        """Compile and save the engine for ``batch_sizes`` in a process of its own."""
+        """Compile and save the engine for ``batch_sizes`` in the lane's compiling process."""
         engine_id = hashlib.sha256(f"{self.lane.id}{sorted(batch_sizes)}".encode()).hexdigest()[:12]
         final = self._places.engine(self.lane.id, engine_id)
         partial = final.with_name(f"{engine_id}.partial")
         for left_over in (final, partial):
             shutil.rmtree(left_over, ignore_errors=True)
-        with self._process("build") as child:
-            self._import(child)
-            result = child.request(
-                "build",
-                self._plan.study.limits.compile_seconds,
-                on_stage=self._say(batch_sizes[0]),
-                accounted=lambda result: float(result["seconds"]),
-                compiler=self.lane.compiler,
-                flags=dict(self.lane.flags),
-                materials=str(self._places.materials(self.lane.workload)),
-                directory=str(partial),
-                batch_sizes=list(batch_sizes),
-                target=self._target,
-            )
+        result = self._process("build").request(
+            "build",
+            self._plan.study.limits.compile_seconds,
+            on_stage=self._say(batch_sizes[0]),
+            accounted=lambda result: float(result["seconds"]),
+            compiler=self.lane.compiler,
+            flags=dict(self.lane.flags),
+            materials=str(self._places.materials(self.lane.workload)),
+            directory=str(partial),
+            batch_sizes=list(batch_sizes),
+            target=self._target,
+        )
         partial.rename(final)
         del result["seconds"]
         event = self._journal.append(
@@ -133,7 +130,7 @@ class LaneRunner:
     def load(self, batch: int) -> Loaded:
         """Load the engine for ``batch`` from disk in the lane's measuring process, and compare its outputs."""
         engine = self.engines[batch]
-        child = self._measuring_child()
+        child = self._process("run")
         result = child.request(
             "load",
             self._plan.study.limits.load_seconds,
@@ -161,7 +158,7 @@ class LaneRunner:
         """Run untimed until the calls are steady."""
         loaded, rule = self._has_loaded(), self._plan.study.warmup
         self._say(loaded.batch)("warm-up")
-        loaded.warm_up = self._measuring_child().request(
+        loaded.warm_up = self._process("run").request(
             "warm_up",
             rule.max_seconds + self._plan.study.limits.load_seconds,
             accounted=lambda result: float(result["seconds"]),
@@ -178,7 +175,7 @@ class LaneRunner:
         """Time one slice of repetitions and put it into the journal."""
         loaded, study = self._has_loaded(), self._plan.study
         seconds = min(study.limits.slice_seconds, study.limits.cell_seconds - loaded.timed_s)
-        result = self._measuring_child().request(
+        result = self._process("run").request(
             "slice",
             seconds + study.limits.load_seconds,
             accounted=lambda result: float(result["wall_s"] + result["settle_s"]),
@@ -204,34 +201,22 @@ class LaneRunner:
     def unload(self) -> None:
         """Free the loaded engine."""
         self.loaded = None
-        self._measuring_child().request("unload", self._plan.study.limits.load_seconds)
+        self._process("run").request("unload", self._plan.study.limits.load_seconds)
 
     def close(self) -> None:
-        """End the measuring process."""
+        """End the lane's process, if it has one."""
         self.loaded = None
         if self._child is not None:
             self._child.close()
             self.overhead_s += self._child.overhead_s
             self._child = None
 
-    def abandon(self) -> None:
-        """Forget a measuring process that has failed, so that the next batch size gets a fresh one."""
-        self.close()
-
-    def _measuring_child(self) -> Child:
+    def _process(self, purpose: str) -> Child:
+        """The lane's process: one that compiles, and after `close` a fresh one that measures."""
         if self._child is None:
-            self._child = self._spawn("run")
-            self._import(self._child)
+            self._child = self._spawn(purpose)
+            self._import(self._child, purpose)
         return self._child
-
-    @contextmanager
-    def _process(self, purpose: str) -> Iterator[Child]:
-        child = self._spawn(purpose)
-        try:
-            yield child
-        finally:
-            child.close()
-            self.overhead_s += child.overhead_s
 
     def _spawn(self, purpose: str) -> Child:
         self._children += 1
@@ -239,12 +224,16 @@ class LaneRunner:
         env = environment(self.lane.threads, self._places.scratch(name))
         return Child(name, env, self._places.log(name), self._warden)
 
-    def _import(self, child: Child) -> None:
+    def _import(self, child: Child, purpose: str) -> None:
+        kind = self.compiler
+        modules = kind.runtime_modules
+        if purpose == "build" and kind.compile_modules is not None:
+            modules = kind.compile_modules
         child.request(
             "import",
             self._plan.study.limits.load_seconds,
-            modules=list(self.compiler.runtime_modules),
-            blocked=list(self.compiler.blocked_modules),
+            modules=list(modules),
+            blocked=list(kind.blocked_modules),
         )
 
     def _say(self, batch: int) -> Any:

@@ -19,18 +19,19 @@ from mlflow_ngraph.workloads.registry import create as create_workload
 
 TYPICAL_MACS = 2e9
 """Stands for a model about which nothing is known before it is built."""
-MACS_PER_SECOND_AND_THREAD = 4e10
+MACS_PER_SECOND_AND_THREAD = 5e10
 """A round figure for fp32 on one core of a server processor; estimates need no more."""
 COMPILE_SECONDS = {
-    "identity": 2.0,
-    "torchscript": 6.0,
-    "torch-compile": 45.0,
-    "onnxruntime": 3.0,
-    "openvino": 4.0,
-    "tvm": 8.0,
+    "identity": 1.0,
+    "torchscript": 2.0,
+    "torch-compile": 25.0,
+    "onnxruntime": 1.0,
+    "openvino": 2.0,
+    "tvm": 4.0,
 }
 """Seconds to compile and load one engine, as seen for models of ordinary size."""
-PREPARE_SECONDS = 20.0
+LANE_SECONDS = 3.0
+PREPARE_SECONDS = 10.0
 SLOWDOWN = {"tvm": 60.0}
 """Calls that are slower than eager execution by this factor: TVM without tuning."""
 
@@ -128,11 +129,13 @@ def estimate_lane(plan: Plan, workload: WorkloadPlan, lane: Lane) -> float:
     if workload.known is not None:
         macs = float(workload.known.true_macs or workload.known.paper_macs or TYPICAL_MACS)
     call = macs / (MACS_PER_SECOND_AND_THREAD * (lane.threads or 1)) * SLOWDOWN.get(lane.compiler, 1.0)
-    limits, engines = plan.study.limits, len(create(lane.compiler, lane.flags).engines(lane.batch_sizes))
-    total = 3.0 + engines * COMPILE_SECONDS.get(lane.compiler, 10.0)
+    study, engines = plan.study, len(create(lane.compiler, lane.flags).engines(lane.batch_sizes))
+    total = LANE_SECONDS + engines * COMPILE_SECONDS.get(lane.compiler, 10.0)
     for batch in lane.batch_sizes:
-        timed = min(plan.study.repetitions * call * batch, limits.cell_seconds)
-        total += 2 * call * batch + min(20 * call * batch, plan.study.warmup.max_seconds) + timed
+        first = call * batch
+        if first < study.warmup.max_seconds:
+            total += min(4 * study.warmup.window * first, study.warmup.max_seconds)
+        total += first + max(first, min(study.repetitions * first, study.limits.cell_seconds))
     return total
 
 

@@ -184,7 +184,9 @@ class Supervisor:
             try:
                 runner.build(group)
             except ChildFailure as failure:
+                runner.close()
                 self._fail(runner, [batch for batch in group if batch in missing.get(lane_id, [])], failure)
+        runner.close()
 
     def _wanted(self, lane_id: str, missing: dict[str, list[int]]) -> set[int]:
         """The lane's own missing batch sizes, and for the baseline those of all others too."""
@@ -236,7 +238,7 @@ class Supervisor:
             runner.unload()
         except ChildFailure:
             # The numbers are complete; a runtime that dies while it frees memory only costs its process.
-            runner.abandon()
+            runner.close()
 
     def _judge(self, loaded: Loaded) -> tuple[Verdict, str]:
         """The verdict on a cell that has all its samples, and the reason or what a reader should know."""
@@ -258,7 +260,7 @@ class Supervisor:
         try:
             step()
         except ChildFailure as failure:
-            runner.abandon()
+            runner.close()
             if batch in missing.get(runner.lane.id, []):
                 self._fail(runner, [batch], failure)
             return False
