@@ -62,7 +62,8 @@ class Registry(Generic[T]):
         UnknownNameError: nothing has this name.
         DependencyError: its module needs a package that is not installed.
         """
-        entry = self.entries.get(name)
+        # Looking through every installed package takes a tenth of a second, which built-in names need not pay.
+        entry = self._builtin.get(name) or self.entries.get(name)
         if entry is None:
             raise UnknownNameError(self.kind, name, self.names())
         module, _, attribute = entry.target.partition(":")

@@ -16,6 +16,7 @@ from mlflow.entities import Run, ViewType
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.tracking import views
 from mlflow_ngraph.tracking.recorder import Recorder
+from mlflow_ngraph.tracking import schema
 from mlflow_ngraph.tracking.schema import CELL_METRICS, CURVE, HEADLINES, STUDY_METRICS, Tag
 from mlflow_ngraph.verdicts import Verdict
 from tests.support.records import BATCHES, START, lane_id, study_record
@@ -155,7 +156,7 @@ def test_lane_runs_say_what_was_measured(sqlite_uri: str, tmp_path: Path) -> Non
     assert tags[Tag.VERDICT] == "ok"
     assert tags[Tag.FINGERPRINT] == "f1a9c0ffee12"
     assert tags["ngraph.version.openvino"] == "2025.3.0"
-    assert tags[Tag.COLOUR] == "#0072B2"
+    assert tags[Tag.COLOUR] == schema.colour("xeon", "onnxruntime")
     assert json.loads(tags[Tag.CELLS])["4"] == f"{tags[Tag.LANE_ID]}-b4"
     assert client.get_experiment(run.info.experiment_id).name == "edge"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import colorsys
 import re
 from pathlib import Path
 
@@ -93,3 +94,16 @@ def test_an_empty_study_has_content(tmp_path: Path) -> None:
     content = study_content(record)
     assert content.start_ms == content.end_ms
     assert content.tags[Tag.VERDICT] == "ok"
+
+
+def test_the_hue_tells_devices_apart_and_the_lightness_compilers() -> None:
+    shades = [schema.colour("xeon", compiler) for compiler in ("identity", "openvino", "tvm")]
+    hues, lights = [], []
+    for shade in shades:
+        hue, light, _ = colorsys.rgb_to_hls(*(int(shade[start : start + 2], 16) / 255 for start in (1, 3, 5)))
+        hues.append(hue)
+        lights.append(light)
+    assert max(hues) - min(hues) < 0.02
+    assert lights == sorted(set(lights))
+    assert len({schema.colour(device, "openvino") for device in ("xeon", "gpu", "orin", "host")}) == 4
+    assert schema.colour("xeon") == "#0072B2"
