@@ -14,9 +14,8 @@ from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
 
 from mlflow_ngraph.execute.record import StudyRecord
-from mlflow_ngraph.tracking import views
+from mlflow_ngraph.tracking import schema, views
 from mlflow_ngraph.tracking.recorder import Recorder
-from mlflow_ngraph.tracking import schema
 from mlflow_ngraph.tracking.schema import CELL_METRICS, CURVE, HEADLINES, STUDY_METRICS, Tag
 from mlflow_ngraph.verdicts import Verdict
 from tests.support.records import BATCHES, START, lane_id, study_record
