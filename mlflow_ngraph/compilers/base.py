@@ -106,17 +106,17 @@ class Invocation:
 
 
 class Engine(ABC):
-    """A compiled workload in memory, loaded from disk for one batch size."""
+    """A compiled workload in memory, loaded from disk for one batch size.
 
-    @property
-    @abstractmethod
-    def precision(self) -> Precision:
-        """The precision that took effect, asked of the runtime where the runtime can tell."""
+    Parameters
+    ----------
+    precision: the precision that took effect, asked of the runtime where the runtime can tell.
+    flags: every flag with the value in force, also those that the runtime chose itself (threads, streams, ...).
+    """
 
-    @property
-    @abstractmethod
-    def flags(self) -> Mapping[str, FlagValue]:
-        """Every flag with the value in force, also those that the runtime chose itself (threads, streams, ...)."""
+    def __init__(self, precision: Precision, flags: Mapping[str, FlagValue]) -> None:
+        self.precision = precision
+        self.flags = flags
 
     @abstractmethod
     def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:

@@ -18,9 +18,7 @@ from mlflow_ngraph.compilers.base import (
     Compiler,
     Engine,
     Flags,
-    FlagValue,
     Invocation,
-    Precision,
     Stages,
     Target,
 )
@@ -170,23 +168,18 @@ class _OnnxRuntimeEngine(Engine):
         self._saved = saved
         self._batch = batch
         in_force = self._session.get_session_options()
-        self._flags: dict[str, FlagValue] = {
-            **flags.model_dump(),
-            "dynamic_batch": saved.facts["dynamic_batch"],
-            "inter_op_threads": in_force.inter_op_num_threads,
-            "memory_pattern": in_force.enable_mem_pattern,
-            "providers": ",".join(self._session.get_providers()),
-            # The runtime does not tell how many threads its own default is; it starts one fewer than it uses.
-            "threads": in_force.intra_op_num_threads or started + 1,
-        }
-
-    @property
-    def precision(self) -> Precision:
-        return self._saved.precision
-
-    @property
-    def flags(self) -> dict[str, FlagValue]:
-        return self._flags
+        super().__init__(
+            saved.precision,
+            {
+                **flags.model_dump(),
+                "dynamic_batch": saved.facts["dynamic_batch"],
+                "inter_op_threads": in_force.inter_op_num_threads,
+                "memory_pattern": in_force.enable_mem_pattern,
+                "providers": ",".join(self._session.get_providers()),
+                # The runtime does not tell how many threads its own default is; it starts one fewer than it uses.
+                "threads": in_force.intra_op_num_threads or started + 1,
+            },
+        )
 
     def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:
         import onnxruntime as ort

@@ -204,19 +204,10 @@ class _OpenVINOEngine(Engine):
         inputs: Sequence[TensorSpec],
         mode: Mode,
     ) -> None:
+        super().__init__(precision, flags)
         self._compiled = compiled
-        self._precision = precision
-        self._flags = flags
         self._inputs = inputs
         self._mode = mode
-
-    @property
-    def precision(self) -> Precision:
-        return self._precision
-
-    @property
-    def flags(self) -> Mapping[str, FlagValue]:
-        return self._flags
 
     def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:
         if self._mode == "sync":
@@ -224,7 +215,7 @@ class _OpenVINOEngine(Engine):
             # Shared outputs are views; the default would copy them at every call.
             infer: Callable[[], object] = partial(request.infer, share_outputs=True)
             return Invocation(infer, partial(self._outputs, request))
-        count = int(str(self._flags["requests"]))
+        count = int(str(self.flags["requests"]))
         requests = [self._filled(self._compiled.create_infer_request(), inputs) for _ in range(count)]
         starts = [request.start_async for request in requests]
         waits = [request.wait for request in requests]

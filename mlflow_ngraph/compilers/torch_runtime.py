@@ -112,18 +112,9 @@ class TorchEngine(Engine):
         memory_format: torch.memory_format = torch.contiguous_format,
     ) -> None:
         self._run: Callable[..., object] | None = run
-        self._precision = precision
-        self._flags = flags
+        super().__init__(precision, flags)
         self._memory_format = memory_format
         InferenceMode.enter()
-
-    @property
-    def precision(self) -> Precision:
-        return self._precision
-
-    @property
-    def flags(self) -> Mapping[str, FlagValue]:
-        return self._flags
 
     def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:
         run = self._run

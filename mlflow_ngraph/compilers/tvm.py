@@ -135,18 +135,9 @@ def _set_threads(threads: int | None) -> None:
 
 class _TVMEngine(Engine):
     def __init__(self, machine: Any, precision: Precision, flags: Mapping[str, FlagValue]) -> None:
+        super().__init__(precision, flags)
         self._machine = machine
-        self._precision = precision
-        self._flags = flags
         self._bindings = 0
-
-    @property
-    def precision(self) -> Precision:
-        return self._precision
-
-    @property
-    def flags(self) -> Mapping[str, FlagValue]:
-        return self._flags
 
     def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:
         import tvm

@@ -25,7 +25,6 @@ from mlflow_ngraph.compilers.base import (
     FlagValue,
     Invocation,
     Mode,
-    Precision,
     Stages,
     Target,
 )
@@ -185,19 +184,11 @@ class _FakeEngine(Engine):
         act: Callable[[], None],
         requests: int,
     ) -> None:
+        super().__init__("fp32", flags)
         self._inputs = inputs
         self._outputs = outputs
-        self._flags = flags
         self._act = act
         self._requests = requests
-
-    @property
-    def precision(self) -> Precision:
-        return "fp32"
-
-    @property
-    def flags(self) -> Mapping[str, FlagValue]:
-        return self._flags
 
     def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:
         for given, known in zip(inputs, self._inputs, strict=True):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from mlflow_ngraph.errors import UnsupportedError
-from mlflow_ngraph.workloads.base import Init, TensorSpec, Workload, WorkloadRef, fixed_batch
-from mlflow_ngraph.workloads.options import canonical, parse_options
-from mlflow_ngraph.workloads.specs import FileOptions, resolve
+from mlflow_ngraph.workloads.base import TensorSpec, fixed_batch
+from mlflow_ngraph.workloads.file import FileWorkload
+from mlflow_ngraph.workloads.specs import resolve
 
 if TYPE_CHECKING:
     import torch
@@ -19,26 +19,10 @@ _COPY = Path("source")
 """Directory of the copy within the materials; it holds nothing but the file and its external data."""
 
 
-class OnnxWorkload(Workload):
+class OnnxWorkload(FileWorkload):
     """``onnx:<path>``."""
 
     scheme: ClassVar[str] = "onnx"
-
-    def __init__(self, ref: WorkloadRef, init: Init) -> None:
-        self._options = parse_options(FileOptions, ref)
-        super().__init__(canonical(ref, self._options), init)
-        self._path = Path(ref.target)
-
-    @property
-    def label(self) -> str:
-        return self._options.label or Path(self.ref.target).stem
-
-    @property
-    def family(self) -> str:
-        return self._options.family or self.scheme
-
-    def check(self) -> None:
-        self.inputs()
 
     def inputs(self) -> tuple[TensorSpec, ...]:
         from mlflow_ngraph.workloads import onnx_file

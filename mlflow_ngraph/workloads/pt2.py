@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mlflow_ngraph.errors import WorkloadError
-from mlflow_ngraph.workloads.base import Init, TensorSpec, Workload, WorkloadRef
-from mlflow_ngraph.workloads.options import canonical, parse_options
-from mlflow_ngraph.workloads.specs import DeclaredInput, FileOptions, resolve
+from mlflow_ngraph.workloads.base import TensorSpec
+from mlflow_ngraph.workloads.file import FileWorkload
+from mlflow_ngraph.workloads.specs import DeclaredInput, resolve
 
 if TYPE_CHECKING:
     import torch
@@ -17,26 +17,10 @@ if TYPE_CHECKING:
 _COPY = "source.pt2"
 
 
-class ExportedWorkload(Workload):
+class ExportedWorkload(FileWorkload):
     """``pt2:<path>``."""
 
     scheme: ClassVar[str] = "pt2"
-
-    def __init__(self, ref: WorkloadRef, init: Init) -> None:
-        self._options = parse_options(FileOptions, ref)
-        super().__init__(canonical(ref, self._options), init)
-        self._path = Path(ref.target)
-
-    @property
-    def label(self) -> str:
-        return self._options.label or Path(self.ref.target).stem
-
-    @property
-    def family(self) -> str:
-        return self._options.family or self.scheme
-
-    def check(self) -> None:
-        self.inputs()
 
     def inputs(self) -> tuple[TensorSpec, ...]:
         program = self._load()
