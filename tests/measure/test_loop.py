@@ -44,10 +44,11 @@ def test_garbage_collection_comes_back_after_an_error():
 
 
 def test_warm_up_ends_when_windows_agree():
-    result = loop.warm_up(lambda: time.sleep(0.003), 5, 0.3, 5.0, 0.003)
+    result = loop.warm_up(lambda: time.sleep(0.003), 5, 0.9, 60.0, 0.003)
     assert result.steady
-    assert result.repetitions in (10, 15, 20)
-    assert result.call_s == pytest.approx(0.003, rel=0.5)
+    assert result.repetitions >= 10, "it takes two windows to agree"
+    assert result.repetitions % 5 == 0
+    assert result.call_s >= 0.003
 
 
 def test_warm_up_says_when_it_was_never_steady():
