@@ -120,8 +120,8 @@ def run_study(
     Parameters
     ----------
     resume: ``auto`` continues the newest study of the same content on this machine if it was interrupted, else starts
-        anew. ``always`` continues the newest one even if it came to its end, and measures crashed, timed-out and
-        out-of-memory cells again. ``never`` starts anew.
+        anew. ``always`` continues the newest one even if it came to its end, and measures unstable, crashed,
+        timed-out and out-of-memory cells again. ``never`` starts anew.
     home: directory for studies; see `places.home`.
     tracking_uri, experiment: where to record; by default as MLflow itself decides.
     offline: measure only; `sync_study` records later.
@@ -227,18 +227,16 @@ class _Recording:
 
     def close(self, record: StudyRecord, status: str) -> None:
         """Record what is still pending, then the study itself. One more try after an earlier failure."""
-        had_problem, self.problem = bool(self.problem), ""
-        if had_problem:
+        if self.problem:
+            self.problem = ""
+            # Lanes that an earlier session measured may be missing on the server as well.
+            self._pending.update(record.lanes)
             self.open(record)
-        waiting = [lane for lane in record.lanes if lane in self._pending or record.lanes[lane].cells]
-        if had_problem and not self.problem:
-            self._attempt(lambda recorder: self._record(recorder, record, waiting))
         if not self.problem:
             self._attempt(lambda recorder: self._close(recorder, record, status))
 
     def _close(self, recorder: Recorder, record: StudyRecord, status: str) -> None:
-        pending = [lane for lane in self._pending if record.lanes[lane].cells]
-        self._record(recorder, record, pending)
+        self._record(recorder, record, [lane for lane in record.lanes if lane in self._pending])
         recorder.close(record, status)
         self.where = recorder.where()
 

@@ -35,13 +35,11 @@ _STRAY_PREFIXES = ("OMP_", "KMP_", "GOMP_", "MKL_", "TVM_", "TORCHINDUCTOR_", "O
 class ChildFailure(CellError):  # noqa: N818 - the child fails, which is a finding and no fault of this program
     """A command has no result; carries the verdict for the cells that wanted it."""
 
-    def __init__(self, verdict: Verdict, reason: str, tail: str = "", usage: str = "") -> None:
+    def __init__(self, verdict: Verdict, reason: str, tail: str = "") -> None:
         super().__init__(reason)
         self.verdict = verdict
         self.reason = reason
         self.tail = tail
-        self.usage = usage
-        """The class name of a `UsageError`, when the request itself was wrong."""
 
 
 def environment(threads: int | None, scratch: Path) -> dict[str, str]:
@@ -161,7 +159,9 @@ class Child:
         return result
 
     def close(self) -> None:
-        """End the child now, with everything it started."""
+        """End the child now, with everything it started. Closing again does nothing."""
+        if self._selector.get_map() is None:
+            return  # its process group may belong to somebody else by now
         start = time.perf_counter()
         self._selector.close()
         with contextlib.suppress(BrokenPipeError):
@@ -181,7 +181,7 @@ class Child:
             elif "error" in message:
                 error = message["error"]
                 tail = "" if error["verdict"] == Verdict.UNSUPPORTED.value else self.tail()
-                raise ChildFailure(Verdict(error["verdict"]), error["reason"], tail, error.get("usage", ""))
+                raise ChildFailure(Verdict(error["verdict"]), error["reason"], tail)
             else:
                 return message["result"]
 

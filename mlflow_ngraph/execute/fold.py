@@ -77,8 +77,7 @@ def _workload_prepared(record: StudyRecord, event: journal.Event) -> None:
 
 
 def _engine_built(record: StudyRecord, event: journal.Event) -> None:
-    fields = {name: event[name] for name in EngineRecord.__dataclass_fields__}
-    engine = EngineRecord(**{**fields, "batch_sizes": tuple(event["batch_sizes"])})
+    engine = EngineRecord.from_event(event)
     lane = record.lanes[engine.lane]
     lane.engines = [*(old for old in lane.engines if old.id != engine.id), engine]
 

@@ -123,9 +123,7 @@ class LaneRunner:
             directory=final.relative_to(self._places.root).as_posix(),
             **result,
         )
-        fields = {name: event[name] for name in EngineRecord.__dataclass_fields__}
-        record = EngineRecord(**{**fields, "batch_sizes": tuple(batch_sizes)})
-        self.engines.update(dict.fromkeys(batch_sizes, record))
+        self.engines.update(dict.fromkeys(batch_sizes, EngineRecord.from_event(event)))
 
     def load(self, batch: int) -> Loaded:
         """Load the engine for ``batch`` from disk in the lane's measuring process, and compare its outputs."""

@@ -57,6 +57,12 @@ class EngineRecord:
     flags: Mapping[str, FlagValue]
     requires: Mapping[str, str]
 
+    @classmethod
+    def from_event(cls, event: Mapping[str, Any]) -> EngineRecord:
+        """Read an ``engine_built`` event of the journal."""
+        fields = {name: event[name] for name in cls.__dataclass_fields__}
+        return cls(**{**fields, "batch_sizes": tuple(event["batch_sizes"])})
+
 
 @dataclass
 class CellRecord:

@@ -18,7 +18,7 @@ from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.lane import LaneRunner, Loaded
 from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.plan import Plan, WorkloadPlan
-from mlflow_ngraph.execute.record import LaneRecord, StudyRecord
+from mlflow_ngraph.execute.record import Lane, LaneRecord, StudyRecord
 from mlflow_ngraph.measure import stability
 from mlflow_ngraph.study import BASELINE
 from mlflow_ngraph.verdicts import Verdict
@@ -69,7 +69,7 @@ class Supervisor:
     def _run_workload(self, workload: WorkloadPlan, missing: dict[str, list[int]]) -> None:
         ref = str(workload.ref)
         self._journal.append("workload_started", workload=ref, label=workload.label)
-        runners = [self._runner(lane.id, workload) for lane in workload.lanes if self._takes_part(lane.id, missing)]
+        runners = [self._runner(lane) for lane in workload.lanes if self._wanted(lane, missing)]
         try:
             runners = [runner for runner in runners if self._admit(runner, workload, missing)]
             if not any(missing.get(runner.lane.id) for runner in runners):
@@ -105,15 +105,7 @@ class Supervisor:
                 found[lane.id] = batches
         return found
 
-    def _takes_part(self, lane_id: str, missing: dict[str, list[int]]) -> bool:
-        """Lanes with something to measure, and the baseline beside them."""
-        return lane_id in missing or self._is_baseline(lane_id)
-
-    def _is_baseline(self, lane_id: str) -> bool:
-        return any(lane.id == lane_id and lane.compiler == BASELINE for lane in self._plan.lanes)
-
-    def _runner(self, lane_id: str, workload: WorkloadPlan) -> LaneRunner:
-        lane = next(lane for lane in workload.lanes if lane.id == lane_id)
+    def _runner(self, lane: Lane) -> LaneRunner:
         return LaneRunner(self._plan, lane, self._places, self._journal, self._warden, self._session)
 
     def _admit(self, runner: LaneRunner, workload: WorkloadPlan, missing: dict[str, list[int]]) -> bool:
@@ -146,11 +138,7 @@ class Supervisor:
                 "prepare",
                 study.limits.prepare_seconds,
                 on_stage=lambda stage: self._journal.tell("stage", workload=ref, stage=stage),
-                workload={
-                    "scheme": workload.ref.scheme,
-                    "target": workload.ref.target,
-                    "options": dict(workload.ref.options),
-                },
+                workload=asdict(workload.ref),
                 init=asdict(study.init),
                 directory=str(directory),
                 batch_sizes=batches,
@@ -171,11 +159,12 @@ class Supervisor:
     def _build(self, runner: LaneRunner, workload: WorkloadPlan, missing: dict[str, list[int]]) -> None:
         """Compile what the lane's missing cells need. A failed engine costs its own cells only."""
         lane_id = runner.lane.id
-        wanted = self._wanted(lane_id, missing)
+        wanted = self._wanted(runner.lane, missing)
         possible = [workload.fixed_batch] if workload.fixed_batch is not None else list(runner.lane.batch_sizes)
         before = self._lane_before(lane_id)
         for engine in before.engines if before is not None else []:
-            runner.reuse(engine)
+            if wanted.intersection(engine.batch_sizes):
+                runner.reuse(engine)
         for group in runner.groups(possible):
             needed = [batch for batch in group if batch in wanted]
             if not needed or all(batch in runner.engines for batch in needed):
@@ -188,10 +177,10 @@ class Supervisor:
                 self._fail(runner, [batch for batch in group if batch in missing.get(lane_id, [])], failure)
         runner.close()
 
-    def _wanted(self, lane_id: str, missing: dict[str, list[int]]) -> set[int]:
+    def _wanted(self, lane: Lane, missing: dict[str, list[int]]) -> set[int]:
         """The lane's own missing batch sizes, and for the baseline those of all others too."""
-        own = set(missing.get(lane_id, []))
-        if self._is_baseline(lane_id):
+        own = set(missing.get(lane.id, []))
+        if lane.compiler == BASELINE:
             own |= {batch for batches in missing.values() for batch in batches}
         return own
 
@@ -200,7 +189,7 @@ class Supervisor:
         ready = [
             runner
             for runner in runners
-            if batch in self._wanted(runner.lane.id, missing)
+            if batch in self._wanted(runner.lane, missing)
             and batch in runner.engines
             and self._attempt(runner, batch, missing, partial(self._load, runner, batch))
         ]

@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
-from mlflow_ngraph.errors import CellError, DependencyError, UsageError
+from mlflow_ngraph.errors import CellError, UsageError
 from mlflow_ngraph.verdicts import Verdict
 
 Command = dict[str, Any]
@@ -237,8 +237,8 @@ def _describe_error(error: Exception) -> dict[str, Any]:
         return {"verdict": error.verdict.value, "reason": reason}
     if isinstance(error, MemoryError) or "can't allocate memory" in reason or "bad_alloc" in reason:
         return {"verdict": Verdict.OOM.value, "reason": f"out of memory: {reason}"}
-    if isinstance(error, (UsageError, DependencyError)):
-        return {"verdict": Verdict.FAILED.value, "reason": reason, "usage": type(error).__name__}
+    if isinstance(error, UsageError):
+        return {"verdict": Verdict.FAILED.value, "reason": reason}
     return {"verdict": Verdict.FAILED.value, "reason": f"{type(error).__name__}: {reason}"[:2000]}
 
 
