@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
-from mlflow_ngraph.compilers.base import Mode, Precision
+from mlflow_ngraph.compilers.base import Mode, Precision, Transfers
 from mlflow_ngraph.errors import StudyError
 from mlflow_ngraph.validation import explain
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
@@ -82,6 +82,8 @@ class Limits(_Model):
     """Building, exporting and running a workload with the baseline once."""
     compile_seconds: float = Field(1800, gt=0)
     """One compilation; beyond it the verdict is ``timeout``."""
+    search_seconds: float = Field(172800, gt=0)
+    """What a compilation that searches by measuring, such as tuned TVM, may take beyond ``compile_seconds``."""
     load_seconds: float = Field(600, gt=0)
     """Loading an engine, its first inference and its parity check."""
     cell_seconds: float = Field(120, gt=0)
@@ -118,6 +120,9 @@ class Study(_Model):
     """Precisions that the engines compute in; parity is always against fp32."""
     mode: Mode = "sync"
     """``sync``: one request in flight. ``async``: as many as the runtime wants."""
+    transfers: Transfers = "outside"
+    """Whether a repetition on a GPU contains the copies of inputs and outputs between host and device: ``inside`` or
+    ``outside``."""
     threads: int | Literal["all", "default"] = "all"
     """Threads of every runtime: a number, ``all`` processors of this machine, or each runtime's own ``default``."""
     repetitions: int = Field(100, ge=1)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.workloads.base import Format
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Mode = Literal["sync", "async"]
+Transfers = Literal["outside", "inside"]
 FlagValue = str | int | float | bool | None
 
 
@@ -62,22 +64,35 @@ class Target:
     threads: int | None = None
     """Threads within one inference; None leaves the runtime its own default."""
     accelerator: Literal["cpu", "cuda"] = "cpu"
+    transfers: Transfers = "outside"
+    """Whether one repetition contains the copies of inputs to and outputs from the accelerator; without one, it makes
+    no difference."""
 
 
 @dataclass
-class Stages:
-    """Seconds spent in the named stages of a compilation."""
+class Workbench:
+    """What a compilation has at hand beside its inputs: a clock, a place, and a line to whoever watches."""
 
+    work: Path
+    """A folder for what must outlive a killed process, such as the database of a search. The next attempt at the same
+    engine finds it as it was left. May not exist yet."""
+    tell: Callable[[str], None] = lambda text: None
+    """Says what is being done, such as ``tune: task 3/19, trial 64/400, best 12.3 ms``."""
     seconds: dict[str, float] = field(default_factory=dict)
+    """Seconds by stage."""
 
     @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
+    def stage(self, name: str) -> Iterator[None]:
         """Add the time spent in the block to stage ``name``, also when the block raises."""
         start = time.perf_counter()
         try:
             yield
         finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+            self.add(name, time.perf_counter() - start)
+
+    def add(self, name: str, seconds: float) -> None:
+        """Add time to stage ``name`` that an earlier, killed attempt spent."""
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
 
 @dataclass(frozen=True)
@@ -87,8 +102,8 @@ class Build:
     flags: Mapping[str, FlagValue] = field(default_factory=dict)
     """Values that took effect at compile time, also those the compiler chose itself."""
     requires: Mapping[str, str] = field(default_factory=dict)
-    """What a machine must have to load the engine: package versions, instruction set, the compiler's own
-    compatibility string."""
+    """What a machine must have to load the engine: `Compiler.requires`, and what only the compiler's runtime could
+    tell, such as its own compatibility string."""
     export_format: Format | None = None
     """The format the compiler started from; its export time is part of the compile time."""
 
@@ -156,6 +171,28 @@ class Compiler(ABC, Generic[F]):
     def availability(cls) -> Availability:
         """Whether the compiler can run here. Never raises, and imports nothing heavy."""
 
+    @property
+    def searches(self) -> bool:
+        """Whether these flags make `compile` search by measuring, which may take hours and has a time limit of its own."""
+        return False
+
+    @property
+    def expected_compile_s(self) -> float:
+        """Rough seconds to compile and load one engine of ordinary size, for estimates."""
+        return 10.0
+
+    @property
+    def expected_slowdown(self) -> float:
+        """Rough duration of a call as a multiple of eager execution, for estimates."""
+        return 1.0
+
+    def requires(self, target: Target) -> dict[str, str]:
+        """What an engine compiled here for ``target`` depends on and finds here: versions, instruction set, GPU.
+
+        Known without importing a runtime: equal answers mean that an engine made on one machine serves on the other.
+        """
+        return {self.name: self.availability().version or ""}
+
     def engines(self, batch_sizes: Sequence[int]) -> list[tuple[int, ...]]:
         """Which batch sizes share one engine; the default is an engine for each batch size."""
         return [(batch,) for batch in batch_sizes]
@@ -177,11 +214,11 @@ class Compiler(ABC, Generic[F]):
 
     @abstractmethod
     def compile(
-        self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, stages: Stages
+        self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, bench: Workbench
     ) -> Build:
         """Compile and save an engine into the empty ``directory`` for ``batch_sizes``.
 
-        Use the stages ``compile`` (and ``convert`` before it where there is such a step) and ``save``.
+        Use the stages ``compile`` (before it ``convert`` and ``tune``, where there are such steps) and ``save``.
 
         Raises
         ------
@@ -197,3 +234,10 @@ class Compiler(ABC, Generic[F]):
         ------
         UnsupportedError: the runtime cannot provide the precision or mode that ``target`` asks for.
         """
+
+    def explain(self, directory: Path, batch: int, target: Target) -> Explanation:
+        """What the compiler made of the model, from its own introspection. Called where `compile` was called.
+
+        The default knows nothing beyond the compiler's name.
+        """
+        return Explanation()

@@ -16,8 +16,8 @@ from mlflow_ngraph.compilers.base import (
     Engine,
     Flags,
     Precision,
-    Stages,
     Target,
+    Workbench,
 )
 from mlflow_ngraph.compilers.host import package
 from mlflow_ngraph.compilers.reasons import reported
@@ -56,17 +56,24 @@ class Identity(Compiler[IdentityFlags]):
     def availability(cls) -> Availability:
         return package("torch", "torch", "pip install 'mlflow-ngraph[torch]'")
 
+    @property
+    def expected_compile_s(self) -> float:
+        return 1.0
+
+    def requires(self, target: Target) -> dict[str, str]:
+        return {"torch": self.availability().version or ""}
+
     def engines(self, batch_sizes: Sequence[int]) -> list[tuple[int, ...]]:
         return [tuple(batch_sizes)]
 
     def compile(
-        self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, stages: Stages
+        self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, bench: Workbench
     ) -> Build:
         self.check(target)
-        with stages("save"):
+        with bench.stage("save"):
             _copy_model(source, directory / _MODEL)
             Saved.of(self.name, source, target, {}).write(directory)
-        return Build(self.flags.model_dump(), {"torch": self.availability().version or ""}, "module")
+        return Build(self.flags.model_dump(), self.requires(target), "module")
 
     def load(self, directory: Path, batch: int, target: Target) -> Engine:
         import torch

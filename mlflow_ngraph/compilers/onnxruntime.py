@@ -19,8 +19,8 @@ from mlflow_ngraph.compilers.base import (
     Engine,
     Flags,
     Invocation,
-    Stages,
     Target,
+    Workbench,
 )
 from mlflow_ngraph.compilers.host import isa, package
 from mlflow_ngraph.compilers.reasons import reported
@@ -73,22 +73,28 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
     def availability(cls) -> Availability:
         return package("onnxruntime", "onnxruntime", "pip install onnxruntime")
 
+    @property
+    def expected_compile_s(self) -> float:
+        return 1.0
+
+    def requires(self, target: Target) -> dict[str, str]:
+        return {"onnxruntime": self.availability().version or "", "isa": isa()}
+
     def engines(self, batch_sizes: Sequence[int]) -> list[tuple[int, ...]]:
         return [tuple(batch_sizes)] if self.flags.dynamic_batch else [(batch,) for batch in batch_sizes]
 
     def compile(
-        self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, stages: Stages
+        self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, bench: Workbench
     ) -> Build:
         self.check(target)
         dynamic = self.flags.dynamic_batch and source.dynamic("onnx")
         for batch in [None] if dynamic else batch_sizes:
             model = source.onnx(batch)
-            with reported(self.name), stages("compile"):
+            with reported(self.name), bench.stage("compile"):
                 self._optimise(model, source.inputs, batch, target, directory / self._file(batch))
-        with stages("save"):
+        with bench.stage("save"):
             Saved.of(self.name, source, target, {"dynamic_batch": dynamic}).write(directory)
-        requires = {"onnxruntime": self.availability().version or "", "isa": isa()}
-        return Build({**self.flags.model_dump(), "dynamic_batch": dynamic}, requires, "onnx")
+        return Build({**self.flags.model_dump(), "dynamic_batch": dynamic}, self.requires(target), "onnx")
 
     def load(self, directory: Path, batch: int, target: Target) -> Engine:
         self.check(target)

@@ -21,8 +21,8 @@ from mlflow_ngraph.compilers.base import (
     Invocation,
     Mode,
     Precision,
-    Stages,
     Target,
+    Workbench,
 )
 from mlflow_ngraph.compilers.host import package
 from mlflow_ngraph.compilers.reasons import reported
@@ -74,11 +74,15 @@ class OpenVINO(Compiler[OpenVINOFlags]):
     def availability(cls) -> Availability:
         return package("openvino", "openvino", "pip install openvino")
 
+    @property
+    def expected_compile_s(self) -> float:
+        return 2.0
+
     def engines(self, batch_sizes: Sequence[int]) -> list[tuple[int, ...]]:
         return [tuple(batch_sizes)]
 
     def compile(
-        self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, stages: Stages
+        self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, bench: Workbench
     ) -> Build:
         self.check(target)
         ov = _runtime()
@@ -86,18 +90,18 @@ class OpenVINO(Compiler[OpenVINOFlags]):
         shared = source.dynamic("onnx")
         with reported(self.name):
             for batch in [None] if shared else batch_sizes:
-                with stages("convert"):
+                with bench.stage("convert"):
                     model = core.read_model(str(source.onnx(batch)))
-                with stages("save"):
+                with bench.stage("save"):
                     # The default would round the weights to 16 bits.
                     ov.save_model(model, directory / _file(batch), compress_to_fp16=False)
             for batch in batch_sizes:
                 # Compiled here so that failures and their cost are known, and again when the engine is loaded.
-                with stages("compile"):
+                with bench.stage("compile"):
                     compiled = self._compiled(directory, batch, shared, source.inputs, target)
-        with stages("save"):
+        with bench.stage("save"):
             Saved.of(self.name, source, target, {**self._config(target), "shared": shared}).write(directory)
-        requires = {"openvino": self.availability().version or ""}
+        requires = self.requires(target)
         requirements = _read(compiled, "RUNTIME_REQUIREMENTS")
         if requirements is not None:
             requires["runtime_requirements"] = str(requirements)

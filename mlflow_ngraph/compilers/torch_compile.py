@@ -14,8 +14,8 @@ from mlflow_ngraph.compilers.base import (
     Flags,
     FlagValue,
     Precision,
-    Stages,
     Target,
+    Workbench,
 )
 from mlflow_ngraph.compilers.host import isa, package, with_cpp_compiler
 from mlflow_ngraph.compilers.reasons import reported
@@ -54,11 +54,18 @@ class TorchCompile(Compiler[TorchCompileFlags]):
         found = package("torch", "torch", "pip install 'mlflow-ngraph[torch]'")
         return with_cpp_compiler(found, "Inductor generates C++")
 
+    @property
+    def expected_compile_s(self) -> float:
+        return 25.0
+
+    def requires(self, target: Target) -> dict[str, str]:
+        return {"torch": self.availability().version or "", "isa": isa()}
+
     def engines(self, batch_sizes: Sequence[int]) -> list[tuple[int, ...]]:
         return [tuple(batch_sizes)] if self.flags.dynamic_batch else [(batch,) for batch in batch_sizes]
 
     def compile(
-        self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, stages: Stages
+        self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, bench: Workbench
     ) -> Build:
         from mlflow_ngraph.compilers.torch_runtime import configure
 
@@ -69,15 +76,15 @@ class TorchCompile(Compiler[TorchCompileFlags]):
         dynamic = self.flags.dynamic_batch and source.dynamic("exported")
         for batch in [None] if dynamic else batch_sizes:
             with reported(self.name):
-                _package(source, batch, target.precision, directory / _file(batch), options, stages)
+                _package(source, batch, target.precision, directory / _file(batch), options, bench)
         facts: dict[str, FlagValue] = {
             **self.flags.model_dump(),
             "dynamic_batch": dynamic,
             "compiled_threads": threads,
         }
-        with stages("save"):
+        with bench.stage("save"):
             Saved.of(self.name, source, target, facts).write(directory)
-        return Build(facts, {"torch": self.availability().version or "", "isa": isa()}, "exported")
+        return Build(facts, self.requires(target), "exported")
 
     def load(self, directory: Path, batch: int, target: Target) -> Engine:
         import torch
@@ -108,7 +115,7 @@ def _file(batch: int | None) -> str:
 
 
 def _package(
-    source: Source, batch: int | None, precision: Precision, path: Path, options: Mapping[str, bool], stages: Stages
+    source: Source, batch: int | None, precision: Precision, path: Path, options: Mapping[str, bool], bench: Workbench
 ) -> None:
     """Compile the program for a batch size, or for all, into one file."""
     import torch
@@ -118,9 +125,9 @@ def _package(
     from mlflow_ngraph.workloads.exporting import to_program
 
     file = source.exported(batch)
-    with stages("convert"):
+    with bench.stage("convert"):
         program = torch.export.load(file)
         if precision != "fp32":
             program = to_program(in_precision(program.module(), precision), source.inputs, batch)
-    with stages("compile"), torch.no_grad():
+    with bench.stage("compile"), torch.no_grad():
         aoti_compile_and_package(program, package_path=str(path.absolute()), inductor_configs=dict(options))

@@ -17,8 +17,8 @@ from mlflow_ngraph.compilers.base import (
     Engine,
     Flags,
     Precision,
-    Stages,
     Target,
+    Workbench,
 )
 from mlflow_ngraph.compilers.host import package
 from mlflow_ngraph.compilers.reasons import reported
@@ -62,8 +62,15 @@ class TorchScript(Compiler[TorchScriptFlags]):
     def availability(cls) -> Availability:
         return package("torch", "torch", "pip install 'mlflow-ngraph[torch]'")
 
+    @property
+    def expected_compile_s(self) -> float:
+        return 2.0
+
+    def requires(self, target: Target) -> dict[str, str]:
+        return {"torch": self.availability().version or ""}
+
     def compile(
-        self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, stages: Stages
+        self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, bench: Workbench
     ) -> Build:
         from mlflow_ngraph.compilers.torch_runtime import configure
 
@@ -72,12 +79,12 @@ class TorchScript(Compiler[TorchScriptFlags]):
         configure(target)
         module = source.module()
         with reported(self.name), _quiet():
-            with stages("compile"):
+            with bench.stage("compile"):
                 scripted = self._script(module, source, batch, target)
-            with stages("save"):
+            with bench.stage("save"):
                 scripted.save(str(directory / _FILE))
                 Saved.of(self.name, source, target, {}).write(directory)
-        return Build(self.flags.model_dump(), {"torch": self.availability().version or ""}, "module")
+        return Build(self.flags.model_dump(), self.requires(target), "module")
 
     def _script(self, module: Any, source: Source, batch: int, target: Target) -> Any:
         import torch

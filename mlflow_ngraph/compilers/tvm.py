@@ -21,8 +21,8 @@ from mlflow_ngraph.compilers.base import (
     FlagValue,
     Invocation,
     Precision,
-    Stages,
     Target,
+    Workbench,
 )
 from mlflow_ngraph.compilers.host import isa, package, with_cpp_compiler
 from mlflow_ngraph.compilers.reasons import reported
@@ -76,8 +76,19 @@ class TVM(Compiler[TVMFlags]):
             return Availability(False, found.version, "the package apache-tvm-ffi is not installed", _INSTALL)
         return found if ffi == _FFI else replace(found, hint=f"{_FFI_HINT}, this is {ffi}")
 
+    @property
+    def expected_compile_s(self) -> float:
+        return 4.0
+
+    @property
+    def expected_slowdown(self) -> float:
+        return 60.0
+
+    def requires(self, target: Target) -> dict[str, str]:
+        return {"apache-tvm": self.availability().version or "", "isa": isa()}
+
     def compile(
-        self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, stages: Stages
+        self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, bench: Workbench
     ) -> Build:
         self.check(target)
         _set_threads(target.threads)
@@ -90,11 +101,11 @@ class TVM(Compiler[TVMFlags]):
         shapes = {spec.name: list(spec.resolve(batch)) for spec in source.inputs}
         host = self._host(target)
         with reported(self.name):
-            with stages("convert"):
+            with bench.stage("convert"):
                 module = from_onnx(onnx.load(str(model)), shape_dict=shapes)
-            with stages("compile"), tvm.transform.PassContext(opt_level=self.flags.opt_level):
+            with bench.stage("compile"), tvm.transform.PassContext(opt_level=self.flags.opt_level):
                 executable = tvm.compile(module, tvm.target.Target(host))
-            with stages("save"):
+            with bench.stage("save"):
                 executable.export_library(str(directory / _LIBRARY))
         facts: dict[str, FlagValue] = {
             "opt_level": self.flags.opt_level,
@@ -102,7 +113,7 @@ class TVM(Compiler[TVMFlags]):
             "num_cores": host["num-cores"],
         }
         Saved.of(self.name, source, target, facts).write(directory)
-        return Build(facts, {"apache-tvm": self.availability().version or "", "isa": isa()}, "onnx")
+        return Build(facts, self.requires(target), "onnx")
 
     def _host(self, target: Target) -> dict[str, Any]:
         """The target in TVM's words, with the features of the processor that LLVM finds here."""

@@ -7,12 +7,13 @@ import shutil
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from mlflow_ngraph.compilers.base import Compiler
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.engines.files import digest_files
-from mlflow_ngraph.execute.child import Child, Warden, environment
+from mlflow_ngraph.execute.child import Child, ChildFailure, Warden, environment
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.plan import Plan
@@ -68,6 +69,7 @@ class LaneRunner:
             "mode": lane.mode,
             "threads": lane.threads,
             "accelerator": self._plan.accelerator,
+            "transfers": lane.transfers,
         }
 
     def groups(self, batch_sizes: Sequence[int]) -> list[tuple[int, ...]]:
@@ -97,33 +99,59 @@ class LaneRunner:
     def build(self, batch_sizes: Sequence[int]) -> None:
         """Compile and save the engine for ``batch_sizes`` in the lane's compiling process."""
         engine_id = hashlib.sha256(f"{self.lane.id}{sorted(batch_sizes)}".encode()).hexdigest()[:12]
-        final = self._places.engine(self.lane.id, engine_id)
+        final, work = self._places.engine(self.lane.id, engine_id), self._places.work(self.lane.id, engine_id)
         partial = final.with_name(f"{engine_id}.partial")
         for left_over in (final, partial):
             shutil.rmtree(left_over, ignore_errors=True)
+        limits = self._plan.study.limits
         result = self._process("build").request(
             "build",
-            self._plan.study.limits.compile_seconds,
+            limits.compile_seconds + (limits.search_seconds if self.compiler.searches else 0.0),
             on_stage=self._say(batch_sizes[0]),
             accounted=lambda result: float(result["seconds"]),
             compiler=self.lane.compiler,
             flags=dict(self.lane.flags),
             materials=str(self._places.materials(self.lane.workload)),
             directory=str(partial),
+            work=str(work),
             batch_sizes=list(batch_sizes),
             target=self._target,
         )
-        partial.rename(final)
         del result["seconds"]
+        self._explain(partial, batch_sizes)
+        files = digest_files(partial)
+        size = sum((partial / name).stat().st_size for name in files)
+        partial.rename(final)
         event = self._journal.append(
             "engine_built",
             id=engine_id,
             lane=self.lane.id,
             batch_sizes=list(batch_sizes),
             directory=final.relative_to(self._places.root).as_posix(),
+            files=files,
+            size_bytes=size,
             **result,
         )
         self.engines.update(dict.fromkeys(batch_sizes, EngineRecord.from_event(event)))
+        shutil.rmtree(work, ignore_errors=True)
+
+    def _explain(self, directory: Path, batch_sizes: Sequence[int]) -> None:
+        """Ask the compiler what it did. A compiler that cannot tell costs its explanation only, not the engine."""
+        try:
+            self._process("build").request(
+                "explain",
+                self._plan.study.limits.load_seconds,
+                on_stage=self._say(batch_sizes[0]),
+                accounted=lambda result: float(result["seconds"]),
+                compiler=self.lane.compiler,
+                flags=dict(self.lane.flags),
+                directory=str(directory),
+                batch_sizes=list(batch_sizes),
+                target=self._target,
+            )
+        except ChildFailure as failure:
+            self.close()
+            self._journal.append("engine_unexplained", lane=self.lane.id, reason=failure.reason)
 
     def load(self, batch: int) -> Loaded:
         """Load the engine for ``batch`` from disk in the lane's measuring process, and compare its outputs."""

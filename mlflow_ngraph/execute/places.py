@@ -33,6 +33,10 @@ class Places:
         """What a child process printed."""
         return self.root / "logs" / f"{name}.log"
 
+    def work(self, lane_id: str, engine_id: str) -> Path:
+        """What a compilation keeps for its next attempt, such as the database of a search; gone once it succeeded."""
+        return self.root / "work" / lane_id / engine_id
+
     def scratch(self, name: str) -> Path:
         """Compiler caches of a child process; gone after its workload."""
         return self.root / "scratch" / name

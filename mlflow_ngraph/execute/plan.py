@@ -21,19 +21,8 @@ TYPICAL_MACS = 2e9
 """Stands for a model about which nothing is known before it is built."""
 MACS_PER_SECOND_AND_THREAD = 5e10
 """A round figure for fp32 on one core of a server processor; estimates need no more."""
-COMPILE_SECONDS = {
-    "identity": 1.0,
-    "torchscript": 2.0,
-    "torch-compile": 25.0,
-    "onnxruntime": 1.0,
-    "openvino": 2.0,
-    "tvm": 4.0,
-}
-"""Seconds to compile and load one engine, as seen for models of ordinary size."""
 LANE_SECONDS = 3.0
 PREPARE_SECONDS = 10.0
-SLOWDOWN = {"tvm": 60.0}
-"""Calls that are slower than eager execution by this factor: TVM without tuning."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +102,7 @@ def make(study: Study, profile: DeviceProfile) -> Plan:
                     mode=study.mode,
                     threads=threads,
                     device=profile.name,
+                    transfers=study.transfers,
                     batch_sizes=tuple(study.batch_sizes),
                 ),
             )
@@ -128,9 +118,9 @@ def estimate_lane(plan: Plan, workload: WorkloadPlan, lane: Lane) -> float:
     macs = TYPICAL_MACS
     if workload.known is not None:
         macs = float(workload.known.true_macs or workload.known.paper_macs or TYPICAL_MACS)
-    call = macs / (MACS_PER_SECOND_AND_THREAD * (lane.threads or 1)) * SLOWDOWN.get(lane.compiler, 1.0)
-    study, engines = plan.study, len(create(lane.compiler, lane.flags).engines(lane.batch_sizes))
-    total = LANE_SECONDS + engines * COMPILE_SECONDS.get(lane.compiler, 10.0)
+    study, compiler = plan.study, create(lane.compiler, lane.flags)
+    call = macs / (MACS_PER_SECOND_AND_THREAD * (lane.threads or 1)) * compiler.expected_slowdown
+    total = LANE_SECONDS + len(compiler.engines(lane.batch_sizes)) * compiler.expected_compile_s
     for batch in lane.batch_sizes:
         first = call * batch
         if first < study.warmup.max_seconds:

@@ -33,6 +33,8 @@ class Lane:
     """None: each runtime's own default."""
     device: str
     batch_sizes: tuple[int, ...]
+    transfers: str = "outside"
+    """Whether a repetition on a GPU contains the copies between host and device."""
 
     def cell(self, batch: int) -> str:
         """The id of the cell at a batch size."""

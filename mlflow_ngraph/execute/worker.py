@@ -48,6 +48,7 @@ class Worker:
             "describe": self._describe,
             "prepare": self._prepare,
             "build": self._build,
+            "explain": self._explain,
             "load": self._load,
             "warm_up": self._warm_up,
             "slice": self._slice,
@@ -112,28 +113,34 @@ class Worker:
         return {"seconds": time.perf_counter() - start}
 
     def _build(self, command: Command) -> dict[str, Any]:
-        from mlflow_ngraph.compilers.base import Stages
-        from mlflow_ngraph.engines.files import digest_files
+        from mlflow_ngraph.compilers.base import Workbench
         from mlflow_ngraph.workloads.materials import Source
 
         compiler, source = _compiler(command), Source(Path(command["materials"]))
-        directory, stages = Path(command["directory"]), Stages()
+        directory, bench = Path(command["directory"]), Workbench(Path(command["work"]), self.stage)
         batch_sizes = command["batch_sizes"]
         directory.mkdir(parents=True)
         start = time.perf_counter()
-        build = compiler.compile(source, batch_sizes, _target(command), directory, stages)
+        build = compiler.compile(source, batch_sizes, _target(command), directory, bench)
         seconds = time.perf_counter() - start
         if build.export_format is not None:
-            stages.seconds["export"] = source.export_seconds(build.export_format, batch_sizes[0])
-        files = digest_files(directory)
+            bench.seconds["export"] = source.export_seconds(build.export_format, batch_sizes[0])
         return {
-            "stages": stages.seconds,
+            "stages": bench.seconds,
             "seconds": seconds,
             "flags": dict(build.flags),
             "requires": dict(build.requires),
-            "files": files,
-            "size_bytes": sum((directory / name).stat().st_size for name in files),
         }
+
+    def _explain(self, command: Command) -> dict[str, Any]:
+        """Write what the compiler made of the model beside the engine, for each batch size."""
+        from mlflow_ngraph.compilers.explanation import file_name
+
+        compiler, directory = _compiler(command), Path(command["directory"])
+        start = time.perf_counter()
+        for batch in command["batch_sizes"]:
+            compiler.explain(directory, batch, _target(command)).write(directory / file_name(batch))
+        return {"seconds": time.perf_counter() - start}
 
     def _load(self, command: Command) -> dict[str, Any]:
         from mlflow_ngraph.measure import memory, parity

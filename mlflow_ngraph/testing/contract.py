@@ -176,7 +176,7 @@ class CompilerContract:
             assert set(kind.flags_type.model_fields) <= set(build.flags)
             assert build.requires
             assert build.export_format in (*kind.formats, None)
-            assert set(stages) <= {"convert", "compile", "save"}
+            assert set(stages) <= {"convert", "tune", "compile", "save"}
             assert all(seconds >= 0 for seconds in stages.values())
 
     def test_the_precision_in_force_is_the_one_asked_for(self, outcomes: Mapping[tuple[str, int], Outcome]) -> None:

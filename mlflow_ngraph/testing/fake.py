@@ -25,8 +25,8 @@ from mlflow_ngraph.compilers.base import (
     FlagValue,
     Invocation,
     Mode,
-    Stages,
     Target,
+    Workbench,
 )
 from mlflow_ngraph.compilers.saved import Saved
 from mlflow_ngraph.errors import CompileError, UnsupportedError
@@ -83,12 +83,12 @@ class FakeCompiler(Compiler[FakeFlags]):
         return Availability(True, VERSION)
 
     def compile(
-        self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, stages: Stages
+        self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, bench: Workbench
     ) -> Build:
         self.check(target)
-        with stages("compile"):
+        with bench.stage("compile"):
             self._act("compile")
-        with stages("save"):
+        with bench.stage("save"):
             for batch in batch_sizes:
                 _save(directory / f"inputs-b{batch}.npz", source.example(batch))
                 _save(directory / f"outputs-b{batch}.npz", source.reference(batch))

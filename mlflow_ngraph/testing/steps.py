@@ -10,7 +10,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from mlflow_ngraph.compilers.base import Build, Engine, FlagValue, Stages, Target
+from mlflow_ngraph.compilers.base import Build, Engine, FlagValue, Target, Workbench
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,10 +70,11 @@ def compile_engines(
     for name in names:
         source = Source(materials / name)
         for group in compiler.engines(_batch_sizes(source, batch_sizes)):
-            directory, stages = engine_directory(engines, name, group), Stages()
+            directory = engine_directory(engines, name, group)
+            bench = Workbench(directory.with_name(f"{directory.name}.work"))
             directory.mkdir(parents=True)
-            build = compiler.compile(source, group, job.target, directory, stages)
-            done[name] = build, stages.seconds
+            build = compiler.compile(source, group, job.target, directory, bench)
+            done[name] = build, bench.seconds
     return done
 
 

@@ -132,6 +132,7 @@ def _lane_params(record: LaneRecord) -> dict[str, str]:
         Param.PRECISION: lane.precision,
         Param.MODE: lane.mode,
         Param.THREADS: "default" if lane.threads is None else lane.threads,
+        Param.TRANSFERS: lane.transfers,
         Param.BATCH_SIZES: ",".join(map(str, lane.batch_sizes)),
     }
     in_force = precision_in_force(record)

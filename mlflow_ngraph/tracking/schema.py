@@ -85,6 +85,7 @@ class Param:
     PRECISION_IN_FORCE = "precision_in_force"
     MODE = "mode"
     THREADS = "threads"
+    TRANSFERS = "transfers"
     BATCH_SIZES = "batch_sizes"
     FLAG = "flag."
     """Followed by the name of a flag; the value is the one in force."""
@@ -153,9 +154,10 @@ _METRICS = [
     CellMetric("engine_size_mb", "MB", "lower", "size of the engine's files"),
     CellMetric("export_s", "s", "lower", "exporting the workload to the compiler's format"),
     CellMetric("convert_s", "s", "lower", "converting the export to the compiler's representation"),
+    CellMetric("tune_s", "s", "lower", "searching for fast kernels by measuring them"),
     CellMetric("compile_s", "s", "lower", "compiling"),
     CellMetric("save_s", "s", "lower", "writing the engine"),
-    CellMetric("compile_total_s", "s", "lower", "export + convert + compile + save"),
+    CellMetric("compile_total_s", "s", "lower", "export + convert + tune + compile + save"),
     CellMetric("load_s", "s", "lower", "loading the engine in a fresh process"),
     CellMetric("first_inference_s", "s", "lower", "the first inference after loading"),
     CellMetric("repetitions", "1", "neither", "timed repetitions reached"),
