@@ -136,6 +136,7 @@ def test_lane_runs_say_what_was_measured(sqlite_uri: str, tmp_path: Path) -> Non
         "precision_in_force": "fp32",
         "mode": "sync",
         "threads": "2",
+        "transfers": "outside",
         "batch_sizes": "1,2,4",
         "flag.graph": "fused",
         "flag.memory_format": "contiguous",
