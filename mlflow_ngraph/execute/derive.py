@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mlflow_ngraph import metrics
 from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
 from mlflow_ngraph.measure import statistics
 from mlflow_ngraph.study import BASELINE
@@ -67,16 +65,13 @@ def _timings(cell: CellRecord, samples_per_call: float) -> dict[str, float]:
     slices = _durations(cell.samples)
     durations = np.concatenate(slices)
     per_second = samples_per_call * NS
-    replicates = per_second / statistics.mean_duration_replicates(slices, _rng(cell.id, "mean"))
-    low, high = statistics.interval(replicates)
     found = {
         "repetitions": float(durations.size),
-        "throughput": per_second / float(durations.mean()),
+        "rounds": float(len(slices)),
         "throughput_std": float((per_second / durations).std(ddof=1)) if durations.size > 1 else 0.0,
-        "throughput_ci_low": low,
-        "throughput_ci_high": high,
         "throughput_p50": per_second / float(np.median(durations)),
     }
+    _put(found, "throughput", statistics.ratio(_exactly(per_second), statistics.mean_duration(slices)))
     if cell.ready.get("requests", 1) == 1:
         # With several requests in flight a repetition is not the latency of any of them.
         p50, p90, p99 = np.percentile(durations, [50, 90, 99]) / 1e6
@@ -113,81 +108,84 @@ def _baseline_of(record: StudyRecord, lane: LaneRecord) -> LaneRecord | None:
 
 def _compare(lane: LaneRecord, baseline: LaneRecord | None, companions: Mapping[str, Sequence[SliceRecord]]) -> None:
     """Add what needs other cells: the baseline's, or the lane's own at batch size 1."""
-    scaling = _scaling(lane)
-    baseline_scaling = _scaling(baseline) if baseline is not None else {}
+    speedups: dict[int, statistics.Estimate] = {}
     for batch, cell in lane.cells.items():
-        if batch in scaling:
-            rtr, ase = scaling[batch]
-            _put(cell, "rtr", rtr)
-            _put(cell, "ase", ase)
-            if batch in baseline_scaling:
-                _put(cell, "bsr", _ratio(ase, baseline_scaling[batch][1]))
         other = baseline.cells.get(batch) if baseline is not None else None
         if other is not None and cell.samples:
-            _speedup(cell, other, companions.get(other.id, ()))
+            estimate = _speedup(cell, other, companions.get(other.id, ()))
+            if estimate is not None:
+                speedups[batch] = estimate
+                _put(cell.metrics, "speedup", estimate)
+    for batch, throughput in _throughputs(lane).items():
+        one, metric = _throughputs(lane).get(1), lane.cells[batch].metrics
+        if one is None:
+            continue
+        # At batch size 1 both are 1 by definition, not by measurement.
+        rtr = statistics.ratio(throughput, one) if batch > 1 else _exactly(1.0)
+        _put(metric, "rtr", rtr)
+        _put(metric, "ase", rtr.times(1 / batch))
+        if batch in speedups and 1 in speedups:
+            # ASE / ASE of identity is the speed-up over the speed-up at batch size 1, and those are paired.
+            _put(metric, "bsr", statistics.ratio(speedups[batch], speedups[1]) if batch > 1 else _exactly(1.0))
 
 
-def _speedup(cell: CellRecord, baseline: CellRecord, companions: Sequence[SliceRecord]) -> None:
+def _speedup(cell: CellRecord, baseline: CellRecord, companions: Sequence[SliceRecord]) -> statistics.Estimate | None:
     """Pair the rounds of both cells. A second identity lane, with other flags, is compared with the first."""
     theirs = {_round(part): part for part in [*companions, *baseline.samples]}
     ours = {_round(part): part for part in cell.samples}
     common = sorted(set(ours) & set(theirs))
     if not common:
-        return
-    work = _samples_per_call(cell) / _samples_per_call(baseline)
-    top, bottom = _durations([theirs[key] for key in common]), _durations([ours[key] for key in common])
+        return None
     if cell.id == baseline.id:
-        estimate = statistics.Estimate(1.0, 1.0, 1.0)
-    else:
-        estimate = statistics.paired_ratio(top, bottom, _rng(cell.id, "speedup"))
-    cell.metrics["speedup"] = estimate.value * work
-    cell.metrics["speedup_ci_low"] = estimate.low * work
-    cell.metrics["speedup_ci_high"] = estimate.high * work
-    reference = baseline.metrics.get("cpu_percent", 0.0)
-    if reference > 0:
-        cell.metrics["cpu_reduction"] = metrics.cpu_reduction(cell.metrics["cpu_percent"], reference)
-
-
-Scaled = tuple[float, NDArray[np.float64]]
-"""A figure and its bootstrap replicates."""
-
-
-def _scaling(lane: LaneRecord) -> dict[int, tuple[Scaled, Scaled]]:
-    """RTR and ASE by batch size, from median throughputs; empty without a measured batch size 1."""
-    measured = {batch: _median_throughput(cell) for batch, cell in sorted(lane.cells.items()) if cell.samples}
-    if 1 not in measured:
-        return {}
-    one, ones = measured[1]
-    found = {}
-    for batch, (value, values) in measured.items():
-        rtr = (metrics.relative_throughput_rate(value, one), metrics.relative_throughput_rate(values, ones))
-        ase = (
-            metrics.absolute_scaling_efficiency(value, one, batch),
-            metrics.absolute_scaling_efficiency(values, ones, batch),
-        )
-        found[batch] = (rtr, ase)
-    return found
-
-
-def _median_throughput(cell: CellRecord) -> Scaled:
-    slices, per_second = _durations(cell.samples), _samples_per_call(cell) * NS
-    replicates = per_second / statistics.median_duration_replicates(slices, _rng(cell.id, "median"))
-    return per_second / float(np.median(np.concatenate(slices))), replicates
-
-
-def _ratio(ase: Scaled, baseline: Scaled) -> Scaled:
-    return (
-        metrics.batch_scaling_resilience(ase[0], baseline[0]),
-        metrics.batch_scaling_resilience(ase[1], baseline[1]),
+        cell.metrics["cpu_reduction"] = 0.0
+        return _exactly(1.0)
+    top, bottom = [theirs[key] for key in common], [ours[key] for key in common]
+    _cpu_reduction(cell, bottom, top)
+    estimate = statistics.paired_ratio(
+        statistics.slice_medians(_durations(top)), statistics.slice_medians(_durations(bottom))
     )
+    return estimate.times(_samples_per_call(cell) / _samples_per_call(baseline))
 
 
-def _put(cell: CellRecord, name: str, scaled: Scaled) -> None:
-    value, replicates = scaled
-    low, high = statistics.interval(replicates)
-    cell.metrics[name] = value
-    # A median of resampled medians need not straddle the median of all samples; an interval does.
-    cell.metrics[f"{name}_ci_low"], cell.metrics[f"{name}_ci_high"] = min(low, value), max(high, value)
+def _cpu_reduction(cell: CellRecord, ours: Sequence[SliceRecord], theirs: Sequence[SliceRecord]) -> None:
+    """1 - CPU use / CPU use of the baseline in the same rounds."""
+    mine, other = _cpu_share(ours), _cpu_share(theirs)
+    if not (np.all(mine > 0) and np.all(other > 0)):
+        return
+    share = statistics.paired_ratio(mine, other)
+    cell.metrics["cpu_reduction"] = 1.0 - share.value
+    ends = share.interval()
+    if ends is not None:
+        cell.metrics["cpu_reduction_ci_low"], cell.metrics["cpu_reduction_ci_high"] = 1.0 - ends[1], 1.0 - ends[0]
+
+
+def _cpu_share(slices: Sequence[SliceRecord]) -> NDArray[np.float64]:
+    return np.array([part["cpu_s"] / part["wall_s"] for part in slices])
+
+
+def _throughputs(lane: LaneRecord) -> dict[int, statistics.Estimate]:
+    """Samples/s by batch size from the geometric mean of the slices' medians, so that ratios of them are consistent."""
+    return {
+        batch: statistics.ratio(
+            _exactly(_samples_per_call(cell) * NS),
+            statistics.geometric_mean(statistics.slice_medians(_durations(cell.samples))),
+        )
+        for batch, cell in sorted(lane.cells.items())
+        if cell.samples
+    }
+
+
+def _exactly(value: float) -> statistics.Estimate:
+    """A number that is known."""
+    return statistics.Estimate(float(np.log(value)), 0.0, np.inf)
+
+
+def _put(metrics: dict[str, float], name: str, estimate: statistics.Estimate) -> None:
+    """A figure, with its interval where there is one."""
+    metrics[name] = estimate.value
+    ends = estimate.interval()
+    if ends is not None:
+        metrics[f"{name}_ci_low"], metrics[f"{name}_ci_high"] = ends
 
 
 def _samples_per_call(cell: CellRecord) -> float:
@@ -200,8 +198,3 @@ def _durations(slices: Sequence[SliceRecord]) -> list[NDArray[np.float64]]:
 
 def _round(part: SliceRecord) -> tuple[int, int]:
     return part["session"], part["round"]
-
-
-def _rng(cell: str, purpose: str) -> np.random.Generator:
-    """The same cell gives the same interval on every machine and in every process."""
-    return np.random.default_rng(zlib.crc32(f"{cell}/{purpose}".encode()))

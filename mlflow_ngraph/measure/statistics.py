@@ -1,87 +1,140 @@
-"""What samples say: pure functions over durations in slices.
+"""What samples say: pure functions over durations in slices. docs/method.md derives the formulas.
 
-A slice is an array of durations in nanoseconds; a cell has one slice a round. Repetitions within a slice
-are alike and the slices drift, so every interval resamples the slices and then the repetitions inside
-them (a two-stage bootstrap): resampling single repetitions would call drift precision.
+A slice is an array of durations in nanoseconds; a cell has one slice a round. Repetitions within a slice are alike and
+slices drift, so the round is the unit of every interval: what counts is how much rounds differ, however many
+repetitions each has. Figures that are ratios (speed-up, RTR, ASE, BSR) are estimated on the logarithmic scale, where a
+ratio of estimates is a difference.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 Slices = Sequence[NDArray[np.float64]]
+Array = NDArray[np.float64]
 
-RESAMPLES = 1000
 LEVEL = 0.95
+"""Of every interval that this package reports."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure with its interval."""
+    """A positive figure with the uncertainty of its logarithm."""
 
-    value: float
-    low: float
-    high: float
+    log: float
+    """Natural logarithm of the figure."""
+    error: float
+    """Standard error of ``log``."""
+    freedom: float
+    """Degrees of freedom of ``error``; 0 where there is only one round, and therefore no interval."""
 
+    @property
+    def value(self) -> float:
+        """The figure."""
+        return float(np.exp(self.log))
 
-def interval(replicates: NDArray[np.float64], level: float = LEVEL) -> tuple[float, float]:
-    """The percentile interval of bootstrap replicates."""
-    tail = (1 - level) / 2
-    low, high = np.quantile(replicates, [tail, 1 - tail])
-    return float(low), float(high)
+    def interval(self, level: float = LEVEL) -> tuple[float, float] | None:
+        """The ends of the confidence interval (Student's t), or None: one round says nothing about the next."""
+        if self.freedom <= 0:
+            return None
+        reach = float(stats.t.ppf((1 + level) / 2, self.freedom)) * self.error
+        return float(np.exp(self.log - reach)), float(np.exp(self.log + reach))
 
-
-def resample(slices: Slices, rng: np.random.Generator) -> Slices:
-    """One draw of slices, with replacement, and of repetitions inside each."""
-    picks = rng.integers(0, len(slices), len(slices))
-    return [_again(slices[index], rng) for index in picks]
-
-
-def mean_duration_replicates(slices: Slices, rng: np.random.Generator, count: int = RESAMPLES) -> NDArray[np.float64]:
-    """Bootstrap replicates of the mean duration in ns; shape (count,)."""
-    return np.array([np.concatenate(resample(slices, rng)).mean() for _ in range(count)])
-
-
-def median_duration_replicates(slices: Slices, rng: np.random.Generator, count: int = RESAMPLES) -> NDArray[np.float64]:
-    """Bootstrap replicates of the median duration in ns; shape (count,)."""
-    return np.array([np.median(np.concatenate(resample(slices, rng))) for _ in range(count)])
+    def times(self, factor: float) -> Estimate:
+        """The figure multiplied by an exact, positive number."""
+        return replace(self, log=self.log + float(np.log(factor)))
 
 
-def paired_ratio(numerator: Slices, denominator: Slices, rng: np.random.Generator, count: int = RESAMPLES) -> Estimate:
-    """The median over rounds of the ratio of slice medians, with its interval.
+def slice_medians(slices: Slices) -> Array:
+    """The median duration of each slice; shape (rounds,)."""
+    return np.array([np.median(durations) for durations in slices])
 
-    Parameters
-    ----------
-    numerator, denominator: slices of the same rounds, in the same order. What slows a whole round down, slows
-        both and leaves the ratio.
+
+def mean_duration(slices: Slices) -> Estimate:
+    """The mean over all repetitions; its error is that of the slices' means, weighted by their repetitions.
 
     Raises
     ------
-    ValueError: no rounds, or different numbers of them.
+    ValueError: there are no repetitions.
     """
-    if not numerator or len(numerator) != len(denominator):
+    weights = np.array([durations.size for durations in slices], float)
+    if not weights.sum():
+        raise ValueError("a mean needs at least one repetition")
+    means = np.array([durations.mean() for durations in slices])
+    mean = float(weights @ means / weights.sum())
+    rounds = len(slices)
+    if rounds < 2:
+        return Estimate(float(np.log(mean)), 0.0, 0.0)
+    # The variance of a ratio of sums over rounds (time / repetitions), and from there to the logarithm.
+    residuals = weights * (means - mean)
+    variance = rounds / (rounds - 1) * float(residuals @ residuals) / weights.sum() ** 2
+    return Estimate(float(np.log(mean)), float(np.sqrt(variance)) / mean, rounds - 1.0)
+
+
+def geometric_mean(values: Array) -> Estimate:
+    """The geometric mean of one positive figure a round, such as the median duration of each slice.
+
+    Raises
+    ------
+    ValueError: there is none, or one is not positive.
+    """
+    if values.size == 0 or not np.all(values > 0):
+        raise ValueError("a geometric mean needs at least one figure, all of them positive")
+    logs = np.log(values)
+    if logs.size < 2:
+        return Estimate(float(logs.mean()), 0.0, 0.0)
+    return Estimate(float(logs.mean()), float(logs.std(ddof=1)) / float(np.sqrt(logs.size)), logs.size - 1.0)
+
+
+def paired_ratio(numerator: Array, denominator: Array) -> Estimate:
+    """The geometric mean over rounds of the ratio of two figures of the same round.
+
+    Parameters
+    ----------
+    numerator, denominator: one figure a round, in the same order of rounds; shape (rounds,). What slows a whole
+        round down, slows both and leaves the ratio.
+
+    Raises
+    ------
+    ValueError: no rounds, or different numbers of them, or a figure that is not positive.
+    """
+    if numerator.shape != denominator.shape:
         raise ValueError("a paired ratio needs the same rounds on both sides, and at least one")
-    value = float(np.median(_medians(numerator) / _medians(denominator)))
-    rounds = len(numerator)
-    picks = rng.integers(0, rounds, (rounds, count))
-    top, bottom = _median_replicates(numerator, rng, count), _median_replicates(denominator, rng, count)
-    columns = np.arange(count)
-    low, high = interval(np.median(top[picks, columns] / bottom[picks, columns], axis=0))
-    return Estimate(value, min(low, value), max(high, value))
+    return geometric_mean(numerator / denominator)
 
 
-def _median_replicates(slices: Slices, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
-    """Medians of resampled repetitions, slice by slice; shape (slices, count)."""
-    return np.array([np.median(part[rng.integers(0, part.size, (count, part.size))], axis=1) for part in slices])
+def ratio(numerator: Estimate, denominator: Estimate) -> Estimate:
+    """The ratio of two figures that were measured in different rounds (Welch and Satterthwaite)."""
+    parts = [(numerator.error**2, numerator.freedom), (denominator.error**2, denominator.freedom)]
+    return Estimate(numerator.log - denominator.log, float(np.sqrt(sum(v for v, _ in parts))), _freedom(parts))
 
 
-def _again(durations: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
-    return durations[rng.integers(0, durations.size, durations.size)]
+def weighted_sum(weights: Sequence[float], estimates: Sequence[Estimate]) -> tuple[float, tuple[float, float] | None]:
+    """A linear combination of independent figures, such as a slope over depth, with its interval.
+
+    The error of a figure is its value times the error of its logarithm.
+    """
+    value = sum(weight * one.value for weight, one in zip(weights, estimates, strict=True))
+    parts = [
+        ((weight * one.value * one.error) ** 2, one.freedom) for weight, one in zip(weights, estimates, strict=True)
+    ]
+    freedom = _freedom(parts)
+    if freedom <= 0:
+        return value, None
+    reach = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * float(np.sqrt(sum(variance for variance, _ in parts)))
+    return value, (value - reach, value + reach)
 
 
-def _medians(slices: Slices) -> NDArray[np.float64]:
-    return np.array([np.median(durations) for durations in slices])
+def _freedom(parts: Sequence[tuple[float, float]]) -> float:
+    """Satterthwaite's degrees of freedom of a sum of variances, each with its own; 0 if one of them has none."""
+    if any(freedom <= 0 for _, freedom in parts):
+        return 0.0
+    total = sum(variance for variance, _ in parts)
+    if total == 0:
+        return min(freedom for _, freedom in parts)
+    return float(total**2 / sum(variance**2 / freedom for variance, freedom in parts))

@@ -4,71 +4,144 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlflow_ngraph.measure import statistics
+from mlflow_ngraph.measure.statistics import Estimate
+
+positive = st.floats(1e-3, 1e6)
+rounds = st.lists(positive, min_size=2, max_size=12).map(np.array)
 
 
-def rng():
-    return np.random.default_rng(7)
-
-
-def drifting(rounds, repetitions, level, seed):
+def drifting(count, repetitions, level, seed):
     """Slices whose level drifts by a third, as on a machine that somebody else uses."""
     source = np.random.default_rng(seed)
-    drift = 1 + 0.3 * np.sin(np.arange(rounds))
+    drift = 1 + 0.3 * np.sin(np.arange(count))
     return [level * factor * (1 + 0.02 * source.standard_normal(repetitions)) for factor in drift]
 
 
+def medians(*args):
+    return statistics.slice_medians(drifting(*args))
+
+
 def test_paired_ratio_is_immune_to_drift_that_hits_both():
-    estimate = statistics.paired_ratio(drifting(12, 10, 300.0, 1), drifting(12, 10, 100.0, 2), rng())
+    estimate = statistics.paired_ratio(medians(12, 10, 300.0, 1), medians(12, 10, 100.0, 2))
+    low, high = estimate.interval()
     assert estimate.value == pytest.approx(3.0, rel=0.02)
-    assert estimate.high - estimate.low < 0.15
-    assert estimate.low <= 3.0 <= estimate.high
+    assert high - low < 0.15
+    assert low <= 3.0 <= high
 
 
-def test_a_program_against_itself_covers_one():
-    """The interval of an A/A comparison covers 1 in about 95 of 100 draws."""
-    covered = 0
-    for seed in range(100):
-        estimate = statistics.paired_ratio(drifting(10, 10, 50.0, seed), drifting(10, 10, 50.0, seed + 1000), rng())
-        covered += estimate.low <= 1.0 <= estimate.high
-    assert covered >= 88
+def test_unpaired_the_same_drift_widens_the_interval():
+    paired = statistics.paired_ratio(medians(12, 10, 300.0, 1), medians(12, 10, 100.0, 2))
+    apart = statistics.ratio(
+        statistics.geometric_mean(medians(12, 10, 300.0, 1)), statistics.geometric_mean(medians(12, 10, 100.0, 2))
+    )
+    assert apart.value == pytest.approx(paired.value)
+    assert apart.error > 5 * paired.error
 
 
-@given(st.floats(0.1, 10))
-@settings(max_examples=25, deadline=None)
-def test_paired_ratio_scales(factor):
-    top, bottom = drifting(5, 6, 10.0, 3), drifting(5, 6, 4.0, 4)
-    plain = statistics.paired_ratio(top, bottom, rng())
-    scaled = statistics.paired_ratio([factor * part for part in top], bottom, rng())
-    for name in ("value", "low", "high"):
-        assert getattr(scaled, name) == pytest.approx(factor * getattr(plain, name))
-
-
-def test_paired_ratio_refuses_unpaired_rounds():
-    with pytest.raises(ValueError, match="same rounds"):
-        statistics.paired_ratio([np.ones(3)], [], rng())
-    with pytest.raises(ValueError, match="same rounds"):
-        statistics.paired_ratio([np.ones(3)], [np.ones(3), np.ones(3)], rng())
-
-
-def test_drift_between_slices_widens_the_interval():
-    """Resampling single repetitions would call these two alike."""
-    steady = [np.full(10, 100.0) for _ in range(10)]
-    low, high = statistics.interval(statistics.mean_duration_replicates(steady, rng()))
-    assert low == high == pytest.approx(100.0)
-    low, high = statistics.interval(statistics.mean_duration_replicates(drifting(10, 10, 100.0, 5), rng()))
-    assert high - low > 10
+@pytest.mark.parametrize("count", [2, 3, 10])
+def test_the_interval_of_a_paired_ratio_covers_the_truth_however_few_rounds(count):
+    hits = 0
+    for seed in range(400):
+        low, high = statistics.paired_ratio(
+            medians(count, 5, 50.0, seed), medians(count, 5, 50.0, seed + 9000)
+        ).interval()
+        hits += low <= 1.0 <= high
+    assert 0.92 <= hits / 400 <= 0.98
 
 
 def test_the_interval_of_the_mean_covers_the_truth():
-    covered = 0
-    for seed in range(200):
+    hits = 0
+    for seed in range(400):
         source = np.random.default_rng(seed)
-        slices = [source.gamma(4.0, 25.0, 10) * (1 + 0.05 * source.standard_normal()) for _ in range(20)]
-        low, high = statistics.interval(statistics.mean_duration_replicates(slices, rng(), count=200))
-        covered += low <= 100.0 <= high
-    assert 0.88 <= covered / 200 <= 1.0
+        slices = [source.gamma(4.0, 25.0, 10) * (1 + 0.05 * source.standard_normal()) for _ in range(10)]
+        low, high = statistics.mean_duration(slices).interval()
+        hits += low <= 100.0 <= high
+    assert 0.92 <= hits / 400 <= 0.98
 
 
-def test_one_slice_is_enough():
-    estimate = statistics.paired_ratio([np.array([4.0])], [np.array([2.0])], rng())
-    assert (estimate.value, estimate.low, estimate.high) == (2.0, 2.0, 2.0)
+def test_the_mean_counts_repetitions_and_its_error_counts_rounds():
+    slices = [np.full(30, 100.0), np.full(10, 200.0)]
+    estimate = statistics.mean_duration(slices)
+    assert estimate.value == pytest.approx(125.0)
+    assert estimate.freedom == 1
+    repeated = statistics.mean_duration([np.repeat(part, 50) for part in slices])
+    assert repeated.error == pytest.approx(estimate.error), "more repetitions of the same round say nothing new"
+
+
+@given(st.lists(st.lists(positive, min_size=3, max_size=3), min_size=2, max_size=8))
+def test_with_equal_slices_the_error_is_that_of_their_means(slices):
+    arrays = [np.array(part) for part in slices]
+    means = np.array([part.mean() for part in arrays])
+    estimate = statistics.mean_duration(arrays)
+    assert estimate.value == pytest.approx(means.mean())
+    assert estimate.error == pytest.approx(means.std(ddof=1) / np.sqrt(means.size) / means.mean(), abs=1e-9)
+
+
+@given(rounds, st.floats(0.01, 100))
+def test_a_paired_ratio_scales_and_inverts(values, factor):
+    other = np.arange(1.0, values.size + 1)
+    plain, scaled = statistics.paired_ratio(values, other), statistics.paired_ratio(factor * values, other)
+    inverse = statistics.paired_ratio(other, values)
+    assert scaled.value == pytest.approx(factor * plain.value)
+    assert plain.times(factor).interval() == pytest.approx(scaled.interval())
+    assert inverse.value == pytest.approx(1 / plain.value)
+    assert inverse.interval() == pytest.approx(tuple(1 / end for end in reversed(plain.interval())))
+
+
+@given(rounds)
+def test_a_ratio_of_geometric_means_is_the_mean_of_paired_ratios(values):
+    other = np.linspace(1.0, 2.0, values.size)
+    paired = statistics.paired_ratio(values, other)
+    apart = statistics.ratio(statistics.geometric_mean(values), statistics.geometric_mean(other))
+    assert paired.log == pytest.approx(apart.log, abs=1e-9)
+
+
+@given(rounds, rounds)
+def test_satterthwaite_is_between_the_smaller_freedom_and_the_sum(one, two):
+    a, b = statistics.geometric_mean(one), statistics.geometric_mean(two)
+    freedom = statistics.ratio(a, b).freedom
+    assert min(a.freedom, b.freedom) - 1e-6 <= freedom <= a.freedom + b.freedom + 1e-6
+
+
+@given(rounds)
+@settings(max_examples=30)
+def test_an_exact_figure_adds_no_uncertainty(values):
+    measured, exact = statistics.geometric_mean(values), Estimate(np.log(2.0), 0.0, np.inf)
+    found = statistics.ratio(measured, exact)
+    assert (found.error, found.freedom) == pytest.approx((measured.error, measured.freedom))
+    assert exact.interval() == pytest.approx((2.0, 2.0))
+
+
+def test_one_round_has_a_figure_but_no_interval():
+    for estimate in (
+        statistics.paired_ratio(np.array([4.0]), np.array([2.0])),
+        statistics.ratio(statistics.geometric_mean(np.array([4.0])), statistics.geometric_mean(np.array([2.0, 2.0]))),
+    ):
+        assert estimate.value == pytest.approx(2.0)
+        assert estimate.interval() is None
+    assert statistics.mean_duration([np.array([3.0, 5.0])]).interval() is None
+
+
+def test_a_slope_is_a_weighted_sum():
+    source = np.random.default_rng(0)
+    hits = 0
+    for _ in range(400):
+        points = [
+            statistics.geometric_mean(np.exp(np.log(level) + 0.02 * source.standard_normal(6))) for level in (1, 2, 3)
+        ]
+        value, (low, high) = statistics.weighted_sum([-0.5, 0.0, 0.5], points)
+        assert value == pytest.approx(1.0, abs=0.1)
+        hits += low <= 1.0 <= high
+    assert 0.92 <= hits / 400 <= 0.98
+    assert statistics.weighted_sum([1.0], [statistics.geometric_mean(np.array([3.0]))])[1] is None
+
+
+def test_what_cannot_be_estimated_is_refused():
+    with pytest.raises(ValueError, match="same rounds"):
+        statistics.paired_ratio(np.ones(3), np.ones(2))
+    with pytest.raises(ValueError, match="at least one"):
+        statistics.geometric_mean(np.array([]))
+    with pytest.raises(ValueError, match="positive"):
+        statistics.geometric_mean(np.array([1.0, 0.0]))
+    with pytest.raises(ValueError, match="at least one repetition"):
+        statistics.mean_duration([])

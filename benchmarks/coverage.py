@@ -1,0 +1,149 @@
+"""How often the 95 % intervals contain the truth, on synthetic samples whose truth is known.
+
+``python benchmarks/coverage.py [--trials 1000]`` draws studies of two lanes at two batch sizes and three depths with
+ten rounds of ten repetitions, derives every figure with the package's own code, and counts. All noises contain a drift
+of 5 % that a round's lanes share and 1 % that they do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlflow_ngraph.execute.derive import derive
+from mlflow_ngraph.execute.record import CellRecord, Lane, LaneRecord, StudyRecord
+from mlflow_ngraph.measure import statistics
+from mlflow_ngraph.metrics import depth_retention, depth_slope
+from mlflow_ngraph.verdicts import Verdict
+
+ROUNDS, REPETITIONS, GAP = 10, 10, 40
+BATCHES, DEPTHS = (1, 8), (1, 3, 6)
+DURATION_MS = {("identity", 1): 10.0, ("identity", 8): 64.0, ("fast", 1): 8.0, ("fast", 8): 40.0}
+SPEEDUPS = {1: 2.0, 3: 1.6, 6: 1.4}
+TOLERATED = (0.93, 0.97)
+
+Noise = Callable[[np.random.Generator], NDArray[np.float64]]
+"""Draws factors of mean and median 1, or with a common median; shape (rounds, repetitions)."""
+
+
+def independent(rng: np.random.Generator) -> NDArray[np.float64]:
+    """Every repetition by itself, 3 %."""
+    return 1 + 0.03 * rng.standard_normal((ROUNDS, REPETITIONS))
+
+
+def autocorrelated(rng: np.random.Generator) -> NDArray[np.float64]:
+    """Neighbouring repetitions alike (0.9); other lanes run between two slices of a lane."""
+    total = (REPETITIONS + GAP) * ROUNDS
+    shocks = rng.standard_normal(total) * np.sqrt(1 - 0.9**2)
+    walk = np.empty(total)
+    walk[0] = rng.standard_normal()
+    for index in range(1, total):
+        walk[index] = 0.9 * walk[index - 1] + shocks[index]
+    return 1 + 0.03 * walk.reshape(ROUNDS, REPETITIONS + GAP)[:, :REPETITIONS]
+
+
+def skewed(rng: np.random.Generator) -> NDArray[np.float64]:
+    """Never faster than a floor, often a little slower, now and then by half."""
+    slower = rng.exponential(0.05, (ROUNDS, REPETITIONS))
+    spikes = (rng.random((ROUNDS, REPETITIONS)) < 0.02) * rng.exponential(0.5, (ROUNDS, REPETITIONS))
+    return (1 + slower + spikes) / (1 + 0.05 + 0.02 * 0.5)
+
+
+def main() -> int:
+    """Count, print, and fail if a figure is not covered as claimed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=1000)
+    trials = parser.parse_args().trials
+    failed = False
+    for noise in (independent, autocorrelated, skewed):
+        hits: dict[str, int] = {}
+        for seed in range(trials):
+            for name, hit in _trial(noise, np.random.default_rng([seed, 1])).items():
+                hits[name] = hits.get(name, 0) + hit
+        for name, count in hits.items():
+            share = count / trials
+            inside = TOLERATED[0] <= share <= TOLERATED[1]
+            failed |= not inside
+            print(f"{noise.__name__:15} {name:18} {100 * share:5.1f} %{'' if inside else '   outside 93 to 97 %'}")
+    return int(failed)
+
+
+def _trial(noise: Noise, rng: np.random.Generator) -> dict[str, bool]:
+    """Which intervals of one drawn study contain the truth."""
+    lanes = {name: _lane(name) for name in ("identity", "fast")}
+    for batch in BATCHES:
+        drift = 1 + 0.05 * rng.standard_normal(ROUNDS)
+        for name, record in lanes.items():
+            record.cells[batch] = _cell(name, batch, _durations(noise, rng, drift, DURATION_MS[name, batch]))
+    study = StudyRecord("id", "coverage", "host", {}, {"hardware": {"cpu": {"threads": 2}}}, {}, 0, 0, lanes, {})
+    derive(study)
+    speedup = {batch: DURATION_MS["identity", batch] / DURATION_MS["fast", batch] for batch in BATCHES}
+    rtr = 8 * DURATION_MS["fast", 1] / DURATION_MS["fast", 8]
+    found = lanes["fast"].cells[8].metrics
+    truths = {
+        "throughput": 8e3 / DURATION_MS["fast", 8],
+        "speedup": speedup[8],
+        "rtr": rtr,
+        "ase": rtr / 8,
+        "bsr": speedup[8] / speedup[1],
+    }
+    covered = {name: found[f"{name}_ci_low"] <= truth <= found[f"{name}_ci_high"] for name, truth in truths.items()}
+    return {**covered, **_over_depth(noise, rng)}
+
+
+def _over_depth(noise: Noise, rng: np.random.Generator) -> dict[str, bool]:
+    """Slope and retention of speed-ups at several depths."""
+    found = {}
+    for depth, truth in SPEEDUPS.items():
+        drift = 1 + 0.05 * rng.standard_normal(ROUNDS)
+        slow, fast = (
+            statistics.slice_medians(list(_durations(noise, rng, drift, level))) for level in (10.0, 10.0 / truth)
+        )
+        found[depth] = statistics.paired_ratio(slow, fast)
+    centred = np.array(DEPTHS) - np.mean(DEPTHS)
+    weights = list(centred / (centred @ centred))
+    _, slope = statistics.weighted_sum(weights, [found[depth] for depth in DEPTHS])
+    retention = statistics.ratio(found[DEPTHS[-1]], found[1]).interval()
+    truths = [SPEEDUPS[depth] for depth in DEPTHS]
+    return {
+        "slope": _contains(slope, depth_slope(DEPTHS, truths)),
+        "retention": _contains(retention, depth_retention(DEPTHS, truths)),
+    }
+
+
+def _durations(
+    noise: Noise, rng: np.random.Generator, drift: NDArray[np.float64], level_ms: float
+) -> NDArray[np.float64]:
+    own = 1 + 0.01 * rng.standard_normal((ROUNDS, 1))
+    return level_ms * 1e6 * drift[:, None] * own * noise(rng)
+
+
+def _contains(ends: tuple[float, float] | None, truth: float) -> bool:
+    return ends is not None and ends[0] <= truth <= ends[1]
+
+
+def _lane(compiler: str) -> LaneRecord:
+    return LaneRecord(Lane(compiler, "w", "w", "f", compiler, compiler, {}, "fp32", "sync", 2, "host", BATCHES))
+
+
+def _cell(lane: str, batch: int, durations: NDArray[np.float64]) -> CellRecord:
+    slices = [
+        {
+            "session": 1,
+            "round": index,
+            "wall_s": part.sum() / 1e9,
+            "cpu_s": part.sum() / 1e9,
+            "machine_busy_s": part.sum() / 1e9,
+            "peak_bytes": 1,
+            "durations_ns": part.tolist(),
+        }
+        for index, part in enumerate(durations)
+    ]
+    return CellRecord(f"{lane}-b{batch}", lane, batch, Verdict.OK, samples=slices)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
