@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlflow_ngraph.compilers.base import Stages, Target
+from mlflow_ngraph.compilers.base import Build, Target, Workbench
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.errors import CompileError
 from mlflow_ngraph.workloads.materials import Source
@@ -13,8 +13,9 @@ from mlflow_ngraph.workloads.materials import Source
 pytest.importorskip("onnxruntime")
 
 
-def compiled(source: Source, directory: Path, batches: list[int], **flags: object) -> None:
-    create("onnxruntime", flags).compile(source, batches, Target(threads=1), directory, Stages())
+def compiled(source: Source, directory: Path, batches: list[int], **flags: object) -> Build:
+    bench = Workbench(directory.with_name("work"))
+    return create("onnxruntime", flags).compile(source, batches, Target(threads=1), directory, bench)
 
 
 def test_the_saved_graph_is_optimised_and_its_weights_lie_beside_it(cnn: Source, tmp_path: Path) -> None:
@@ -38,7 +39,7 @@ def test_static_engines_fix_the_batch_axis(cnn: Source, tmp_path: Path) -> None:
 
 
 def test_a_fixed_batch_size_is_said_not_to_be_dynamic(fixed: Source, tmp_path: Path) -> None:
-    build = create("onnxruntime").compile(fixed, [3], Target(threads=1), tmp_path, Stages())
+    build = compiled(fixed, tmp_path, [3])
     assert build.flags["dynamic_batch"] is False
     assert create("onnxruntime").load(tmp_path, 3, Target(threads=1)).flags["dynamic_batch"] is False
 
@@ -48,7 +49,6 @@ def test_the_threads_in_force_are_those_asked_for(cnn: Source, tmp_path: Path, t
     compiled(cnn, tmp_path, [1])
     engine = create("onnxruntime").load(tmp_path, 1, Target(threads=threads))
     assert engine.flags["threads"] == threads
-    assert engine.flags["providers"] == "CPUExecutionProvider"
 
 
 def test_the_runtimes_own_number_of_threads_is_found_out(cnn: Source, tmp_path: Path) -> None:
@@ -56,6 +56,13 @@ def test_the_runtimes_own_number_of_threads_is_found_out(cnn: Source, tmp_path: 
     engine = create("onnxruntime").load(tmp_path, 1, Target(threads=None))
     assert isinstance(engine.flags["threads"], int)
     assert engine.flags["threads"] >= 1
+
+
+def test_the_session_is_asked_for_its_memory_flags(cnn: Source, tmp_path: Path) -> None:
+    flags = {"memory_pattern": False, "memory_arena": False, "inter_op_threads": 2}
+    compiled(cnn, tmp_path, [1], **flags)
+    engine = create("onnxruntime", flags).load(tmp_path, 1, Target(threads=1))
+    assert {name: engine.flags[name] for name in flags} == flags
 
 
 def test_bound_inputs_are_the_runtimes_own_copies(cnn: Source, tmp_path: Path) -> None:

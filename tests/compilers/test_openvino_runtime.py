@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlflow_ngraph.compilers.base import Stages, Target
+from mlflow_ngraph.compilers.base import Target, Workbench
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.testing.steps import in_fresh_process
@@ -16,7 +16,7 @@ pytest.importorskip("openvino")
 
 @pytest.fixture
 def engine_directory(cnn: Source, tmp_path: Path) -> Path:
-    create("openvino").compile(cnn, [1, 3], Target(threads=2), tmp_path, Stages())
+    create("openvino").compile(cnn, [1, 3], Target(threads=2), tmp_path, Workbench(tmp_path / "work"))
     return tmp_path
 
 
@@ -40,7 +40,7 @@ def test_one_ir_serves_all_batch_sizes_by_reshaping(engine_directory: Path) -> N
 
 
 def test_the_build_keeps_what_the_runtime_requires_of_a_machine(cnn: Source, tmp_path: Path) -> None:
-    build = create("openvino").compile(cnn, [1], Target(threads=1), tmp_path, Stages())
+    build = create("openvino").compile(cnn, [1], Target(threads=1), tmp_path, Workbench(tmp_path / "work"))
     assert build.requires["openvino"]
     assert set(build.requires) >= {"openvino"}
     assert all(isinstance(value, str) and value for value in build.requires.values())
@@ -56,16 +56,16 @@ def test_a_precision_that_this_cpu_lacks_is_not_replaced_silently(cnn: Source, t
         target = Target(precision=precision, threads=1)  # type: ignore[arg-type]
         compiler = create("openvino")
         if capability in capabilities:
-            compiler.compile(cnn, [1], target, directory, Stages())
+            compiler.compile(cnn, [1], target, directory, Workbench(directory / "work"))
             assert compiler.load(directory, 1, target).precision == precision
         else:
             with pytest.raises(UnsupportedError, match=precision):
-                compiler.compile(cnn, [1], target, directory, Stages())
+                compiler.compile(cnn, [1], target, directory, Workbench(directory / "work"))
 
 
 def test_async_mode_uses_the_requests_that_the_runtime_wants(cnn: Source, tmp_path: Path) -> None:
     target = Target(mode="async", threads=2)
-    create("openvino", {"num_streams": 2}).compile(cnn, [1], target, tmp_path, Stages())
+    create("openvino", {"num_streams": 2}).compile(cnn, [1], target, tmp_path, Workbench(tmp_path / "work"))
     engine = create("openvino", {"num_streams": 2}).load(tmp_path, 1, target)
     invocation = engine.bind(cnn.example(1))
     assert engine.flags["performance_hint"] == "throughput"
@@ -81,7 +81,7 @@ def processes_and_connections(materials: Path, directory: Path) -> list[str]:
     seen: list[str] = []
     events = ("os.fork", "os.posix_spawn", "subprocess.Popen", "socket.connect", "socket.getaddrinfo")
     sys.addaudithook(lambda event, _: seen.append(event) if event in events else None)
-    create("openvino").compile(Source(materials), [1], Target(threads=1), directory, Stages())
+    create("openvino").compile(Source(materials), [1], Target(threads=1), directory, Workbench(directory / "work"))
     engine = create("openvino").load(directory, 1, Target(threads=1))
     engine.bind(Source(materials).example(1)).call()
     time.sleep(0.5)  # telemetry is sent from a thread
@@ -90,3 +90,9 @@ def processes_and_connections(materials: Path, directory: Path) -> list[str]:
 
 def test_nothing_is_sent_anywhere(cnn: Source, tmp_path: Path) -> None:
     assert in_fresh_process(processes_and_connections, cnn.directory, tmp_path) == []
+
+
+def test_a_kind_of_core_can_be_asked_for(cnn: Source, tmp_path: Path) -> None:
+    flags = {"scheduling_core_type": "pcore"}
+    create("openvino", flags).compile(cnn, [1], Target(threads=1), tmp_path, Workbench(tmp_path / "work"))
+    assert create("openvino", flags).load(tmp_path, 1, Target(threads=1)).flags["scheduling_core_type"] == "pcore"

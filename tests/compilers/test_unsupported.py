@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mlflow_ngraph.compilers.base import Stages, Target
+from mlflow_ngraph.compilers.base import Target, Workbench
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 from mlflow_ngraph.testing.steps import in_fresh_process
@@ -44,7 +44,7 @@ def write_model(path: Path, domain: str) -> None:
 
 
 def compile_file(compiler: str, model: Path, directory: Path) -> None:
-    create(compiler).compile(OnnxSource(model), [2], Target(threads=1), directory, Stages())  # type: ignore[arg-type]
+    create(compiler).compile(OnnxSource(model), [2], Target(threads=1), directory, Workbench(directory))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("domain", ["", "com.acme"])

@@ -1,16 +1,34 @@
 from typing import ClassVar
 
+import pytest
+
+from mlflow_ngraph.compilers.onnxruntime.build import installed
 from mlflow_ngraph.testing.contract import CompilerContract
+
+BUILD = installed()
 
 
 class TestOnnxRuntime(CompilerContract):
     compiler = "onnxruntime"
     other_flags: ClassVar = {
+        "provider": "cpu",
         "graph_optimization_level": "basic",
         "inter_op_threads": 2,
         "spinning": False,
         "memory_pattern": False,
+        "memory_arena": False,
         "save_format": "ort",
         "dynamic_batch": False,
+        "cudnn_conv_algo_search": "heuristic",
+        "cuda_graph": True,
     }
     never_imported = ("torch", "timm", "onnx")
+
+
+@pytest.mark.skipif(
+    BUILD is None or BUILD.package != "onnxruntime-openvino", reason="onnxruntime-openvino is not installed"
+)
+class TestOnnxRuntimeWithOpenVINO(TestOnnxRuntime):
+    flags: ClassVar = {"provider": "openvino"}
+    # The first is that of another provider, the second goes with the CPU's alone.
+    other_meaning = ("provider", "save_format")

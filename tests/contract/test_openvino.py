@@ -10,6 +10,12 @@ class TestOpenVINO(CompilerContract):
         "num_streams": 2,
         "enable_cpu_pinning": False,
         "enable_hyper_threading": True,
+        "scheduling_core_type": "pcore",
         "dynamic_batch": True,
+        "save": "both",
     }
     never_imported = ("torch", "timm", "onnx")
+
+
+class TestOpenVINOBlobs(TestOpenVINO):
+    flags: ClassVar = {"save": "blob"}

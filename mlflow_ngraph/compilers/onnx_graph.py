@@ -1,0 +1,80 @@
+"""The nodes of an ONNX file, for compilers that start from one. For the process that compiles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mlflow_ngraph.errors import NGraphError
+from mlflow_ngraph.workloads.base import BATCH, TensorSpec
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node of a graph. Values are known by their names."""
+
+    name: str
+    operation: str
+    domain: str
+    """Empty for the operators of the ONNX standard."""
+    inputs: tuple[str, ...]
+    """In the operator's order; empty where an optional one is left out."""
+    outputs: tuple[str, ...]
+
+
+def read(path: Path) -> Any:
+    """The graph of an ONNX file; weights that lie in other files stay there."""
+    import onnx
+
+    return onnx.load(str(path), load_external_data=False).graph
+
+
+def nodes(graph: Any) -> list[Node]:
+    """The nodes in the order of the file. Nodes without a name are called by their first output."""
+    return [
+        Node(
+            node.name or next(iter(node.output), node.op_type),
+            node.op_type,
+            node.domain,
+            tuple(node.input),
+            tuple(node.output),
+        )
+        for node in graph.node
+    ]
+
+
+def batch_symbols(graph: Any, inputs: Sequence[TensorSpec]) -> list[str]:
+    """The names that the file gives its batch axis, if it is free."""
+    specs = {spec.name: spec for spec in inputs}
+    found = {
+        dim.dim_param
+        for value in graph.input
+        if value.name in specs
+        for dim, size in zip(value.type.tensor_type.shape.dim, specs[value.name].shape, strict=True)
+        if size == BATCH and dim.dim_param
+    }
+    return sorted(found)
+
+
+def write_nodes(path: Path, found: Sequence[Node]) -> None:
+    """Keep the nodes of a graph whose file is not kept."""
+    path.write_text(json.dumps([asdict(node) for node in found], separators=(",", ":")), encoding="utf-8")
+
+
+def read_nodes(path: Path) -> list[Node]:
+    """Read what `write_nodes` wrote.
+
+    Raises
+    ------
+    NGraphError: the file is missing or damaged.
+    """
+    try:
+        content: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        return [
+            Node(**{**item, "inputs": tuple(item["inputs"]), "outputs": tuple(item["outputs"])}) for item in content
+        ]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise NGraphError(f"{path} does not say which nodes the model had: {error}: compile again") from None

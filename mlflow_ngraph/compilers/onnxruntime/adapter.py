@@ -1,0 +1,223 @@
+"""The adapter for ONNX Runtime: graph optimisations ahead of time on the CPU, other providers when loading."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import psutil
+from pydantic import Field
+
+from mlflow_ngraph.compilers import onnx_graph
+from mlflow_ngraph.compilers.accelerator import require_gpu
+from mlflow_ngraph.compilers.base import (
+    Availability,
+    Build,
+    Compiler,
+    Engine,
+    Flags,
+    FlagValue,
+    Precision,
+    Target,
+    Workbench,
+)
+from mlflow_ngraph.compilers.explanation import Explanation
+from mlflow_ngraph.compilers.host import isa, package
+from mlflow_ngraph.compilers.onnxruntime.build import installed
+from mlflow_ngraph.compilers.onnxruntime.explaining import explain
+from mlflow_ngraph.compilers.onnxruntime.opening import WITHOUT_GPU, Layout, Opener
+from mlflow_ngraph.compilers.onnxruntime.providers import CPU, Provider, ProviderName, choose
+from mlflow_ngraph.compilers.onnxruntime.running import OnnxRuntimeEngine
+from mlflow_ngraph.compilers.onnxruntime.session import create, options
+from mlflow_ngraph.compilers.reasons import reported
+from mlflow_ngraph.compilers.saved import Saved
+from mlflow_ngraph.devices import probes
+from mlflow_ngraph.errors import CompileError, UnsupportedError
+from mlflow_ngraph.workloads.base import Format
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.workloads.materials import Source
+
+
+class OnnxRuntimeFlags(Flags):
+    """Options of ONNX Runtime."""
+
+    provider: ProviderName | None = None
+    """What executes the nodes: ``cpu``, ``openvino``, ``cuda`` or ``tensorrt``; by default the one called like the
+    device's accelerator. Nodes that it does not take run on the CPU, and are reported."""
+    graph_optimization_level: Literal["none", "basic", "extended", "all"] = "all"
+    """Graph rewrites: ``basic`` removes redundant nodes, ``extended`` fuses, ``all`` also changes layouts (NCHWc)."""
+    inter_op_threads: int = Field(1, ge=1)
+    """Nodes that may run at the same time; more than 1 runs independent branches in parallel."""
+    spinning: bool = True
+    """Whether idle worker threads spin before they sleep: a little faster alone, much slower on a busy machine."""
+    memory_pattern: bool = True
+    """Plan all activations in one block at the first run; needs fixed shapes, which a bound engine has."""
+    memory_arena: bool = True
+    """Keep memory that was used once for the next run, instead of giving it back to the system."""
+    save_format: Literal["onnx", "ort"] = "onnx"
+    """The optimised model's file format: ``onnx`` with weights beside it, or ``ort`` (one file, at most 2 GB)."""
+    dynamic_batch: bool = True
+    """Optimise once for every batch size, where the model's batch axis is free; else once for each."""
+    cudnn_conv_algo_search: Literal["exhaustive", "heuristic", "default"] = "exhaustive"
+    """How the CUDA provider picks the algorithm of a convolution: it times all, asks cuDNN, or takes a fixed one."""
+    cuda_graph: bool = False
+    """Record what is started on the GPU once, and replay it; needs a model of which no node runs on the CPU."""
+
+
+class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
+    """Saves the graph as the CPU provider optimised it; what other providers compile is compiled when it is loaded."""
+
+    name: ClassVar[str] = "onnxruntime"
+    summary: ClassVar[str] = "ONNX Runtime with its CPU kernels, OpenVINO, CUDA or TensorRT"
+    flags_type: ClassVar[type[Flags]] = OnnxRuntimeFlags
+    formats: ClassVar[tuple[Format, ...]] = ("onnx",)
+    precisions: ClassVar[tuple[Precision, ...]] = ("fp32", "tf32", "bf16", "fp16")
+    accelerators: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
+    runtime_modules: ClassVar[tuple[str, ...]] = ("onnxruntime",)
+    compile_modules: ClassVar[tuple[str, ...] | None] = ("onnxruntime", "onnx")
+
+    @classmethod
+    def availability(cls) -> Availability:
+        found, build = package("onnxruntime", "onnxruntime", "pip install onnxruntime"), installed()
+        return Availability(True, build.version) if found.available and build else found
+
+    @property
+    def expected_compile_s(self) -> float:
+        return {"tensorrt": 60.0, "openvino": 2.0, "cuda": 3.0}.get(self.flags.provider or "", 1.0)
+
+    def requires(self, target: Target) -> dict[str, str]:
+        build = installed()
+        found = {
+            "onnxruntime": self.availability().version or "",
+            "onnxruntime_build": build.package if build else "unknown",
+        }
+        if target.accelerator == "cpu":
+            return {**found, "isa": isa()}
+        gpu = probes.gpu()
+        return {**found, "gpu": f"{gpu.name}, compute capability {gpu.compute_capability}" if gpu else "none"}
+
+    def engines(self, batch_sizes: Sequence[int]) -> list[tuple[int, ...]]:
+        return [tuple(batch_sizes)] if self.flags.dynamic_batch else [(batch,) for batch in batch_sizes]
+
+    def check(self, target: Target) -> None:
+        super().check(target)
+        provider = choose(self.flags.provider, target)
+        if provider.name != "cpu" and self.flags.save_format == "ort":
+            raise UnsupportedError(
+                f"save_format ort keeps what the cpu provider optimised; {provider.name} loads the model as onnx"
+            )
+        if target.accelerator == "cuda":
+            require_gpu(self.name, target)
+
+    def compile(
+        self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, bench: Workbench
+    ) -> Build:
+        self.check(target)
+        provider = choose(self.flags.provider, target)
+        shared = self.flags.dynamic_batch and source.dynamic("onnx")
+        dynamic = shared and provider.free_batch
+        layout = Layout(directory, self.flags.save_format, shared)
+        facts: dict[str, FlagValue] = {
+            **WITHOUT_GPU,
+            "provider": provider.name,
+            "dynamic_batch": dynamic,
+            "shared": shared,
+        }
+        with reported(self.name):
+            for batch in [None] if shared else batch_sizes:
+                with bench.stage("save"):
+                    graph = onnx_graph.read(source.onnx(batch))
+                    symbols = onnx_graph.batch_symbols(graph, source.inputs)
+                    onnx_graph.write_nodes(layout.source_nodes(batch), onnx_graph.nodes(graph))
+                if provider.name == "cpu":
+                    fixed = {} if batch is None else dict.fromkeys(symbols, batch)
+                    with bench.stage("compile"):
+                        self._optimise(source.onnx(batch), fixed, target, layout.model(batch))
+                else:
+                    with bench.stage("save"):
+                        _keep(source.onnx(batch), layout.model(batch))
+            if provider.name != "cpu":
+                # A file whose batch axis is free, for a provider that cannot have it so.
+                facts["symbols"] = "" if dynamic else ",".join(symbols)
+                # Compiled here so that failures and their cost are known, and again when the engine is loaded.
+                with bench.stage("compile"):
+                    for batch in batch_sizes[:1] if dynamic else batch_sizes:
+                        facts |= self._opener(directory, facts, target).open(batch).facts
+        with bench.stage("save"):
+            Saved.of(self.name, source, target, facts).write(directory)
+        in_force = {name: value for name, value in facts.items() if name not in ("shared", "symbols")}
+        return Build({**self.flags.model_dump(), **in_force}, self.requires(target), "onnx")
+
+    def load(self, directory: Path, batch: int, target: Target) -> Engine:
+        self.check(target)
+        saved = Saved.read(directory, self.name, target)
+        provider = choose(self.flags.provider, target)
+        with reported(self.name):
+            before = psutil.Process().num_threads()
+            opened = self._opener(directory, saved.facts, target).open(batch)
+            started = psutil.Process().num_threads() - before
+        flags = {
+            **self.flags.model_dump(),
+            **opened.facts,
+            "provider": provider.name,
+            "dynamic_batch": saved.facts["dynamic_batch"],
+            "threads": _threads(opened.session, provider, target, started),
+        }
+        return OnnxRuntimeEngine(opened.session, saved, batch, target, flags)
+
+    def explain(self, directory: Path, batch: int, target: Target) -> Explanation:
+        self.check(target)
+        saved = Saved.read(directory, self.name, target)
+        with reported(self.name):
+            return explain(self._opener(directory, saved.facts, target), saved.inputs, batch)
+
+    def _opener(self, directory: Path, facts: Mapping[str, FlagValue], target: Target) -> Opener:
+        """What opens the engine's files as they were compiled.
+
+        Raises
+        ------
+        CompileError: they were compiled for another provider.
+        """
+        provider = choose(self.flags.provider, target)
+        if facts["provider"] != provider.name:
+            raise CompileError(
+                f"{directory} was compiled for the provider {facts['provider']}, not for {provider.name}"
+            )
+        symbols = tuple(name for name in str(facts.get("symbols", "")).split(",") if name)
+        suffix = self.flags.save_format
+        return Opener(self.flags, provider, target, Layout(directory, suffix, bool(facts["shared"]), symbols))
+
+    def _optimise(self, model: Path, sizes: Mapping[str, int], target: Target, path: Path) -> None:
+        """Creating a session optimises the graph and writes the result."""
+        found = options(self.flags, target, self.flags.graph_optimization_level)
+        found.optimized_model_filepath = str(path)
+        if self.flags.save_format == "ort":
+            found.add_session_config_entry("session.save_model_format", "ORT")
+        else:
+            # Beside the graph, because a protobuf file ends at 2 GB.
+            found.add_session_config_entry(
+                "session.optimized_model_external_initializers_file_name", f"{path.stem}.weights"
+            )
+        for symbol, size in sizes.items():
+            found.add_free_dimension_override_by_name(symbol, size)
+        create(model, found, [(CPU, {})])
+
+
+def _keep(source: Path, target: Path) -> None:
+    """Copy a model with its weights, for a provider whose compiled graph cannot be saved."""
+    from mlflow_ngraph.workloads.onnx_file import copy
+
+    copy(source, target, {})
+
+
+def _threads(session: Any, provider: Provider, target: Target, started: int) -> int | None:
+    """The threads of one inference.
+
+    The runtime does not tell how many its own default is; it starts one fewer than it uses. OpenVINO within it tells
+    nothing at all.
+    """
+    if provider.name == "openvino":
+        return target.threads
+    return int(session.get_session_options().intra_op_num_threads) or started + 1

@@ -1,0 +1,52 @@
+"""Which build of ONNX Runtime is installed: one module, several packages."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+_RECORD = Path("capi", "build_and_package_info.py")
+
+
+@dataclass(frozen=True)
+class Installed:
+    """What the installed build says about itself."""
+
+    package: str
+    """Such as ``onnxruntime-gpu``."""
+    version: str
+
+
+def installed() -> Installed | None:
+    """The build that an import would find, without importing it; None where it does not tell.
+
+    The packages put the same module into the same place, so when two of them are installed, their metadata do not
+    tell which of them it is.
+    """
+    try:
+        spec = find_spec("onnxruntime")
+    except (ValueError, ImportError):
+        return None
+    for place in (spec and spec.submodule_search_locations) or ():
+        found = _read(Path(place) / _RECORD)
+        if found is not None:
+            return found
+    return None
+
+
+def _read(path: Path) -> Installed | None:
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError):
+        return None
+    said = {
+        target.id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    package, version = said.get("package_name"), said.get("__version__")
+    return Installed(package, version) if isinstance(package, str) and isinstance(version, str) else None

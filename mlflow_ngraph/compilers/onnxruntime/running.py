@@ -1,0 +1,80 @@
+"""A loaded session and its bound inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlflow_ngraph.compilers.base import Engine, FlagValue, Invocation, Target
+from mlflow_ngraph.compilers.saved import Saved
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Arrays = list[NDArray[np.generic]]
+
+
+class OnnxRuntimeEngine(Engine):
+    """A session with the interface of the engine that it was loaded from."""
+
+    def __init__(self, session: Any, saved: Saved, batch: int, target: Target, flags: Mapping[str, FlagValue]) -> None:
+        super().__init__(saved.precision, flags)
+        self._session = session
+        self._saved = saved
+        self._batch = batch
+        self._target = target
+
+    def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:
+        import onnxruntime as ort
+
+        device = self._target.accelerator
+        binding = self._session.io_binding()
+        arrays = dict(zip((spec.name for spec in self._saved.inputs), inputs, strict=True))
+        copies = []
+        for node in self._session.get_inputs():
+            array = np.array(arrays[node.name], order="C")
+            value = ort.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype, device)
+            value.update_inplace(array)
+            binding.bind_ortvalue_input(node.name, value)
+            copies.append(partial(value.update_inplace, array))
+        for node, spec in zip(self._session.get_outputs(), self._saved.outputs, strict=True):
+            shape, dtype = spec.resolve(self._batch), np.dtype(spec.dtype)
+            binding.bind_ortvalue_output(node.name, ort.OrtValue.ortvalue_from_shape_and_type(shape, dtype, device))
+        run: Callable[[], object] = partial(self._session.run_with_iobinding, binding)
+        if device == "cpu":
+            return Invocation(run, lambda: [np.array(value.numpy()) for value in binding.get_outputs()])
+        if self._target.transfers == "outside":
+            return Invocation(_waiting(run, binding), binding.copy_outputs_to_cpu)
+        return _with_transfers(run, binding, copies)
+
+    def close(self) -> None:
+        with suppress(AttributeError):
+            del self._session
+
+
+def _waiting(run: Callable[[], object], binding: Any) -> Callable[[], None]:
+    """A call that returns when the outputs are complete on the device."""
+
+    def call() -> None:
+        run()
+        binding.synchronize_outputs()
+
+    return call
+
+
+def _with_transfers(run: Callable[[], object], binding: Any, copies: Sequence[Callable[[], object]]) -> Invocation:
+    """A call that copies the inputs to the device, and returns when the outputs are back."""
+    outputs: Arrays = []
+
+    def call() -> None:
+        for copy in copies:
+            copy()
+        run()
+        # Copying waits for what is copied.
+        outputs[:] = binding.copy_outputs_to_cpu()
+
+    return Invocation(call, lambda: [np.array(array) for array in outputs])

@@ -1,0 +1,159 @@
+"""Sessions of ONNX Runtime that have the providers they were asked for, or say why not."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mlflow_ngraph.compilers.base import Target
+from mlflow_ngraph.compilers.onnxruntime.build import installed
+from mlflow_ngraph.compilers.onnxruntime.providers import CPU, PROVIDERS, Chosen
+from mlflow_ngraph.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.compilers.onnxruntime.adapter import OnnxRuntimeFlags
+
+LEVELS = {
+    "none": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "all": "ORT_ENABLE_ALL",
+}
+_ERRORS_ONLY = 3
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_LOGGED = re.compile(r"^.*?\[[EF]:onnxruntime:[^\]]*\] (.+)$", re.MULTILINE)
+_TELLING = (
+    re.compile(r"with error: (.+)"),
+    re.compile(r"\[ERROR\] (.+)"),
+    re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : (.+)"),
+)
+"""Where in a line of the runtime's log the reason begins, after source locations and C++ signatures."""
+
+
+def options(flags: OnnxRuntimeFlags, target: Target, level: str) -> Any:
+    """Session options: those that flags and target decide, and the graph optimisation level ``level``."""
+    import onnxruntime as ort
+
+    found = ort.SessionOptions()
+    found.log_severity_level = _ERRORS_ONLY
+    found.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[level])
+    found.intra_op_num_threads = target.threads or 0
+    found.inter_op_num_threads = flags.inter_op_threads
+    if flags.inter_op_threads > 1:
+        found.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+    found.enable_mem_pattern = flags.memory_pattern
+    found.enable_cpu_mem_arena = flags.memory_arena
+    spinning = "1" if flags.spinning else "0"
+    found.add_session_config_entry("session.intra_op.allow_spinning", spinning)
+    found.add_session_config_entry("session.inter_op.allow_spinning", spinning)
+    found.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    return found
+
+
+def create(path: Path, session_options: Any, providers: Chosen) -> Any:
+    """A session that has every one of ``providers``.
+
+    The runtime itself goes on without a provider that it does not have or that cannot start, with a warning at most.
+
+    Raises
+    ------
+    UnsupportedError: a provider is missing; the message is the runtime's own reason.
+    """
+    import onnxruntime as ort
+
+    _require_built(ort, providers)
+    if providers[0][0] == CPU:
+        return ort.InferenceSession(str(path), session_options, providers=providers, enable_fallback=0)
+    _preload(ort, providers)
+    with overheard() as heard:
+        try:
+            session = ort.InferenceSession(str(path), session_options, providers=providers, enable_fallback=0)
+        except Exception as error:
+            heard.read()
+            if not heard.about_libraries:
+                raise
+            raise UnsupportedError(f"onnxruntime cannot start {providers[0][0]}: {heard.reason}") from error
+    missing = [name for name, _ in providers if name not in session.get_providers()]
+    if missing:
+        raise UnsupportedError(f"onnxruntime cannot start {missing[0]}: {heard.reason}")
+    return session
+
+
+def _require_built(ort: Any, providers: Chosen) -> None:
+    built = ort.get_available_providers()
+    for name, _ in providers:
+        if name not in built:
+            build = installed()
+            package = next(known.package for known in PROVIDERS.values() if known.runtime_name == name)
+            raise UnsupportedError(
+                f"{build.package if build else 'onnxruntime'} {ort.__version__} has no {name}: "
+                f"install {package} in its place"
+            )
+
+
+def _preload(ort: Any, providers: Chosen) -> None:
+    """Load what NVIDIA's packages bring: the runtime's own libraries do not look for it there."""
+    names = {name for name, _ in providers}
+    if PROVIDERS["cuda"].runtime_name in names and hasattr(ort, "preload_dlls"):
+        ort.preload_dlls()
+    if PROVIDERS["tensorrt"].runtime_name in names:
+        with contextlib.suppress(ImportError):
+            import_module("tensorrt")
+
+
+class Heard:
+    """What was written to standard error."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.text = ""
+
+    def read(self) -> None:
+        """Take what has been written so far."""
+        self._file.seek(0)
+        self.text = self._file.read().decode(errors="replace")
+
+    @property
+    def about_libraries(self) -> bool:
+        """Whether a provider's libraries could not be loaded."""
+        return "Failed to load library" in self.text
+
+    @property
+    def reason(self) -> str:
+        """Why a provider did not start, in the runtime's own words."""
+        return reason(self.text)
+
+
+@contextlib.contextmanager
+def overheard() -> Iterator[Heard]:
+    """Listen to standard error, where the runtime says why a provider did not start; pass it on afterwards."""
+    sys.stderr.flush()
+    original = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        heard = Heard(file)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield heard
+        finally:
+            os.dup2(original, 2)
+            os.close(original)
+            heard.read()
+            sys.stderr.write(heard.text)
+
+
+def reason(log: str) -> str:
+    """The reason in the runtime's log, without time, source location and C++ signature."""
+    for line in _LOGGED.findall(_COLOUR.sub("", log)):
+        for pattern in _TELLING:
+            found = pattern.search(line)
+            if found:
+                return str(found[1]).strip()
+        return str(line).strip()
+    return "it does not say why"

@@ -1,0 +1,236 @@
+"""The adapter for OpenVINO: an IR on disk, compiled for the machine when it is loaded, and compiled blobs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from mlflow_ngraph.compilers import onnx_graph
+from mlflow_ngraph.compilers.base import (
+    Availability,
+    Build,
+    Compiler,
+    Engine,
+    Flags,
+    FlagValue,
+    Mode,
+    Precision,
+    Target,
+    Workbench,
+)
+from mlflow_ngraph.compilers.explanation import Explanation
+from mlflow_ngraph.compilers.host import isa, package
+from mlflow_ngraph.compilers.openvino import blobs
+from mlflow_ngraph.compilers.openvino.explaining import PROFILED, explain
+from mlflow_ngraph.compilers.openvino.library import TELEMETRY, library, optional, text
+from mlflow_ngraph.compilers.openvino.running import OpenVINOEngine, input_name
+from mlflow_ngraph.compilers.reasons import reported
+from mlflow_ngraph.compilers.saved import Saved
+from mlflow_ngraph.errors import CompileError, UnsupportedError
+from mlflow_ngraph.workloads.base import BATCH, Format, TensorSpec
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.workloads.materials import Source
+
+_HINTS: dict[Precision, str] = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
+_PRECISIONS: dict[str, Precision] = {hint: precision for precision, hint in _HINTS.items()}
+_CORES = {"any": "ANY_CORE", "pcore": "PCORE_ONLY", "ecore": "ECORE_ONLY"}
+_CORE_TYPES = {value: name for name, value in _CORES.items()}
+_FREE = -1
+"""A size that is known at run time only."""
+
+
+class OpenVINOFlags(Flags):
+    """Options of OpenVINO."""
+
+    performance_hint: Literal["latency", "throughput"] | None = None
+    """What to configure streams and threads for; by default ``latency`` in sync and ``throughput`` in async mode."""
+    num_streams: int | None = Field(None, ge=1)
+    """Inferences that run at the same time, each on its share of the threads; by default what the hint gives."""
+    enable_cpu_pinning: bool | None = None
+    """Bind threads to processors; by default the runtime decides."""
+    enable_hyper_threading: bool | None = None
+    """Use both threads of a core; by default the runtime decides."""
+    scheduling_core_type: Literal["any", "pcore", "ecore"] | None = None
+    """Which cores of a processor with two kinds to use: any, performance or efficient ones; by default the runtime
+    decides."""
+    dynamic_batch: bool = False
+    """Keep the batch axis free when compiling; by default the model is reshaped to each batch size."""
+    save: Literal["ir", "blob", "both"] = "ir"
+    """What an engine consists of: the ``ir``, compiled when it is loaded; a compiled ``blob`` for each batch size,
+    which loads faster, on an equal machine with the same version only; or ``both``, the IR being what is loaded where
+    the blob cannot be."""
+
+
+class OpenVINO(Compiler[OpenVINOFlags]):
+    """Converts ONNX to an IR once; compiles it for a batch size and the machine's own CPU, now or at load time."""
+
+    name: ClassVar[str] = "openvino"
+    summary: ClassVar[str] = "Intel's OpenVINO with its CPU plugin"
+    flags_type: ClassVar[type[Flags]] = OpenVINOFlags
+    formats: ClassVar[tuple[Format, ...]] = ("onnx",)
+    precisions: ClassVar[tuple[Precision, ...]] = ("fp32", "bf16", "fp16")
+    modes: ClassVar[tuple[Mode, ...]] = ("sync", "async")
+    runtime_modules: ClassVar[tuple[str, ...]] = ("openvino",)
+    compile_modules: ClassVar[tuple[str, ...] | None] = ("openvino", "onnx")
+    blocked_modules: ClassVar[tuple[str, ...]] = (TELEMETRY,)
+
+    @classmethod
+    def availability(cls) -> Availability:
+        return package("openvino", "openvino", "pip install openvino")
+
+    @property
+    def expected_compile_s(self) -> float:
+        return 2.0
+
+    def requires(self, target: Target) -> dict[str, str]:
+        found = {"openvino": self.availability().version or ""}
+        return found if self.flags.save == "ir" else {**found, "isa": isa()}
+
+    def engines(self, batch_sizes: Sequence[int]) -> list[tuple[int, ...]]:
+        return [tuple(batch_sizes)]
+
+    def compile(
+        self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, bench: Workbench
+    ) -> Build:
+        self.check(target)
+        shared = source.dynamic("onnx")
+        dynamic = self.flags.dynamic_batch and shared
+        facts: dict[str, FlagValue] = {**self._config(target), "shared": shared, "blob_made_by": blobs.maker()}
+        with reported(self.name), tempfile.TemporaryDirectory() as passing:
+            irs = Path(passing) if self.flags.save == "blob" else directory
+            for batch in [None] if shared else batch_sizes:
+                self._convert(source.onnx(batch), irs / _file(batch, "xml"), bench)
+            for batch in batch_sizes[:1] if dynamic else batch_sizes:
+                # Compiled here so that failures and their cost are known, and again when an IR is loaded.
+                with bench.stage("compile"):
+                    ir = irs / _file(None if shared else batch, "xml")
+                    compiled = self._compiled(ir, batch, shared, source.inputs, self._config(target))
+                if self.flags.save != "ir":
+                    with bench.stage("save"):
+                        blobs.write(compiled, directory / _file(None if dynamic else batch, "blob"))
+            in_force = self._in_force(compiled, shared, target)
+            requirements = optional(compiled, "RUNTIME_REQUIREMENTS")
+        _precision(in_force, target)
+        with bench.stage("save"):
+            facts["nodes"] = len(onnx_graph.nodes(onnx_graph.read(source.onnx(None if shared else batch_sizes[0]))))
+            Saved.of(self.name, source, target, facts).write(directory)
+        requires = self.requires(target)
+        if requirements is not None:
+            requires["runtime_requirements"] = str(requirements)
+        return Build(in_force, requires, "onnx")
+
+    def load(self, directory: Path, batch: int, target: Target) -> Engine:
+        self.check(target)
+        saved = Saved.read(directory, self.name, target)
+        with reported(self.name):
+            compiled, opened = self._opened(directory, batch, saved, self._config(target))
+            flags = {**self._in_force(compiled, bool(saved.facts["shared"]), target), **opened}
+        return OpenVINOEngine(compiled, _precision(flags, target), flags, saved.inputs, target.mode)
+
+    def explain(self, directory: Path, batch: int, target: Target) -> Explanation:
+        self.check(target)
+        saved = Saved.read(directory, self.name, target)
+        with reported(self.name):
+            config = {**self._config(target), **PROFILED}
+            compiled, opened = self._opened(directory, batch, saved, config)
+            in_force = self._in_force(compiled, bool(saved.facts["shared"]), target)
+            said = {**in_force, **opened}
+            facts = {name: str(said[name]) for name in ("loaded_from", "inference_precision")}
+            return explain(compiled, saved.inputs, batch, int(str(saved.facts["nodes"])), facts)
+
+    def _convert(self, model: Path, ir: Path, bench: Workbench) -> None:
+        ov = library()
+        with bench.stage("convert"):
+            converted = ov.Core().read_model(str(model))
+        with bench.stage("save"):
+            # The default would round the weights to 16 bits.
+            ov.save_model(converted, ir, compress_to_fp16=False)
+
+    def _opened(
+        self, directory: Path, batch: int, saved: Saved, config: Mapping[str, FlagValue]
+    ) -> tuple[Any, dict[str, FlagValue]]:
+        """An engine from disk, and whether it came from a blob or was compiled from the IR.
+
+        Raises
+        ------
+        CompileError: there is nothing but a blob, and it cannot be used here.
+        """
+        shared = bool(saved.facts["shared"])
+        refused: str | None = None
+        if self.flags.save != "ir":
+            blob = directory / _file(None if self.flags.dynamic_batch and shared else batch, "blob")
+            try:
+                compiled = blobs.read(blob, config, str(saved.facts["blob_made_by"]))
+                return compiled, {"loaded_from": "blob", "blob_refused": None}
+            except blobs.BlobRefusedError as refusal:
+                refused = str(refusal)
+        if self.flags.save == "blob":
+            raise CompileError(f"{directory} holds a compiled blob that cannot be used here: {refused}")
+        ir = directory / _file(None if shared else batch, "xml")
+        compiled = self._compiled(ir, batch, shared, saved.inputs, config)
+        return compiled, {"loaded_from": "ir", "blob_refused": refused}
+
+    def _compiled(
+        self, ir: Path, batch: int, shared: bool, inputs: Sequence[TensorSpec], config: Mapping[str, FlagValue]
+    ) -> Any:
+        ov = library()
+        core = ov.Core()
+        model = core.read_model(str(ir))
+        shapes: dict[str, Sequence[int]] = {spec.name: spec.resolve(batch) for spec in inputs}
+        if shared and self.flags.dynamic_batch:
+            shapes = {spec.name: [_FREE if size == BATCH else int(size) for size in spec.shape] for spec in inputs}
+        model.reshape({port: ov.PartialShape(list(shapes[input_name(port, shapes)])) for port in model.inputs})
+        return core.compile_model(model, "CPU", dict(config))
+
+    def _config(self, target: Target) -> dict[str, FlagValue]:
+        """Without a precision hint the runtime computes in bf16 on CPUs that can, and does not say so."""
+        hint = self.flags.performance_hint or ("latency" if target.mode == "sync" else "throughput")
+        core_type = self.flags.scheduling_core_type
+        config: dict[str, FlagValue] = {
+            "INFERENCE_PRECISION_HINT": _HINTS[target.precision],
+            "PERFORMANCE_HINT": hint.upper(),
+            "INFERENCE_NUM_THREADS": target.threads,
+            "NUM_STREAMS": self.flags.num_streams,
+            "ENABLE_CPU_PINNING": self.flags.enable_cpu_pinning,
+            "ENABLE_HYPER_THREADING": self.flags.enable_hyper_threading,
+            "SCHEDULING_CORE_TYPE": core_type and _CORES[core_type],
+        }
+        return {key: value for key, value in config.items() if value is not None}
+
+    def _in_force(self, compiled: Any, shared: bool, target: Target) -> dict[str, FlagValue]:
+        """The flags and what the runtime says of itself."""
+        core_type = text(compiled.get_property("SCHEDULING_CORE_TYPE"))
+        return {
+            "performance_hint": text(compiled.get_property("PERFORMANCE_HINT")).lower(),
+            "num_streams": int(compiled.get_property("NUM_STREAMS")),
+            "enable_cpu_pinning": bool(compiled.get_property("ENABLE_CPU_PINNING")),
+            "enable_hyper_threading": bool(compiled.get_property("ENABLE_HYPER_THREADING")),
+            "scheduling_core_type": _CORE_TYPES.get(core_type, core_type.lower()),
+            "dynamic_batch": self.flags.dynamic_batch and shared,
+            "save": self.flags.save,
+            "inference_precision": compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name(),
+            "execution_mode": text(compiled.get_property("EXECUTION_MODE_HINT")).lower(),
+            "threads": int(compiled.get_property("INFERENCE_NUM_THREADS")),
+            "requests": _requests(compiled, target.mode),
+        }
+
+
+def _file(batch: int | None, suffix: str) -> str:
+    return f"model{'' if batch is None else f'-b{batch}'}.{suffix}"
+
+
+def _precision(flags: Mapping[str, FlagValue], target: Target) -> Precision:
+    """The precision that took effect, which has to be the one that was asked for."""
+    found = str(flags["inference_precision"])
+    if _PRECISIONS.get(found) != target.precision:
+        raise UnsupportedError(f"openvino computes in {found} on this CPU when asked for {target.precision}")
+    return target.precision
+
+
+def _requests(compiled: Any, mode: Mode) -> int:
+    return int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")) if mode == "async" else 1

@@ -1,0 +1,58 @@
+"""Compiled models on disk.
+
+A blob belongs to the version of OpenVINO and to the instruction sets that it was compiled with. It holds neither its
+precision nor its threads: imported without the configuration that it was compiled with, it computes in another
+precision, or crashes the process.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlflow_ngraph.compilers.base import FlagValue
+from mlflow_ngraph.compilers.host import isa
+from mlflow_ngraph.compilers.openvino.library import library
+from mlflow_ngraph.compilers.reasons import one_line
+
+
+class BlobRefusedError(Exception):
+    """A blob cannot be used here; the message says why."""
+
+
+def maker() -> str:
+    """What a blob that is exported here can be imported by."""
+    return f"{library().get_version()} on {isa()}"
+
+
+def write(compiled: Any, path: Path) -> None:
+    """Export a compiled model."""
+    stream = io.BytesIO()
+    compiled.export_model(stream)
+    path.write_bytes(stream.getbuffer())
+
+
+def read(path: Path, config: Mapping[str, FlagValue], made_by: str) -> Any:
+    """Import a compiled model with the configuration that it was compiled with.
+
+    Parameters
+    ----------
+    made_by: what `maker` said where it was exported.
+
+    Raises
+    ------
+    BlobRefusedError: another version of OpenVINO or a processor with other instruction sets made it, or it is damaged.
+    """
+    # Newer runtimes also check this by themselves; those of 2025 put nothing into a blob that they could check.
+    if made_by != maker():
+        raise BlobRefusedError(f"it was compiled by OpenVINO {made_by}, this is {maker()}")
+    ov = library()
+    try:
+        content = ov.Tensor(np.memmap(path, dtype=np.uint8, mode="r"))
+        return ov.Core().import_model(content, "CPU", dict(config))
+    except (OSError, RuntimeError, TypeError, ValueError) as error:
+        raise BlobRefusedError(one_line(error)) from error

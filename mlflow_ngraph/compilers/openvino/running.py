@@ -1,0 +1,73 @@
+"""A compiled model and its bound inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlflow_ngraph.compilers.base import Engine, FlagValue, Invocation, Mode, Precision
+from mlflow_ngraph.compilers.openvino.library import library
+from mlflow_ngraph.workloads.base import TensorSpec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class OpenVINOEngine(Engine):
+    """A compiled model; in async mode with as many requests as the runtime wants."""
+
+    def __init__(
+        self,
+        compiled: Any,
+        precision: Precision,
+        flags: Mapping[str, FlagValue],
+        inputs: Sequence[TensorSpec],
+        mode: Mode,
+    ) -> None:
+        super().__init__(precision, flags)
+        self._compiled = compiled
+        self._inputs = inputs
+        self._mode = mode
+
+    def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:
+        arrays = dict(zip((spec.name for spec in self._inputs), inputs, strict=True))
+        if self._mode == "sync":
+            request = filled(self._compiled, arrays)
+            # Shared outputs are views; the default would copy them at every call.
+            infer: Callable[[], object] = partial(request.infer, share_outputs=True)
+            return Invocation(infer, partial(self._outputs, request))
+        count = int(str(self.flags["requests"]))
+        requests = [filled(self._compiled, arrays) for _ in range(count)]
+        starts = [request.start_async for request in requests]
+        waits = [request.wait for request in requests]
+
+        def call() -> None:
+            for start in starts:
+                start()
+            for wait in waits:
+                wait()
+
+        return Invocation(call, partial(self._outputs, requests[-1]), count)
+
+    def _outputs(self, request: Any) -> list[NDArray[np.generic]]:
+        return [np.array(request.get_output_tensor(index).data) for index in range(len(self._compiled.outputs))]
+
+    def close(self) -> None:
+        self._compiled = None
+
+
+def filled(compiled: Any, arrays: Mapping[str, NDArray[np.generic]]) -> Any:
+    """A request with the inputs in tensors of the runtime's own allocator."""
+    ov, request = library(), compiled.create_infer_request()
+    for index, port in enumerate(compiled.inputs):
+        request.set_input_tensor(index, ov.Tensor(np.ascontiguousarray(arrays[input_name(port, arrays)])))
+    return request
+
+
+def input_name(port: Any, known: Mapping[str, object]) -> str:
+    """The workload's name of an input; a port can have several names."""
+    names: list[str] = sorted(port.get_names())
+    return next(name for name in names if name in known)
