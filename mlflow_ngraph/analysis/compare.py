@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+import json
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import pandas as pd
 
+from mlflow_ngraph.analysis.summary import fallback_nodes
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.tracking.schema import CELL_METRICS
 from mlflow_ngraph.verdicts import Verdict
@@ -33,12 +35,12 @@ def compare(
     families: Sequence[str] | None = None,
     batch_sizes: Sequence[int] | None = None,
     precisions: Sequence[str] | None = None,
-    verdict: Literal["ok", "all"] = "ok",
+    include: Collection[str] = (),
 ) -> pd.DataFrame:
     """A pivot of one metric over the newest results.
 
     Of a cell that was measured several times the latest study counts, also where it ended worse. Where several
-    cells fall together, the best one is shown.
+    cells fall together, the best one is shown; one that is not ``ok`` only where no ``ok`` cell has a number.
 
     Parameters
     ----------
@@ -46,16 +48,17 @@ def compare(
     rows, columns: columns of ``frame`` that span the pivot.
     metric: a metric of a cell.
     workloads, compilers: keep these, by full or short name; likewise the other filters.
-    verdict: ``ok`` leaves out every cell with another verdict; ``all`` shows whatever number there is.
+    include: verdicts whose numbers are shown beside those that are ``ok``.
 
     Returns
     -------
     The pivot. ``attrs["left_out"]`` counts by verdict the cells that were left out, ``attrs["cells"]`` the others,
-    and ``attrs["metric"]`` and ``attrs["unit"]`` say what is shown.
+    and ``attrs["metric"]`` and ``attrs["unit"]`` say what is shown. ``attrs["values"]`` says of every number which
+    cell it is of, with its verdict, the precision in force and how many of its nodes fell back to another provider.
 
     Raises
     ------
-    UnknownNameError: there is no such column, or no such metric, or a filter names what the table does not have.
+    UnknownNameError: there is no such column, metric or verdict, or a filter names what the table does not have.
     UsageError: several cells fall together and neither high nor low is better.
     """
     numbers = [name for name in frame.columns if name in CELL_METRICS]
@@ -64,6 +67,9 @@ def compare(
             raise UnknownNameError("column", name, (str(known) for known in frame.columns))
     if metric not in numbers:
         raise UnknownNameError("metric", metric, numbers)
+    for name in include:
+        if name not in {str(known) for known in Verdict}:
+            raise UnknownNameError("verdict", name, map(str, Verdict))
     asked = {
         "workloads": workloads,
         "devices": devices,
@@ -76,14 +82,18 @@ def compare(
     for name, wanted in asked.items():
         if wanted:
             chosen = _keep(chosen, name, [str(value) for value in wanted])
-    left_out = chosen[chosen["verdict"] != str(Verdict.OK)] if verdict == "ok" else chosen.iloc[:0]
+    left_out = chosen[~chosen["verdict"].isin([str(Verdict.OK), *include])]
     kept = chosen.drop(left_out.index)
-    table = _pivot(kept, list(rows), list(columns), metric)
+    best = _best(kept, [*rows, *columns], metric)
+    table: pd.DataFrame = best.pivot_table(
+        index=list(rows), columns=list(columns), values=metric, aggfunc="first", sort=True
+    )
     table.attrs = {
         "metric": metric,
         "unit": CELL_METRICS[metric].unit,
         "cells": len(kept),
         "left_out": {str(name): int(count) for name, count in left_out["verdict"].value_counts().items()},
+        "values": [_value(row, [*rows, *columns], metric) for row in best.to_dict("records")],
     }
     return table
 
@@ -106,11 +116,27 @@ def _keep(frame: pd.DataFrame, name: str, wanted: list[str]) -> pd.DataFrame:
     return kept
 
 
-def _pivot(frame: pd.DataFrame, rows: list[str], columns: list[str], metric: str) -> pd.DataFrame:
+def _best(frame: pd.DataFrame, by: list[str], metric: str) -> pd.DataFrame:
+    """Of the rows that fall together the best one, a trustworthy one before all others."""
     better = CELL_METRICS[metric].better
-    known = frame.dropna(subset=[metric])
-    if better == "neither" and known.duplicated([*rows, *columns]).any():
+    known = frame.dropna(subset=[metric, *by])
+    if better == "neither" and known.duplicated(by).any():
         raise UsageError(f"several cells fall together, and no {metric} is the better one: add 'batch' to the rows")
-    best = "min" if better == "lower" else "max"
-    table: pd.DataFrame = known.pivot_table(index=rows, columns=columns, values=metric, aggfunc=best, sort=True)
-    return table
+    ranked = known.assign(_doubtful=known["verdict"] != str(Verdict.OK)).sort_values(
+        ["_doubtful", metric], ascending=[True, better == "lower"], kind="stable"
+    )
+    best: pd.DataFrame = ranked.drop_duplicates(by).sort_index()
+    return best
+
+
+def _value(row: dict[Any, Any], names: list[str], metric: str) -> dict[str, Any]:
+    """What a reader has to know about one number; plain values, so that the table can be copied and compared."""
+    in_force = row["precision_in_force"]
+    return {
+        "cell": row["cell"],
+        "verdict": row["verdict"],
+        "precision_in_force": None if pd.isna(in_force) else in_force,
+        "fallback_nodes": fallback_nodes(json.loads(row["flags"])),
+        **{name: str(row[name]) for name in names},
+        "value": float(row[metric]),
+    }

@@ -37,13 +37,15 @@ TEXT_COLUMNS = (
     "verdict",
     "reason",
     "engine",
+    "engine_reused",
     "lane",
     "cell",
     "run_id",
     "lane_run_id",
     "model_id",
 )
-"""``flags`` is JSON: every flag with the value in force. What does not apply is missing (NaN)."""
+"""``flags`` is JSON: every flag with the value in force. ``engine_reused`` is the study that compiled the engine, where
+it was another one. What does not apply is missing (NaN)."""
 INTEGER_COLUMNS = ("threads", "batch", "parameters", "paper_macs", "true_macs")
 TIME_COLUMNS = ("started_at", "finished_at")
 """Unix seconds: the start of the study, the end of the cell."""
@@ -85,6 +87,7 @@ def load(
     *,
     devices: Sequence[str] | None = None,
     studies: Sequence[str] | None = None,
+    run: str | None = None,
 ) -> pd.DataFrame:
     """Read the results of all studies from a tracking server.
 
@@ -95,6 +98,7 @@ def load(
     tracking_uri: where to read; MLflow's own default when left out.
     experiments: names of experiments; all of them when left out.
     devices, studies: keep the cells of these devices, and of studies with these names.
+    run: the id of a study run, or of one of its lane runs, to read alone.
 
     Raises
     ------
@@ -104,7 +108,7 @@ def load(
     uri = connection.resolve_uri(tracking_uri)
     client = connection.reach(uri)
     with connection.talking(uri, "read results", connection.RECORDING):
-        runs = _study_runs(client, _experiment_ids(client, experiments))
+        runs = [study_run(client, run)] if run else _study_runs(client, _experiment_ids(client, experiments))
     runs = [
         run
         for run in runs
@@ -144,6 +148,7 @@ def _row(record: StudyRecord, lane: LaneRecord, cell: CellRecord) -> dict[str, A
         "verdict": str(cell.verdict),
         "reason": cell.reason,
         "engine": cell.engine,
+        "engine_reused": engine.reused["study_id"] if engine is not None and engine.reused is not None else None,
         "lane": lane.lane.id,
         "cell": cell.id,
         "started_at": record.started_at,
@@ -177,6 +182,13 @@ def _study_runs(client: MlflowClient, experiment_ids: list[str]) -> list[Run]:
     query = f"tags.`{Tag.KIND}` = '{Kind.STUDY}'"
     runs: list[Run] = connection.every(lambda token: client.search_runs(experiment_ids, query, page_token=token))
     return [run for run in runs if Tag.RESUMED_BY not in run.data.tags]
+
+
+def study_run(client: MlflowClient, run_id: str) -> Run:
+    """The study run of this id, or the one that this run is a lane of."""
+    run = client.get_run(run_id)
+    parent = run.data.tags.get(Tag.PARENT) if run.data.tags.get(Tag.KIND) == Kind.LANE else None
+    return client.get_run(parent) if parent else run
 
 
 def _download(client: MlflowClient, run: Run, directory: Path) -> pd.DataFrame:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
 from mlflow_ngraph.verdicts import Verdict
@@ -35,8 +36,38 @@ class SummaryRow:
     compile_s: float | None
     """Export included."""
     precision_in_force: str | None
+    fallback_nodes: int
+    """Nodes that another provider took than the one that was asked for, as far as the compiler tells."""
+    cell: str
+    """The id of the cell; `mlflow-ngraph explain` takes it."""
     best: bool = False
     """Whether it is the fastest trustworthy cell of its workload, batch size and precision."""
+
+    @property
+    def precisions(self) -> str:
+        """The precision in force, with the one asked for where they differ."""
+        return precisions(self.precision, self.precision_in_force)
+
+    @property
+    def verdict_text(self) -> str:
+        """The verdict, and what a reader has to know about an ``ok`` cell before comparing it."""
+        note = fallback_note(self.fallback_nodes)
+        return f"{self.verdict}, {note}" if note else str(self.verdict)
+
+
+def precisions(asked: str, in_force: str | None) -> str:
+    """The precision in force, with the one asked for where they differ."""
+    return asked if in_force in (None, "", asked) else f"{in_force} (asked: {asked})"
+
+
+def fallback_nodes(flags: Mapping[str, Any]) -> int:
+    """How many nodes fell back to another provider, from the flags in force; 0 where the compiler has no providers."""
+    return int(flags.get("fallback_nodes") or 0)
+
+
+def fallback_note(nodes: int) -> str:
+    """That nodes fell back, in words; empty where none did."""
+    return f"{nodes} {'node' if nodes == 1 else 'nodes'} fell back to another provider" if nodes else ""
 
 
 def summary_rows(record: StudyRecord) -> list[SummaryRow]:
@@ -95,6 +126,8 @@ def _row(lane: LaneRecord, cell: CellRecord) -> SummaryRow:
         return None if value is None or not math.isfinite(value) else value
 
     low, high = figure("speedup_ci_low"), figure("speedup_ci_high")
+    engine = next((engine for engine in lane.engines if engine.id == cell.engine), None)
+    flags = {**(engine.flags if engine else {}), **cell.flags}
     return SummaryRow(
         workload=lane.lane.label,
         compiler=lane.lane.compiler_label,
@@ -111,6 +144,8 @@ def _row(lane: LaneRecord, cell: CellRecord) -> SummaryRow:
         parity_cosine=figure("parity_cosine"),
         compile_s=figure("compile_total_s"),
         precision_in_force=cell.precision_in_force,
+        fallback_nodes=fallback_nodes(flags),
+        cell=cell.id,
     )
 
 
@@ -131,17 +166,10 @@ def _line(row: SummaryRow) -> str:
         _number(row.cpu_percent),
         "" if row.parity_cosine is None else f"{row.parity_cosine:.6f}",
         _number(row.compile_s),
-        _precision(row),
-        "ok" if row.verdict is Verdict.OK else f"**{row.verdict}** {row.reason}"[:160],
+        row.precisions,
+        row.verdict_text if row.verdict is Verdict.OK else f"**{row.verdict}** {row.reason}"[:160],
     ]
     return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
-
-
-def _precision(row: SummaryRow) -> str:
-    """The precision in force, with the one asked for where they differ."""
-    if row.precision_in_force in (None, row.precision):
-        return row.precision
-    return f"{row.precision_in_force} (asked: {row.precision})"
 
 
 def _number(value: float | None) -> str:

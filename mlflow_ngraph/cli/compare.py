@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +9,7 @@ import click
 from mlflow_ngraph.cli import output
 from mlflow_ngraph.cli.request import items, whole
 from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +29,8 @@ _ROWS, _COLUMNS, _METRIC = "label,batch", "device,compiler_label", "throughput"
 @click.option("--metric", metavar="NAME", help=f"What to compare (default: {_METRIC}).")
 @click.option("--rows", metavar="COLUMN,...", help=f"What stands in rows (default: {_ROWS}).")
 @click.option("--columns", metavar="COLUMN,...", help=f"What stands in columns (default: {_COLUMNS}).")
-@click.option("--all", "everything", is_flag=True, help="Also show numbers whose verdict is not ok.")
+@click.option("--include", metavar="VERDICT,...", help="Also show numbers with these verdicts, marked as such.")
+@click.option("--all", "everything", is_flag=True, help="Also show all numbers whose verdict is not ok.")
 @click.option("--format", "form", metavar="|".join(FORMATS), help="How to print (default: table).")
 @output.json_option
 def compare(
@@ -41,6 +42,7 @@ def compare(
     metric: str | None,
     rows: str | None,
     columns: str | None,
+    include: str | None,
     everything: bool,
     form: str | None,
     as_json: bool,
@@ -65,7 +67,7 @@ def compare(
         metric=metric or _METRIC,
         devices=items(devices) or None,
         batch_sizes=batches or None,
-        verdict="all" if everything else "ok",
+        include=[str(verdict) for verdict in Verdict] if everything else items(include),
         **{name: items(text) or None for name, text in filters.items()},
     )
     _print(table, form)
@@ -74,24 +76,27 @@ def compare(
 
 def _print(table: pd.DataFrame, form: str) -> None:
     if form == "json":
-        output.print_json(_document(table))
+        output.print_json({str(key): value for key, value in table.attrs.items()})
     elif form == "csv":
         click.echo(_flat(table).to_csv(index=False), nl=False)
     elif form == "markdown":
-        click.echo(_markdown(_flat(table)))
+        click.echo(_markdown(_flat(_texts(table))))
     else:
         _show(table)
 
 
 def _show(table: pd.DataFrame) -> None:
-    flat, spanned = _flat(table), table.index.nlevels
+    flat, spanned = _flat(_texts(table)), table.index.nlevels
     console = output.console()
     titles = [(str(name), {} if index < spanned else output.RIGHT) for index, name in enumerate(flat.columns)]
-    console.print(output.table(titles, [[_shown(value) for value in row] for row in flat.itertuples(index=False)]))
+    console.print(output.table(titles, [[str(value) for value in row] for row in flat.itertuples(index=False)]))
     unit = "" if table.attrs["unit"] == "1" else f" in {table.attrs['unit']}"
     left_out = "".join(f", {count} {verdict}" for verdict, count in table.attrs["left_out"].items())
-    note = f"; left out{left_out[1:]} (--all shows them)" if left_out else ""
+    note = f"; left out{left_out[1:]} (--include or --all shows them)" if left_out else ""
     console.print(f"\n{table.attrs['metric']}{unit} of {table.attrs['cells']} cells{note}", style="dim")
+    in_force = _precisions(table)
+    if len(in_force) == 1:
+        console.print(f"precision in force: {in_force.pop()}", style="dim")
 
 
 def _flat(table: pd.DataFrame) -> pd.DataFrame:
@@ -102,16 +107,30 @@ def _flat(table: pd.DataFrame) -> pd.DataFrame:
     return flat_rows
 
 
-def _document(table: pd.DataFrame) -> dict[str, Any]:
-    """Metric, unit and cells, each with the names of its row and column, and its value."""
-    numbers = table.to_numpy(dtype=float)
-    values = [
-        {**row, **column, "value": number}
-        for row, line in zip(_names(table.index), numbers.tolist(), strict=True)
-        for column, number in zip(_names(table.columns), line, strict=True)
-        if not math.isnan(number)
-    ]
-    return {**{str(key): value for key, value in table.attrs.items()}, "values": values}
+def _texts(table: pd.DataFrame) -> pd.DataFrame:
+    """The numbers as text, each with what makes it different: its precision, its verdict, nodes that fell back."""
+    order = [str(name) for name in (*table.index.names, *table.columns.names)]
+    several = len(_precisions(table)) > 1
+    by_place = {tuple(found[name] for name in order): _text(found, several) for found in table.attrs["values"]}
+    columns = [tuple(names.values()) for names in _names(table.columns)]
+    texts: pd.DataFrame = table.astype(object)
+    for index, names in enumerate(_names(table.index)):
+        texts.iloc[index] = [by_place.get((*names.values(), *column), "") for column in columns]
+    return texts
+
+
+def _text(found: dict[str, Any], several_precisions: bool) -> str:
+    from mlflow_ngraph.analysis.summary import fallback_note
+
+    verdict = "" if found["verdict"] == str(Verdict.OK) else found["verdict"]
+    notes = ", ".join(filter(None, (verdict, fallback_note(found["fallback_nodes"]))))
+    precision = f" {found['precision_in_force']}" if several_precisions and found["precision_in_force"] else ""
+    return f"{found['value']:.4g}{precision}" + (f" ({notes})" if notes else "")
+
+
+def _precisions(table: pd.DataFrame) -> set[str]:
+    """The precisions that the shown cells computed in."""
+    return {found["precision_in_force"] for found in table.attrs["values"] if found["precision_in_force"]}
 
 
 def _names(index: pd.Index[Any]) -> list[dict[str, str]]:
@@ -122,11 +141,5 @@ def _names(index: pd.Index[Any]) -> list[dict[str, str]]:
 
 def _markdown(flat: pd.DataFrame) -> str:
     lines = [list(map(str, flat.columns)), ["---"] * len(flat.columns)]
-    lines += [[_shown(value) for value in row] for row in flat.itertuples(index=False)]
+    lines += [[str(value) for value in row] for row in flat.itertuples(index=False)]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, float):
-        return "" if math.isnan(value) else f"{value:.4g}"
-    return str(value)

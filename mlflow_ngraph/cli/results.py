@@ -23,29 +23,39 @@ _WIDE = 130
 def print_results(record: StudyRecord, console: Console) -> None:
     """Every cell, best first within a workload and batch size; what is not ``ok`` is marked and explained."""
     rows = summary_rows(record)
-    wide = console.width >= _WIDE
+    precise = _tells_precision(rows, console.width)
     columns: list[output.Column] = ["workload", ("batch", output.RIGHT), "compiler", ("speed-up", output.RIGHT)]
     columns += [("samples/s", output.RIGHT), ("p50 ms", output.RIGHT)]
     if console.width >= _NARROW:
         columns += [("CPU %", output.RIGHT), ("compile s", output.RIGHT)]
-    if wide:
-        columns += ["precision", ("cosine", output.RIGHT)]
+    if precise:
+        columns += ["precision"]
+    if console.width >= _WIDE:
+        columns += [("cosine", output.RIGHT)]
     columns += [("verdict", {"overflow": "fold"})]
-    console.print(output.table(columns, [_cells(row, console.width) for row in rows]))
+    console.print(output.table(columns, [_cells(row, console.width, precise=precise) for row in rows]))
     console.print()
     console.print(_tally(rows))
 
 
-def _cells(row: SummaryRow, width: int) -> list[Text]:
+def _tells_precision(rows: Sequence[SummaryRow], width: int) -> bool:
+    """Where there is little room, the precision is shown only if it tells rows apart or is not the one asked for."""
+    asked = {row.precision for row in rows}
+    return width >= _WIDE or len(asked) > 1 or any(row.precision_in_force not in (None, *asked) for row in rows)
+
+
+def _cells(row: SummaryRow, width: int, *, precise: bool) -> list[Text]:
     style = "bold green" if row.best else "" if row.verdict is Verdict.OK else "yellow"
     spread = f" ± {row.throughput_std:.3g}" if row.throughput_std is not None and width >= _WIDE else ""
     shown = [row.workload, str(row.batch), row.compiler, _speedup(row, width), _number(row.throughput) + spread]
     shown += [_number(row.latency_p50_ms)]
     if width >= _NARROW:
         shown += [_number(row.cpu_percent), _number(row.compile_s)]
+    if precise:
+        shown += [row.precisions]
     if width >= _WIDE:
-        shown += [_precision(row), "" if row.parity_cosine is None else f"{row.parity_cosine:.6f}"]
-    verdict = str(row.verdict) + (f": {row.reason}" if row.reason else "")
+        shown += ["" if row.parity_cosine is None else f"{row.parity_cosine:.6f}"]
+    verdict = row.verdict_text + (f": {row.reason}" if row.reason else "")
     return [*(Text(text, style=style) for text in shown), Text(verdict, style=style)]
 
 
@@ -56,13 +66,6 @@ def _speedup(row: SummaryRow, width: int) -> str:
     if row.speedup_ci is None or width < _WIDE or row.speedup_ci[0] == row.speedup_ci[1]:
         return f"{row.speedup:.2f}"
     return f"{row.speedup:.2f} [{row.speedup_ci[0]:.2f}, {row.speedup_ci[1]:.2f}]"
-
-
-def _precision(row: SummaryRow) -> str:
-    """The precision in force, with the one asked for where they differ."""
-    if row.precision_in_force in (None, row.precision):
-        return row.precision
-    return f"{row.precision_in_force} (asked: {row.precision})"
 
 
 def _tally(rows: Sequence[SummaryRow]) -> Text:

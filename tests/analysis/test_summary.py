@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from mlflow_ngraph.analysis.summary import markdown, summary_rows
 from mlflow_ngraph.verdicts import Verdict
 from tests.support.records import lane_id, study_record
@@ -52,3 +54,37 @@ def test_markdown_fits(tmp_path: Path) -> None:
     shown = sum(line.startswith(("| resnet18", "| deit-t")) for line in short.splitlines())
     assert f"{18 - shown} more rows" in short
     assert markdown([]).count("\n") == 2
+
+
+@pytest.mark.parametrize("verdict", [Verdict.PARITY_FAILED, Verdict.UNSTABLE])
+def test_a_wrong_or_unstable_cell_keeps_its_numbers_and_is_last(verdict: Verdict, tmp_path: Path) -> None:
+    record = study_record(tmp_path)
+    record.lanes[lane_id(record, "resnet18", "openvino")].cells[1].verdict = verdict
+    rows = [row for row in summary_rows(record) if (row.workload, row.batch) == ("resnet18", 1)]
+    assert [(row.compiler, row.best) for row in rows] == [
+        ("onnxruntime[opt_level=2]", True),
+        ("identity", False),
+        ("openvino", False),
+    ]
+    assert rows[-1].throughput is not None
+
+
+def test_nodes_that_fell_back_are_marked(tmp_path: Path) -> None:
+    record = study_record(tmp_path)
+    for batch, nodes in ((1, 1), (2, 3), (4, 0)):
+        cell = record.lanes[lane_id(record, "resnet18", "openvino")].cells[batch]
+        cell.flags = {**cell.flags, "fallback_nodes": nodes}
+    rows = [row for row in summary_rows(record) if (row.workload, row.compiler) == ("resnet18", "openvino")]
+    assert [row.fallback_nodes for row in rows] == [1, 3, 0]
+    ends = [line.rpartition(" | ")[2] for line in markdown(rows).splitlines()[2:]]
+    assert ends == [
+        "ok, 1 node fell back to another provider |",
+        "ok, 3 nodes fell back to another provider |",
+        "ok |",
+    ]
+
+
+def test_a_row_names_its_cell(tmp_path: Path) -> None:
+    record = study_record(tmp_path)
+    cells = {cell.id for lane in record.lanes.values() for cell in lane.cells.values()}
+    assert {row.cell for row in summary_rows(record)} == cells

@@ -137,3 +137,11 @@ def test_nothing_refreshes_in_the_background(state: State) -> None:
 def test_a_thousand_quick_rounds_are_not_drawn_one_by_one(state: State) -> None:
     rounds = [{"event": "round", "batch": 1, "round": number, "lanes": ["a"]} for number in range(1, 1000)]
     assert shown(state, rounds, terminal=True).count("measuring") <= 3
+
+
+def test_engines_that_are_reused_and_those_that_cannot_be(state: State) -> None:
+    built = {"event": "engine_built", "lane": "b", "reused": {"study_id": "s-1", "tracking_uri": "http://here"}}
+    assert state.update(built) == "reusing resnet18 with tvm bf16: compiled by study s-1 on http://here"
+    assert state.update({**built, "reused": None}) is None
+    problem = {"event": "cache_problem", "lane": "b", "reason": "an engine in the cache is damaged"}
+    assert state.update(problem) == "resnet18 with tvm bf16: an engine in the cache is damaged"

@@ -1,0 +1,93 @@
+"""Which compiler does which model: run or resume the studies of the matrix, and write its page.
+
+``python benchmarks/compiler_matrix.py [--home DIR] [--studies NAME,...] [--anew]`` measures what is missing, and
+``python benchmarks/compiler_matrix.py --from DIR [--from DIR]`` only renders what study directories hold. Parts of a
+matrix, measured one by one with ``--workloads TEXT,...``, become one table. ``--output FILE`` is
+docs/reference/compiler-matrix.md by default.
+
+A study that was interrupted goes on. One that came to its end is measured anew only with ``--anew``; without it, its
+cells that crashed, timed out or ran out of memory get another try.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from mlflow_ngraph.analysis.matrix import markdown, merged
+from mlflow_ngraph.devices.fingerprint import fingerprint
+from mlflow_ngraph.devices.registry import create
+from mlflow_ngraph.execute import fold, places
+from mlflow_ngraph.execute.journal import Event
+from mlflow_ngraph.execute.record import StudyRecord
+from mlflow_ngraph.study import load
+
+STUDIES = "compiler-matrix,compiler-matrix-bf16"
+PAGE = Path(__file__).parents[1] / "docs/reference/compiler-matrix.md"
+
+
+class Said:
+    """Prints what a study does, a line for each engine and each verdict."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+
+    def on_event(self, event: Event) -> None:
+        """Print an event that a person waits for."""
+        if event["event"] == "session_started":
+            self._names = {
+                lane["id"]: f"{lane['label']}/{lane['compiler_label']}/{lane['precision']}" for lane in event["lanes"]
+            }
+        elif event["event"] == "engine_built":
+            print(f"  {self._names[event['lane']]} compiled", flush=True)
+        elif event["event"] == "cell_finished":
+            print(f"{self._names[event['lane']]}/b{event['batch']} {event['verdict']} {event['reason']}", flush=True)
+
+
+def measured(name: str, home: Path | None, workloads: str, *, anew: bool) -> StudyRecord:
+    """The record of a study, or of a part of it, after measuring what is missing."""
+    from mlflow_ngraph.runner import run_study
+
+    study = load(name)
+    chosen = [choice for choice in study.workloads if any(text in choice.ref for text in workloads.split(","))]
+    if not chosen:
+        sys.exit(f"study {name} has no workload like {workloads}")
+    study = study.model_copy(update={"workloads": chosen})
+    key = places.study_key(study, create(study.device).name, fingerprint()["digest"])
+    begun = places.newest(places.home(home), key) is not None
+    resume = "never" if anew else "always" if begun else "auto"
+    return run_study(study, resume=resume, home=home, offline=True, observer=Said()).record  # type: ignore[arg-type]
+
+
+def main() -> int:
+    """Measure or read, and write the page; 1 if a cell is neither ok nor unsupported."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--home", type=Path)
+    parser.add_argument("--studies", default=STUDIES, help="ready-made studies or study files")
+    parser.add_argument("--workloads", default="", help="only those whose reference contains one of these texts")
+    parser.add_argument("--anew", action="store_true")
+    parser.add_argument("--from", dest="directories", type=Path, action="append", default=[])
+    parser.add_argument("--output", type=Path, default=PAGE)
+    options = parser.parse_args()
+    if options.directories:
+        records = [fold.load(directory) for directory in options.directories]
+    else:
+        names = options.studies.split(",")
+        records = [measured(name, options.home, options.workloads, anew=options.anew) for name in names]
+    records = merged(records)
+    text = markdown(records, "Compiler matrix", "python benchmarks/compiler_matrix.py")
+    options.output.write_text(text, encoding="utf-8")
+    wrong = [
+        f"{lane.lane.label}/{lane.lane.compiler_label}/{lane.lane.precision}/b{batch}: {cell.verdict} {cell.reason}"
+        for record in records
+        for lane in record.lanes.values()
+        for batch, cell in lane.cells.items()
+        if cell.verdict not in ("ok", "unsupported")
+    ]
+    print(f"\nwrote {options.output}", *wrong, sep="\n")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""What compilers made of the models of recorded cells, from this machine's studies or from a tracking server."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from mlflow_ngraph.analysis import cells as recorded
+from mlflow_ngraph.analysis.cells import Cell
+from mlflow_ngraph.compilers.explanation import Explanation, file_name
+from mlflow_ngraph.errors import NGraphError, UsageError
+from mlflow_ngraph.tracking import connection
+from mlflow_ngraph.tracking.schema import Artifact
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A cell with what its compiler says, or why there is nothing."""
+
+    cell: Cell
+    explanation: Explanation | None
+    problem: str = ""
+    """Why there is no explanation; empty where there is one."""
+
+
+def explain_local(queries: Sequence[str], home: Path, study: str | None = None) -> list[Explained]:
+    """Read the explanations of cells that were measured on this machine.
+
+    Parameters
+    ----------
+    queries: as in `cells.choose`.
+    home: holds the studies.
+    study: name or id of the only study to look at.
+
+    Raises
+    ------
+    UsageError: there is no such study or cell, or a name fits several.
+    """
+    studies = recorded.of_home(home, study)
+    newest = next(studies, None)
+    if newest is None:
+        raise UsageError(f"no study{f' {study!r}' if study else ''} in {home}: check --home, or give --tracking-uri")
+    return [_local(cell) for cell in recorded.choose(queries, chain([newest], studies))]
+
+
+def explain_recorded(
+    queries: Sequence[str],
+    tracking_uri: str | None = None,
+    experiments: Sequence[str] | None = None,
+    *,
+    run: str | None = None,
+    study: str | None = None,
+) -> list[Explained]:
+    """Read the explanations of cells from a tracking server. Of an engine nothing else is downloaded.
+
+    Parameters
+    ----------
+    queries: as in `cells.choose`.
+    tracking_uri, experiments: as in `results.load`.
+    run: the study run, or one of its lane runs, to look at alone.
+    study: name or id of the only study to look at.
+
+    Raises
+    ------
+    UsageError: there is no such cell, or a name fits several.
+    TrackingError: the server cannot be reached or refuses.
+    """
+    from mlflow_ngraph.analysis import results
+
+    uri = connection.resolve_uri(tracking_uri)
+    frame = results.load(uri, experiments, run=run)
+    if study:
+        frame = frame[(frame["study"] == study) | (frame["study_id"] == study)]
+    if frame.empty:
+        raise UsageError("nothing is recorded there: check --experiment, --run and --study")
+    found = recorded.choose(queries, recorded.of_results(frame))
+    with (
+        connection.talking(uri, "read explanations", connection.RECORDING),
+        tempfile.TemporaryDirectory() as directory,
+    ):
+        return [_downloaded(cell, uri, Path(directory)) for cell in found]
+
+
+def _local(cell: Cell) -> Explained:
+    if cell.engine is None:
+        return _never_built(cell)
+    path = cell.engine / file_name(cell.batch)
+    if path.is_file():
+        return _read(cell, path)
+    if cell.unexplained:
+        return Explained(cell, None, f"{cell.compiler} could not explain its engine: {cell.unexplained}")
+    if not cell.engine.is_dir():
+        return Explained(cell, None, f"its engine is gone from {cell.engine}: measure it again")
+    return Explained(cell, None, f"{cell.engine} has no {path.name}: measure it again")
+
+
+def _downloaded(cell: Cell, uri: str, directory: Path) -> Explained:
+    from mlflow.artifacts import download_artifacts
+
+    if not cell.model_id:
+        return _never_built(cell)
+    client = connection.connect(uri)
+    name = f"{Artifact.ENGINE}/{file_name(cell.batch)}"
+    if name not in {file.path for file in client.list_logged_model_artifacts(cell.model_id, Artifact.ENGINE)}:
+        return Explained(cell, None, f"LoggedModel {cell.model_id} has no {name}: {cell.compiler} could not explain it")
+    target = directory / cell.id
+    location = client.get_logged_model(cell.model_id).artifact_location
+    path = download_artifacts(artifact_uri=f"{location}/{name}", dst_path=str(target), tracking_uri=uri)
+    return _read(cell, Path(path))
+
+
+def _read(cell: Cell, path: Path) -> Explained:
+    try:
+        return Explained(cell, Explanation.read(path))
+    except NGraphError as error:
+        return Explained(cell, None, str(error))
+
+
+def _never_built(cell: Cell) -> Explained:
+    return Explained(cell, None, f"there is no engine: {cell.verdict}{f': {cell.reason}' if cell.reason else ''}")

@@ -1,0 +1,95 @@
+"""Every figure of a recorded study again, from its raw samples: what a tracking server says must follow from them."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from mlflow_ngraph.analysis import results, samples
+from mlflow_ngraph.errors import TrackingError
+from mlflow_ngraph.execute import fold
+from mlflow_ngraph.execute.record import StudyRecord
+from mlflow_ngraph.tracking import connection
+from mlflow_ngraph.tracking.schema import Artifact
+
+NEEDED = (Artifact.JOURNAL, Artifact.SAMPLES, Artifact.RESULTS)
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """What became of the figures of a study run."""
+
+    study_id: str
+    run_id: str
+    cells: int
+    figures: int
+    """Numbers that were compared."""
+    samples: int
+    """Repetitions that they come from."""
+    differences: pd.DataFrame
+    """One row a figure that differs in a single bit: ``cell``, ``figure``, ``stored``, ``recomputed``."""
+
+
+def recompute(run: str, tracking_uri: str | None = None) -> Recomputed:
+    """Derive the metrics of a study run from its stored samples, and compare them with the stored ones.
+
+    Parameters
+    ----------
+    run: the id of a study run, or of one of its lane runs.
+
+    Raises
+    ------
+    TrackingError: the server cannot be reached, or the run lacks what is needed.
+    """
+    uri = connection.resolve_uri(tracking_uri)
+    client = connection.reach(uri)
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = Path(temporary)
+        with connection.talking(uri, "read the samples", connection.RECORDING):
+            run_id = results.study_run(client, run).info.run_id
+            present = {file.path for file in client.list_artifacts(run_id)}
+            missing = [name for name in NEEDED if name not in present]
+            if missing:
+                raise TrackingError(f"run {run_id} has no {' and no '.join(missing)}: name the run of a finished study")
+            for name in NEEDED:
+                client.download_artifacts(run_id, name, temporary)
+        record = fold.load(directory)
+        taken = pd.read_parquet(directory / Artifact.SAMPLES)
+        stored = pd.read_parquet(directory / Artifact.RESULTS)
+    return _compare(record, run_id, stored, taken)
+
+
+def _compare(record: StudyRecord, run_id: str, stored: pd.DataFrame, taken: pd.DataFrame) -> Recomputed:
+    again = results.from_record(record)
+    figures = sorted({name for lane in record.lanes.values() for cell in lane.cells.values() for name in cell.metrics})
+    one, two = (frame.set_index("cell").reindex(columns=figures) for frame in (stored, again))
+    one, two = one.align(two)
+    differs = (one != two) & ~(one.isna() & two.isna())
+    rows = [
+        {"cell": cell, "figure": name, "stored": one.loc[cell, name], "recomputed": two.loc[cell, name]}
+        for cell, name in differs.stack()[lambda marks: marks].index
+    ]
+    rows += _sample_differences(record, taken)
+    return Recomputed(
+        study_id=record.id,
+        run_id=run_id,
+        cells=len(two),
+        figures=int(two.notna().to_numpy().sum()),
+        samples=len(taken),
+        differences=pd.DataFrame(rows, columns=["cell", "figure", "stored", "recomputed"]),
+    )
+
+
+def _sample_differences(record: StudyRecord, taken: pd.DataFrame) -> list[dict[str, object]]:
+    """Cells whose samples in the table are not those of the journal."""
+    stored, journalled = (
+        frame.groupby("cell")["duration_ns"].agg(list).to_dict() for frame in (taken, samples.from_record(record))
+    )
+    return [
+        {"cell": cell, "figure": "samples", "stored": len(stored.get(cell, [])), "recomputed": len(values)}
+        for cell, values in journalled.items()
+        if stored.get(cell) != values
+    ]

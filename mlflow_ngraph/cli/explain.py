@@ -1,0 +1,167 @@
+"""``mlflow-ngraph explain``: what compilers made of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli.request import items, whole
+from mlflow_ngraph.errors import NGraphError, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mlflow_ngraph.analysis.explained import Row
+    from mlflow_ngraph.analysis.explanations import Explained
+    from mlflow_ngraph.compilers.explanation import Kernel
+
+FORMATS = ("table", "markdown", "json")
+_KERNELS = 10
+_NAMES_WIDTH, _CELL_WIDTH = 18, 32
+"""Columns of a terminal that the names of rows and one cell need to be readable."""
+_NAMED_NODES = 6
+
+
+@click.command()
+@click.argument("cells", metavar="CELL...", nargs=-1, required=True)
+@click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Where journals and engines are kept.")
+@click.option("--study", metavar="NAME", help="The study to look at, by name or id; the newest that fits by default.")
+@click.option("--tracking-uri", metavar="URI", help="Read from this tracking server instead of this machine.")
+@click.option("--experiment", "experiments", metavar="NAME,...", help="Read from the tracking server: experiments.")
+@click.option("--run", metavar="ID", help="Read from the tracking server: a study run or a lane run.")
+@click.option("--kernels", metavar="N", help=f"How many kernels to list, 0 for none (default: {_KERNELS}).")
+@click.option("--format", "form", metavar="|".join(FORMATS), help="How to print (default: table).")
+@output.json_option
+def explain(
+    cells: tuple[str, ...],
+    home: Path | None,
+    study: str | None,
+    tracking_uri: str | None,
+    experiments: str | None,
+    run: str | None,
+    kernels: str | None,
+    form: str | None,
+    as_json: bool,
+) -> int:
+    """Explain what compilers made of a model: nodes, fusions, layouts, kernels, and what else they tell.
+
+    CELL is WORKLOAD/COMPILER/bBATCH as the results show them, such as resnet18/openvino/b8, or the id of a cell. The *
+    stands for any text: 'resnet18/*/b8' puts all compilers side by side. Where studies had more than one precision it
+    may stand before the batch size. The newest study of this machine that has the cell counts.
+    """
+    form = "json" if as_json else form or "table"
+    if form not in FORMATS:
+        raise UsageError(f"format: expected {', '.join(FORMATS)}, found {form!r}")
+    most = whole("kernels", kernels) if kernels else _KERNELS
+
+    from mlflow_ngraph.analysis import explained as forms
+
+    found = _find(cells, home, study, tracking_uri, experiments, run)
+    if all(one.explanation is None for one in found):
+        raise NGraphError(f"{found[0].cell.address}: {found[0].problem}")
+    if form == "json":
+        output.print_json({"cells": forms.document(found)})
+    elif form == "markdown":
+        click.echo("\n".join(_markdown(found, most)))
+    else:
+        _show(found, most, output.console())
+    return 0
+
+
+def _find(
+    cells: Sequence[str],
+    home: Path | None,
+    study: str | None,
+    tracking_uri: str | None,
+    experiments: str | None,
+    run: str | None,
+) -> list[Explained]:
+    from mlflow_ngraph.analysis import explanations
+    from mlflow_ngraph.execute import places
+
+    if tracking_uri or experiments or run:
+        return explanations.explain_recorded(cells, tracking_uri, items(experiments) or None, run=run, study=study)
+    return explanations.explain_local(cells, places.home(home), study)
+
+
+def _show(found: Sequence[Explained], most: int, console: Console) -> None:
+    from mlflow_ngraph.analysis.explained import side_by_side
+
+    fitting = max(1, (console.width - _NAMES_WIDTH) // _CELL_WIDTH)
+    for part in _batched(found, fitting):
+        titles: list[output.Column] = ["", *((one.cell.address, {"overflow": "fold"}) for one in part)]
+        console.print(output.table(titles, [[name, *texts] for name, texts in side_by_side(part)]))
+        console.print()
+    for one in found:
+        for title, columns, rows in _kernel_tables(one, most):
+            console.print(title, style="bold")
+            console.print(output.table(columns, rows))
+            console.print()
+
+
+def _markdown(found: Sequence[Explained], most: int) -> Iterator[str]:
+    from mlflow_ngraph.analysis.explained import side_by_side
+
+    rows: list[Row] = side_by_side(found)
+    yield from _pipes(["", *(one.cell.address for one in found)], [[name, *texts] for name, texts in rows])
+    for one in found:
+        for title, columns, lines in _kernel_tables(one, most):
+            yield from ("", f"**{title}**", "")
+            yield from _pipes([name if isinstance(name, str) else name[0] for name in columns], lines)
+
+
+def _pipes(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    for line in (titles, ["---"] * len(titles), *rows):
+        yield "| " + " | ".join(text.replace("|", "\\|") for text in line) + " |"
+
+
+def _kernel_tables(one: Explained, most: int) -> Iterator[tuple[str, list[output.Column], list[list[str]]]]:
+    """The kernels that take longest, and those that compute most nodes, as far as the compiler tells."""
+    from mlflow_ngraph.analysis.explained import largest, longest
+
+    if one.explanation is None:
+        return
+    timed, fused = longest(one.explanation, most), largest(one.explanation, most)
+    name, operation, implementation, layout, computes = (
+        (title, {"overflow": "fold"}) for title in ("kernel", "operation", "implementation", "layout", "computes")
+    )
+    if timed:
+        yield (
+            f"longest kernels of {one.cell.address}, as its own profiler saw them",
+            [("µs", output.RIGHT), ("share", output.RIGHT), name, operation, implementation, layout],
+            [
+                [_microseconds(kernel), f"{share:.1%}", *_words(kernel), kernel.implementation, kernel.layout]
+                for kernel, share in timed
+            ],
+        )
+    if fused:
+        yield (
+            f"largest fusions of {one.cell.address}",
+            [("nodes", output.RIGHT), name, operation, computes],
+            [[str(len(kernel.fused)), *_words(kernel), _nodes(kernel.fused)] for kernel in fused],
+        )
+
+
+def _words(kernel: Kernel) -> tuple[str, str]:
+    return kernel.name, kernel.operation
+
+
+def _microseconds(kernel: Kernel) -> str:
+    time = kernel.microseconds or 0.0
+    return f"{time:.0f}" if time >= 100 else f"{time:.3g}"
+
+
+def _nodes(names: Sequence[str]) -> str:
+    more = f", {len(names) - _NAMED_NODES} more" if len(names) > _NAMED_NODES else ""
+    return ", ".join(names[:_NAMED_NODES]) + more
+
+
+def _batched(found: Sequence[Explained], size: int) -> Iterator[list[Explained]]:
+    rest = iter(found)
+    while part := list(islice(rest, size)):
+        yield part

@@ -1,0 +1,47 @@
+"""``mlflow-ngraph recompute``: every figure of a recorded study again, from its raw samples."""
+
+from __future__ import annotations
+
+import click
+
+from mlflow_ngraph.cli import output
+
+
+@click.command()
+@click.argument("run")
+@click.option("--tracking-uri", metavar="URI", help="Where to read; by default what MLflow is configured to use.")
+@output.json_option
+def recompute(run: str, tracking_uri: str | None, as_json: bool) -> int:
+    """Derive all metrics of a study from its stored samples, and compare them bit for bit with the stored metrics.
+
+    RUN is the id of a study run, or of one of its lane runs. Exit code 0 if everything is equal, 1 if not.
+    """
+    from mlflow_ngraph.analysis.recompute import recompute as again
+
+    found = again(run, tracking_uri)
+    code = 1 if len(found.differences) else 0
+    if as_json:
+        output.print_json(
+            {
+                "study_id": found.study_id,
+                "run_id": found.run_id,
+                "cells": found.cells,
+                "figures": found.figures,
+                "samples": found.samples,
+                "differences": found.differences.to_dict("records"),
+            }
+        )
+        return code
+    console = output.console()
+    done = f"{found.figures} figures of {found.cells} cells recomputed from {found.samples} samples of {found.study_id}"
+    if not code:
+        console.print(f"{done}: all equal, bit for bit")
+        return code
+    console.print(f"{done}: {len(found.differences)} differ", style="bold red")
+    console.print(
+        output.table(
+            [("cell", {"no_wrap": True}), "figure", "stored", "recomputed"],
+            [tuple(map(str, row)) for row in found.differences.itertuples(index=False)],
+        )
+    )
+    return code

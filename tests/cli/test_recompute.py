@@ -1,0 +1,72 @@
+"""What a tracking server says follows from the samples that it keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from mlflow_ngraph.analysis import results
+from mlflow_ngraph.analysis.recompute import recompute
+from mlflow_ngraph.errors import TrackingError
+from mlflow_ngraph.runner import run_study
+from mlflow_ngraph.study import parse
+from mlflow_ngraph.tracking import connection
+from mlflow_ngraph.tracking.schema import Artifact
+
+
+@pytest.fixture
+def run_id(sqlite_uri: str, fake_compiler: None, tmp_path: Path) -> str:
+    study = parse(
+        {
+            "workloads": ["block:conv?width=8"],
+            "compilers": [{"name": "fake", "flags": {"delay_ms": 1.0}}],
+            "batch_sizes": [1, 2],
+            "repetitions": 12,
+            "slice_repetitions": 4,
+            "warmup": {"max_seconds": 0.05},
+            "stability": {"max_foreign_cpu_percent": 1000, "max_spread": 1000},
+        }
+    )
+    run_study(study, home=tmp_path / "home", tracking_uri=sqlite_uri)
+    return str(results.load(sqlite_uri)["run_id"].iloc[0])
+
+
+def test_every_figure_follows_from_the_samples_and_a_changed_one_is_found(
+    run_id: str, sqlite_uri: str, cli, tmp_path: Path
+) -> None:
+    found = recompute(run_id, sqlite_uri)
+    assert len(found.differences) == 0
+    assert (found.cells, found.samples) == (4, 48)
+    assert found.figures > 100
+    code, out, _ = cli("recompute", run_id, "--tracking-uri", sqlite_uri)
+    assert (code, "all equal, bit for bit" in out) == (0, True)
+
+    client = connection.connect(sqlite_uri)
+    path = Path(client.download_artifacts(run_id, Artifact.RESULTS, str(tmp_path)))
+    table = pd.read_parquet(path)
+    table.loc[0, "throughput"] *= 1 + 1e-15
+    table.to_parquet(path)
+    client.log_artifact(run_id, str(path))
+    code, out, _ = cli("recompute", run_id, "--tracking-uri", sqlite_uri)
+    assert code == 1
+    assert "1 differ" in out
+    assert "throughput" in out
+
+
+def test_changed_samples_are_found(run_id: str, sqlite_uri: str, tmp_path: Path) -> None:
+    client = connection.connect(sqlite_uri)
+    path = Path(client.download_artifacts(run_id, Artifact.SAMPLES, str(tmp_path)))
+    table = pd.read_parquet(path)
+    table.loc[5, "duration_ns"] += 1
+    table.to_parquet(path)
+    client.log_artifact(run_id, str(path))
+    assert recompute(run_id, sqlite_uri).differences["figure"].tolist() == ["samples"]
+
+
+def test_a_run_without_samples_is_refused(sqlite_uri: str) -> None:
+    client = connection.connect(sqlite_uri)
+    run = client.create_run("0").info.run_id
+    with pytest.raises(TrackingError, match=r"has no journal\.jsonl"):
+        recompute(run, sqlite_uri)
