@@ -47,9 +47,14 @@ def one_line(error: BaseException) -> str:
     return line if len(line) <= _LIMIT else f"{line[: _LIMIT - 3]}..."
 
 
-def operator(error: BaseException) -> str | None:
-    """The operators that a runtime says it does not have, or None when that is not what went wrong."""
-    for pattern in _OPERATOR:
+def operator(error: BaseException, *patterns: re.Pattern[str]) -> str | None:
+    """The operators that a runtime says it does not have, or None when that is not what went wrong.
+
+    Parameters
+    ----------
+    patterns: how a runtime of a third party names them, in the first group.
+    """
+    for pattern in (*patterns, *_OPERATOR):
         found = pattern.search(str(error))
         if found:
             return found[1].strip()
@@ -57,8 +62,13 @@ def operator(error: BaseException) -> str | None:
 
 
 @contextmanager
-def reported(compiler: str) -> Iterator[None]:
+def reported(compiler: str, *patterns: re.Pattern[str]) -> Iterator[None]:
     """Raise what a compiler raises in the block as an error of this package.
+
+    Parameters
+    ----------
+    patterns: how the compiler names an operator that it does not have, in the first group, where it is none of those
+        that this package brings.
 
     Raises
     ------
@@ -70,7 +80,7 @@ def reported(compiler: str) -> Iterator[None]:
     except (CellError, MemoryError):
         raise
     except Exception as error:
-        missing = operator(error)
+        missing = operator(error, *patterns)
         if missing:
             raise UnsupportedError(f"{compiler} has no operator {missing}") from error
         raise CompileError(f"{compiler}: {one_line(error)}") from error

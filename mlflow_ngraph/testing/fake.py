@@ -1,4 +1,4 @@
-"""A compiler that does as it is told: it is right, slow, wrong, hangs, leaks, crashes.
+"""A compiler that does as it is told: it is right, slow, wrong, hangs, leaks, crashes, searches.
 
 It replays the baseline's outputs, so it needs nothing but NumPy. It is not registered; whoever wants it by name puts
 ``fake = mlflow_ngraph.testing.fake:FakeCompiler`` into the entry-point group ``mlflow_ngraph.compilers``.
@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +31,7 @@ from mlflow_ngraph.compilers.base import (
     Target,
     Workbench,
 )
+from mlflow_ngraph.compilers.explanation import Explanation, Kernel
 from mlflow_ngraph.compilers.saved import Saved
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 from mlflow_ngraph.workloads.base import Format
@@ -42,30 +46,56 @@ if TYPE_CHECKING:
 VERSION = "1.0"
 LEAK_BYTES = 1 << 20
 """What ``leak`` keeps each time."""
+ORPHAN_SECONDS = 60
+"""How long a process of ``leave_process`` stays."""
 ASYNC_REQUESTS = 2
+SEARCH_LOG = "search.log"
+"""The file of the work folder in which a search keeps what it has done."""
 
-Stage = Literal["compile", "load", "run"]
+Stage = Literal["compile", "search", "explain", "load", "run"]
+Behaviour = Literal[
+    "ok",
+    "slow",
+    "wrong",
+    "nan",
+    "constant",
+    "hang",
+    "leak",
+    "leak_threads",
+    "leave_process",
+    "crash",
+    "oom",
+    "raise",
+    "unsupported",
+]
 _leaked: list[bytearray] = []
 
 
 class FakeFlags(Flags):
     """What the fake compiler does."""
 
-    behaviour: Literal["ok", "slow", "wrong", "nan", "hang", "leak", "crash", "oom", "raise", "unsupported"] = "ok"
-    """``ok`` and ``slow`` give the baseline's outputs, ``wrong`` their negatives, ``nan`` not-a-number, all of them at
-    every stage; ``hang`` never returns, ``leak`` keeps a mebibyte, ``crash`` is a segmentation fault, ``oom`` a
-    `MemoryError`, ``raise`` a `RuntimeError`, ``unsupported`` names an operator, each at the stage ``at``."""
+    behaviour: Behaviour = "ok"
+    """``ok`` and ``slow`` give the baseline's outputs, ``wrong`` their negatives, ``nan`` not-a-number, and
+    ``constant`` those of the prepared inputs whatever the inputs are; all of them at every stage. ``hang`` never
+    returns, ``leak`` keeps a mebibyte, ``leak_threads`` a thread, ``leave_process`` a process in a session of its own,
+    ``crash`` is a segmentation fault, ``oom`` a `MemoryError`, ``raise`` a `RuntimeError`, ``unsupported`` names an
+    operator; each of these at the stage ``at``."""
     at: Stage = "run"
-    """Where the behaviour and the delay happen: while compiling, while loading, or in every run."""
+    """Where the behaviour and the delay happen: while compiling, in every batch of a search, while explaining, while
+    loading, or in every run."""
     delay_ms: float = Field(0.0, ge=0)
-    """Milliseconds that the stage ``at`` takes longer."""
+    """Milliseconds that the stage ``at`` takes longer. A behaviour that lets it go on comes first."""
     wait: Literal["sleep", "spin"] = "sleep"
     """How the delay passes: ``sleep`` leaves the processor to others, ``spin`` keeps it busy and is more exact."""
+    search_batches: int = Field(0, ge=0)
+    """Batches of candidates that compiling measures before; what an earlier attempt has measured is not done again."""
 
     @model_validator(mode="after")
-    def _slow_by_something(self) -> FakeFlags:
+    def _happens(self) -> FakeFlags:
         if self.behaviour == "slow" and self.delay_ms == 0:
             raise ValueError("behaviour slow needs a delay_ms above 0")
+        if self.at == "search" and self.search_batches == 0:
+            raise ValueError("at search needs search_batches above 0")
         return self
 
 
@@ -82,10 +112,17 @@ class FakeCompiler(Compiler[FakeFlags]):
     def availability(cls) -> Availability:
         return Availability(True, VERSION)
 
+    @property
+    def searches(self) -> bool:
+        return self.flags.search_batches > 0
+
     def compile(
         self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, bench: Workbench
     ) -> Build:
         self.check(target)
+        if self.searches:
+            with bench.stage("tune"):
+                self._search(bench)
         with bench.stage("compile"):
             self._act("compile")
         with bench.stage("save"):
@@ -94,6 +131,30 @@ class FakeCompiler(Compiler[FakeFlags]):
                 _save(directory / f"outputs-b{batch}.npz", source.reference(batch))
             Saved.of(self.name, source, target, {}).write(directory)
         return Build(self.flags.model_dump(), {"fake": VERSION})
+
+    def _search(self, bench: Workbench) -> None:
+        """Each batch adds a line to the log, and the next attempt goes on behind the last one."""
+        bench.work.mkdir(parents=True, exist_ok=True)
+        log, total = bench.work / SEARCH_LOG, self.flags.search_batches
+        done = len(log.read_text().splitlines()) if log.exists() else 0
+        for batch in range(done + 1, total + 1):
+            bench.tell(f"tune: batch {batch}/{total}")
+            self._act("search")
+            with log.open("a") as stream:
+                stream.write(f"{batch}\n")
+
+    def explain(self, directory: Path, batch: int, target: Target) -> Explanation:
+        self._act("explain")
+        saved = Saved.read(directory, self.name, target)
+        kernels = tuple(Kernel(spec.name, "Replay", precision=target.precision) for spec in saved.outputs)
+        return Explanation(
+            nodes_before=len(kernels),
+            nodes_after=len(kernels),
+            layout_changes=0,
+            kernels=kernels,
+            code_bytes=(directory / f"outputs-b{batch}.npz").stat().st_size,
+            facts={"behaviour": self.flags.behaviour},
+        )
 
     def load(self, directory: Path, batch: int, target: Target) -> Engine:
         self.check(target)
@@ -109,16 +170,20 @@ class FakeCompiler(Compiler[FakeFlags]):
             outputs = [np.full_like(array, np.nan) if array.dtype.kind == "f" else array for array in outputs]
         requests = ASYNC_REQUESTS if target.mode == "async" else 1
         in_force = {**self.flags.model_dump(), "threads": 1, "requests": requests}
-        return _FakeEngine(inputs, outputs, in_force, lambda: self._act("run"), requests)
+        known = None if self.flags.behaviour == "constant" else inputs
+        return _FakeEngine(known, outputs, in_force, lambda: self._act("run"), requests)
 
     def _act(self, stage: Stage) -> None:
         """Do what the flags say for a stage."""
         if stage != self.flags.at:
             return
+        left_behind = _LEFT_BEHIND.get(self.flags.behaviour)
+        if left_behind is not None:
+            left_behind()
         _wait(self.flags.delay_ms / 1000, self.flags.wait)
-        action = _ACTIONS.get(self.flags.behaviour)
-        if action is not None:
-            action()
+        end = _ENDS.get(self.flags.behaviour)
+        if end is not None:
+            end()
 
 
 def _wait(seconds: float, how: str) -> None:
@@ -140,6 +205,16 @@ def _leak() -> None:
     _leaked.append(bytearray(b"x" * LEAK_BYTES))
 
 
+def _leak_thread() -> None:
+    threading.Thread(target=_hang, name="leaked", daemon=True).start()
+
+
+def _leave_process() -> None:
+    # In a session of its own it is in no process group that anybody ends.
+    code = f"import time; time.sleep({ORPHAN_SECONDS})"
+    subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+
+
 def _crash() -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
 
@@ -156,14 +231,22 @@ def _unsupported() -> None:
     raise UnsupportedError("fake has no operator FakeOp")
 
 
-_ACTIONS: Mapping[str, Callable[[], None]] = {
-    "hang": _hang,
+_LEFT_BEHIND: Mapping[str, Callable[[], None]] = {
     "leak": _leak,
+    "leak_threads": _leak_thread,
+    "leave_process": _leave_process,
+}
+_ENDS: Mapping[str, Callable[[], None]] = {
+    "hang": _hang,
     "crash": _crash,
     "oom": _out_of_memory,
     "raise": _raise,
     "unsupported": _unsupported,
 }
+
+
+def _equal(ours: Sequence[NDArray[Any]], theirs: Sequence[NDArray[Any]]) -> bool:
+    return len(ours) == len(theirs) and all(map(np.array_equal, ours, theirs))
 
 
 def _save(path: Path, arrays: Sequence[NDArray[Any]]) -> None:
@@ -178,7 +261,7 @@ def _load(path: Path) -> Arrays:
 class _FakeEngine(Engine):
     def __init__(
         self,
-        inputs: Sequence[NDArray[Any]],
+        inputs: Sequence[NDArray[Any]] | None,
         outputs: Sequence[NDArray[Any]],
         flags: Mapping[str, FlagValue],
         act: Callable[[], None],
@@ -191,7 +274,6 @@ class _FakeEngine(Engine):
         self._requests = requests
 
     def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:
-        for given, known in zip(inputs, self._inputs, strict=True):
-            if not np.array_equal(given, known):
-                raise ValueError("the fake compiler knows the outputs of the prepared inputs only")
+        if self._inputs is not None and not _equal(inputs, self._inputs):
+            raise ValueError("the fake compiler knows the outputs of the prepared inputs only")
         return Invocation(self._act, lambda: [array.copy() for array in self._outputs], self._requests)

@@ -19,6 +19,7 @@ INPUTS: Mapping[str, list[dict[str, Any]]] = {
         {"name": "mask", "shape": ["batch", 10], "dtype": "int64"},
     ],
     "fixed_batch": [{"name": "input", "shape": [3, 8]}],
+    "unknown_operator": [{"name": "input", "shape": ["batch", 4]}],
 }
 """The inputs of each model, as the ``torch:`` scheme wants them."""
 
@@ -55,7 +56,14 @@ def text_encoder() -> nn.Module:
 
 
 def fixed_batch() -> nn.Module:
-    """A perceptron that is given one batch size only."""
+    """A perceptron that is given one batch size only. A mebibyte of weights, so that it is missed when it leaks."""
     from torch import nn
 
-    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+    return nn.Sequential(nn.Linear(8, 512), nn.Tanh(), nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 3))
+
+
+def unknown_operator() -> nn.Module:
+    """A model around an operator that only this package's own Python code knows."""
+    from mlflow_ngraph.testing.torch_models import Unknown
+
+    return Unknown()

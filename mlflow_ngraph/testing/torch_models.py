@@ -54,3 +54,25 @@ class TextEncoder(nn.Module):  # type: ignore[misc]
         scores = self.query(words) @ self.key(words).transpose(1, 2) - 10.0 * (1.0 - weight.transpose(1, 2))
         mixed = self.norm(words + scores.softmax(-1) @ self.value(words))
         return (mixed * weight).sum(1) / (weight.sum(1) + 1.0)
+
+
+@torch.library.custom_op("ngraph_contract::frobnicate", mutates_args=())  # type: ignore[untyped-decorator]
+def frobnicate(tensor: torch.Tensor) -> torch.Tensor:
+    """An operator that no compiler has ever heard of."""
+    return torch.sin(tensor) * 3.0
+
+
+@frobnicate.register_fake  # type: ignore[untyped-decorator]
+def _(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(tensor)
+
+
+class Unknown(nn.Module):  # type: ignore[misc]
+    """A linear layer behind `frobnicate`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self.linear(frobnicate(tensor))

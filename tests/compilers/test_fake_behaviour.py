@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import os
+import threading
 import time
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
-from mlflow_ngraph.compilers.base import Engine, Stages, Target
+from mlflow_ngraph.compilers.base import Engine, Target, Workbench
 from mlflow_ngraph.compilers.registry import COMPILERS, create
 from mlflow_ngraph.errors import CompileError, UnknownNameError, UnsupportedError
 from mlflow_ngraph.testing import fake
@@ -23,7 +26,7 @@ def compiler(**flags: Any) -> FakeCompiler:
 
 def loaded(source: Source, directory: Path, target: Target | None = None, **flags: Any) -> Engine:
     target = target or Target()
-    compiler(**flags).compile(source, [1, 3], target, directory, Stages())
+    compiler(**flags).compile(source, [1, 3], target, directory, Workbench(directory / "work"))
     return compiler(**flags).load(directory, 3, target)
 
 
@@ -74,25 +77,85 @@ def test_it_leaks_as_told(cnn: Source, tmp_path: Path) -> None:
     fake._leaked.clear()
 
 
-@pytest.mark.parametrize("stage", ["compile", "load", "run"])
+STAGES = ["compile", "search", "explain", "load", "run"]
+
+
+def go_through(told: FakeCompiler, source: Source, directory: Path, reached: list[str]) -> None:
+    """Every step in order; adds the names of those that were reached."""
+    for stage, step in {
+        "compile": lambda: told.compile(source, [1], Target(), directory, Workbench(directory / "work")),
+        "explain": lambda: told.explain(directory, 1, Target()),
+        "load": lambda: told.load(directory, 1, Target()),
+        "run": lambda: told.load(directory, 1, Target()).bind(source.example(1)).call(),
+    }.items():
+        reached.append(stage)
+        step()
+
+
+@pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize(
     ("behaviour", "error"), [("oom", MemoryError), ("raise", RuntimeError), ("unsupported", UnsupportedError)]
 )
 def test_it_raises_as_told_and_where_told(
     cnn: Source, tmp_path: Path, behaviour: str, error: type[Exception], stage: str
 ) -> None:
-    told = compiler(behaviour=behaviour, at=stage)
-    steps = {
-        "compile": lambda: told.compile(cnn, [1], Target(), tmp_path, Stages()),
-        "load": lambda: told.load(tmp_path, 1, Target()),
-        "run": lambda: told.load(tmp_path, 1, Target()).bind(cnn.example(1)).call(),
-    }
-    for name, step in steps.items():
-        if name == stage:
-            with pytest.raises(error):
-                step()
-            return
-        step()
+    told = compiler(behaviour=behaviour, at=stage, search_batches=1)
+    reached: list[str] = []
+    with pytest.raises(error):
+        go_through(told, cnn, tmp_path, reached)
+    assert reached[-1] == ("compile" if stage == "search" else stage)
+    assert (tmp_path / "work" / fake.SEARCH_LOG).exists() == (stage != "search")
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_it_leaks_threads_as_told_and_where_told(cnn: Source, tmp_path: Path, stage: str) -> None:
+    assert in_fresh_process(leaked_threads, cnn.directory, tmp_path, stage) == (2 if stage == "load" else 1)
+
+
+def leaked_threads(materials: Path, directory: Path, stage: str) -> int:
+    go_through(compiler(behaviour="leak_threads", at=stage, search_batches=1), Source(materials), directory, [])
+    return sum(thread.name == "leaked" for thread in threading.enumerate())
+
+
+def test_it_leaves_a_process_in_a_session_of_its_own(cnn: Source, tmp_path: Path) -> None:
+    before = set(psutil.Process().children())
+    compiler(behaviour="leave_process", at="compile").compile(cnn, [1], Target(), tmp_path, Workbench(tmp_path / "w"))
+    (left,) = set(psutil.Process().children()) - before
+    assert os.getsid(left.pid) == left.pid
+    left.kill()
+    left.wait()
+
+
+def test_it_gives_constants_as_told(cnn: Source, tmp_path: Path) -> None:
+    invocation = loaded(cnn, tmp_path, behaviour="constant").bind([array + 1 for array in cnn.example(3)])
+    invocation.call()
+    np.testing.assert_array_equal(invocation.outputs()[0], cnn.reference(3)[0])
+
+
+def test_its_search_goes_on_where_it_was_left(cnn: Source, tmp_path: Path) -> None:
+    said: list[str] = []
+    bench = Workbench(tmp_path / "work", said.append)
+    told = compiler(search_batches=4)
+    assert told.searches
+    assert not compiler().searches
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / fake.SEARCH_LOG).write_text("1\n2\n")
+    told.compile(cnn, [1], Target(), tmp_path, bench)
+    assert said == ["tune: batch 3/4", "tune: batch 4/4"]
+    assert (tmp_path / "work" / fake.SEARCH_LOG).read_text() == "1\n2\n3\n4\n"
+    assert list(bench.seconds) == ["tune", "compile", "save"]
+
+
+def test_a_stage_without_a_search_needs_no_search() -> None:
+    with pytest.raises(ValueError, match="at search needs search_batches above 0"):
+        FakeFlags(at="search")
+
+
+def test_it_explains_what_it_replays(cnn: Source, tmp_path: Path) -> None:
+    loaded(cnn, tmp_path)
+    explanation = compiler().explain(tmp_path, 3, Target())
+    assert explanation.nodes_after == len(cnn.outputs)
+    assert [kernel.operation for kernel in explanation.kernels] == ["Replay"]
 
 
 def crash(materials: Path, directory: Path) -> None:

@@ -8,6 +8,7 @@ from mlflow_ngraph.testing.contract import CompilerContract
 @pytest.mark.usefixtures("fake_compiler")
 class TestFake(CompilerContract):
     compiler = "fake"
-    other_flags: ClassVar = {"behaviour": "wrong", "at": "load", "delay_ms": 2.0, "wait": "spin"}
+    other_flags: ClassVar = {"behaviour": "wrong", "at": "load", "delay_ms": 2.0, "wait": "spin", "search_batches": 2}
     other_meaning = ("behaviour",)
     never_imported = ("torch", "timm", "onnx")
+    other_inputs = False
