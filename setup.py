@@ -20,15 +20,34 @@ TORCH = [
     "torchinfo>=1.8,<2",
 ]
 ONNXRUNTIME = ["onnxruntime>=1.20,<2", "onnx>=1.18,<2"]
-OPENVINO = ["openvino>=2025.3,<2027"]
+# From 2025.4 on a compiled blob is imported from a mapped file.
+OPENVINO = ["openvino>=2025.4,<2027"]
 # 0.27 with a newer apache-tvm-ffi than this one crashes as soon as a search space is created.
-TVM = ["apache-tvm==0.27.0.post1", "apache-tvm-ffi==0.1.14.post0"]
+TVM = [
+    "apache-tvm==0.27.0.post1",
+    "apache-tvm-ffi==0.1.14.post0",
+    "cloudpickle>=3",
+    # Ranks candidates of a search. The build without CUDA, where there is one: the other one brings NCCL.
+    "xgboost-cpu>=3,<4; platform_system == 'Linux' and platform_machine == 'x86_64'",
+    "xgboost>=3,<4; platform_system != 'Linux' or platform_machine != 'x86_64'",
+]
 
 # One release of torch and torchvision, so that their compiled parts fit each other.
 XEON = ["torch==2.13.0", "torchvision==0.28.0", *TORCH, *ONNXRUNTIME, *OPENVINO, *TVM]
-GPU = ["torch==2.13.0", "torchvision==0.28.0", *TORCH, "onnxruntime-gpu>=1.20,<2", "tensorrt>=10.4,<12", *TVM]
+# TensorRT takes its precision from the types in the ONNX file, which these rewrite; cuda-bindings moves its data.
+TENSORRT = ["onnx>=1.18,<2", "onnx-ir>=0.1", "ml-dtypes>=0.5"]
+GPU = [
+    "torch==2.13.0",
+    "torchvision==0.28.0",
+    *TORCH,
+    "onnxruntime-gpu>=1.20,<2",
+    "tensorrt>=10.4,<12",
+    "cuda-bindings>=12.8,<14",
+    *TENSORRT,
+    *TVM,
+]
 # On a Jetson torch, onnxruntime-gpu and TensorRT come with JetPack; only what JetPack lacks is named here.
-ORIN = ["timm>=1.0.15,<2", "onnx>=1.18,<2", "onnxscript>=0.5,<1", "torchinfo>=1.8,<2", *TVM]
+ORIN = ["timm>=1.0.15,<2", "onnxscript>=0.5,<1", "torchinfo>=1.8,<2", "cuda-bindings>=12.8,<13", *TENSORRT, *TVM]
 
 DEV = [
     "hypothesis>=6.100",

@@ -9,19 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from mlflow_ngraph.compilers.base import (
-    Availability,
-    Build,
-    Compiler,
-    Engine,
-    Flags,
-    Precision,
-    Target,
-    Workbench,
-)
-from mlflow_ngraph.compilers.host import package
+from mlflow_ngraph.compilers.base import Build, Engine, Flags, Target, Workbench
+from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.reasons import reported
 from mlflow_ngraph.compilers.saved import Saved
+from mlflow_ngraph.compilers.torch_adapter import TorchAdapter, TorchFlags
 from mlflow_ngraph.workloads.base import Format
 
 if TYPE_CHECKING:
@@ -32,36 +24,31 @@ if TYPE_CHECKING:
 _MODEL = "model"
 """The folder of an engine that holds the workload's reference, its files and its weights."""
 
+_MOVES = ("aten::clone", "aten::_to_copy", "aten::copy_", "aten::contiguous")
+"""Operators that copy a tensor into another layout or element type."""
 
-class IdentityFlags(Flags):
+
+class IdentityFlags(TorchFlags):
     """Options of eager execution."""
 
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
     """Layout of images and convolution weights: NCHW, or NHWC, in which some convolutions are faster."""
 
 
-class Identity(Compiler[IdentityFlags]):
+class Identity(TorchAdapter[IdentityFlags]):
     """Compiles nothing: runs the live module in inference mode."""
 
     name: ClassVar[str] = "identity"
     summary: ClassVar[str] = "PyTorch eager, the baseline"
     flags_type: ClassVar[type[Flags]] = IdentityFlags
     formats: ClassVar[tuple[Format, ...]] = ("module",)
-    precisions: ClassVar[tuple[Precision, ...]] = ("fp32", "bf16")
-    runtime_modules: ClassVar[tuple[str, ...]] = ("torch",)
     # Files are linked, nothing is compiled.
     compile_modules: ClassVar[tuple[str, ...] | None] = ()
-
-    @classmethod
-    def availability(cls) -> Availability:
-        return package("torch", "torch", "pip install 'mlflow-ngraph[torch]'")
+    shared: ClassVar[bool] = False
 
     @property
     def expected_compile_s(self) -> float:
         return 1.0
-
-    def requires(self, target: Target) -> dict[str, str]:
-        return {"torch": self.availability().version or ""}
 
     def engines(self, batch_sizes: Sequence[int]) -> list[tuple[int, ...]]:
         return [tuple(batch_sizes)]
@@ -83,16 +70,28 @@ class Identity(Compiler[IdentityFlags]):
 
         self.check(target)
         Saved.read(directory, self.name, target)
-        flags = configure(target)
+        flags = configure(target, cudnn_benchmark=self.flags.cudnn_benchmark)
         with reported(self.name):
             module = in_precision(Source(directory / _MODEL).module(), target.precision).requires_grad_(False)
             layout: torch.memory_format = {
                 "contiguous": torch.contiguous_format,
                 "channels_last": torch.channels_last,
             }[self.flags.memory_format]
-            module = module.to(memory_format=layout)
+            module = module.to(target.accelerator, memory_format=layout)
         in_force = {**flags, "memory_format": self.flags.memory_format}
-        return TorchEngine(module, target.precision, in_force, layout)
+        return TorchEngine(module, target, in_force, layout)
+
+    def explain(self, directory: Path, batch: int, target: Target) -> Explanation:
+        from mlflow_ngraph.compilers.torch_operators import executed_operators
+
+        engine = self.load(directory, batch, target)
+        try:
+            kernels = executed_operators(engine, Saved.read(directory, self.name, target).inputs, batch)
+        finally:
+            engine.close()
+        moves = sum(kernel.operation in _MOVES for kernel in kernels)
+        # Eager execution takes the model as it is.
+        return Explanation(len(kernels), len(kernels), moves, tuple(kernels))
 
 
 def _copy_model(source: Source, directory: Path) -> None:

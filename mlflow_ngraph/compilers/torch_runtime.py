@@ -1,4 +1,4 @@
-"""What the three PyTorch adapters share. Imports torch: only for use inside their methods."""
+"""How the three PyTorch adapters execute. Imports torch: only for use inside their methods."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ from torch import nn
 
 from mlflow_ngraph.compilers.base import Engine, FlagValue, Invocation, Precision, Target
 from mlflow_ngraph.errors import UnsupportedError
-from mlflow_ngraph.workloads.calling import arrays, tensors
+from mlflow_ngraph.workloads.calling import arrays, flatten_outputs, tensors
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES: dict[Precision, torch.dtype] = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
 
 
-def configure(target: Target) -> dict[str, FlagValue]:
+def configure(target: Target, *, cudnn_benchmark: bool) -> dict[str, FlagValue]:
     """Set what PyTorch keeps for the whole process, and return what took effect.
 
     Raises
@@ -29,7 +34,25 @@ def configure(target: Target) -> dict[str, FlagValue]:
     """
     if target.threads is not None:
         torch.set_num_threads(target.threads)
-    torch.set_float32_matmul_precision("highest")
+    on_gpu = target.accelerator == "cuda"
+    tf32 = target.precision == "tf32"
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    # cuDNN has a switch of its own, which is on by default.
+    torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cudnn.benchmark = cudnn_benchmark and on_gpu
+    if not on_gpu:
+        _require_exact_fp32()
+    return {
+        "threads": torch.get_num_threads(),
+        "inter_op_threads": torch.get_num_interop_threads(),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
+        "accelerator": target.accelerator,
+        **(_gpu_facts(target) if on_gpu else {}),
+    }
+
+
+def _require_exact_fp32() -> None:
     onednn = os.environ.get("ONEDNN_DEFAULT_FPMATH_MODE", "STRICT")
     if onednn.upper() != "STRICT":
         raise UnsupportedError(f"ONEDNN_DEFAULT_FPMATH_MODE={onednn} makes oneDNN round fp32; unset it")
@@ -37,10 +60,17 @@ def configure(target: Target) -> dict[str, FlagValue]:
         internal = getattr(getattr(torch.backends.mkldnn, kind, None), "fp32_precision", "none")
         if internal not in ("none", "ieee"):
             raise UnsupportedError(f"torch.backends.mkldnn.{kind}.fp32_precision is {internal}, not ieee")
+
+
+def _gpu_facts(target: Target) -> dict[str, FlagValue]:
+    major, minor = torch.cuda.get_device_capability()
     return {
-        "threads": torch.get_num_threads(),
-        "inter_op_threads": torch.get_num_interop_threads(),
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "gpu": torch.cuda.get_device_name(),
+        "compute_capability": f"{major}.{minor}",
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "cudnn_allow_tf32": bool(torch.backends.cudnn.allow_tf32),
+        "transfers": target.transfers,
     }
 
 
@@ -101,37 +131,87 @@ class TorchEngine(Engine):
     Parameters
     ----------
     run: maps the input tensors to a tensor, or a tuple or list of tensors.
+    target: says where the tensors have to be, and whether a repetition contains their copies.
     memory_format: what four-dimensional inputs are laid out in.
     """
 
     def __init__(
         self,
         run: Callable[..., object],
-        precision: Precision,
+        target: Target,
         flags: Mapping[str, FlagValue],
         memory_format: torch.memory_format = torch.contiguous_format,
     ) -> None:
         self._run: Callable[..., object] | None = run
-        super().__init__(precision, flags)
+        super().__init__(target.precision, flags)
+        self._target = target
         self._memory_format = memory_format
         InferenceMode.enter()
 
     def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:
-        run = self._run
-        assert run is not None, "the engine is closed"
-        bound = [
+        assert self._run is not None, "the engine is closed"
+        host = [
             tensor.contiguous(memory_format=self._memory_format) if tensor.dim() == 4 else tensor
             for tensor in tensors(inputs)
         ]
-        last: object = None
-
-        def call() -> None:
-            nonlocal last
-            last = run(*bound)
-
-        return Invocation(call, lambda: [array.copy() for array in arrays(last)])
+        if self._target.accelerator == "cpu":
+            return _on_cpu(self._run, host)
+        wait = torch.cuda.synchronize
+        if self._target.transfers == "inside":
+            return with_transfers(self._run, [tensor.pin_memory() for tensor in host], "cuda", wait)
+        return without_transfers(self._run, [tensor.to("cuda") for tensor in host], wait)
 
     def close(self) -> None:
         if self._run is not None:
             self._run = None
             InferenceMode.leave()
+
+
+def _on_cpu(run: Callable[..., object], bound: Sequence[torch.Tensor]) -> Invocation:
+    last: object = None
+
+    def call() -> None:
+        nonlocal last
+        last = run(*bound)
+
+    return Invocation(call, lambda: [array.copy() for array in arrays(last)])
+
+
+def without_transfers(
+    run: Callable[..., object], bound: Sequence[torch.Tensor], wait: Callable[[], None]
+) -> Invocation:
+    """Inputs stay on the device, and so do outputs until they are asked for."""
+    last: object = None
+
+    def call() -> None:
+        nonlocal last
+        last = run(*bound)
+        wait()
+
+    return Invocation(call, lambda: [array.copy() for array in arrays(last)])
+
+
+def with_transfers(
+    run: Callable[..., object], host: Sequence[torch.Tensor], device: str, wait: Callable[[], None]
+) -> Invocation:
+    """Every call copies the inputs from page-locked memory to the device, and the outputs back.
+
+    Parameters
+    ----------
+    host: the inputs, in page-locked memory where there is a device.
+    """
+    bound = [torch.empty_like(tensor, device=device) for tensor in host]
+    back: list[torch.Tensor] = []
+
+    def call() -> None:
+        for to, tensor in zip(bound, host, strict=True):
+            to.copy_(tensor, non_blocking=True)
+        outputs = flatten_outputs(run(*bound))
+        if not back:
+            # Only the first run tells how large the outputs are.
+            back.extend(torch.empty_like(tensor, device="cpu", pin_memory=device != "cpu") for tensor in outputs)
+        for to, tensor in zip(back, outputs, strict=True):
+            to.copy_(tensor, non_blocking=True)
+        wait()
+
+    return Invocation(call, lambda: [array.copy() for array in arrays(tuple(back))])

@@ -10,19 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import model_validator
 
-from mlflow_ngraph.compilers.base import (
-    Availability,
-    Build,
-    Compiler,
-    Engine,
-    Flags,
-    Precision,
-    Target,
-    Workbench,
-)
-from mlflow_ngraph.compilers.host import package
+from mlflow_ngraph.compilers.base import Build, Engine, Flags, FlagValue, Target, Workbench
+from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.reasons import reported
 from mlflow_ngraph.compilers.saved import Saved
+from mlflow_ngraph.compilers.torch_adapter import TorchAdapter, TorchFlags, same_accelerator
 from mlflow_ngraph.workloads.base import Format
 
 if TYPE_CHECKING:
@@ -31,7 +23,7 @@ if TYPE_CHECKING:
 _FILE = "model.pt"
 
 
-class TorchScriptFlags(Flags):
+class TorchScriptFlags(TorchFlags):
     """Options of TorchScript."""
 
     method: Literal["trace", "script"] = "trace"
@@ -48,42 +40,41 @@ class TorchScriptFlags(Flags):
         return self
 
 
-class TorchScript(Compiler[TorchScriptFlags]):
+class TorchScript(TorchAdapter[TorchScriptFlags]):
     """Traces the live module for each batch size, freezes it, and saves it as one file."""
 
     name: ClassVar[str] = "torchscript"
     summary: ClassVar[str] = "TorchScript: a traced and frozen graph on PyTorch's interpreter"
     flags_type: ClassVar[type[Flags]] = TorchScriptFlags
     formats: ClassVar[tuple[Format, ...]] = ("module",)
-    precisions: ClassVar[tuple[Precision, ...]] = ("fp32", "bf16")
-    runtime_modules: ClassVar[tuple[str, ...]] = ("torch",)
-
-    @classmethod
-    def availability(cls) -> Availability:
-        return package("torch", "torch", "pip install 'mlflow-ngraph[torch]'")
 
     @property
     def expected_compile_s(self) -> float:
         return 2.0
 
-    def requires(self, target: Target) -> dict[str, str]:
-        return {"torch": self.availability().version or ""}
-
     def compile(
         self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, bench: Workbench
     ) -> Build:
+        import torch
+
         from mlflow_ngraph.compilers.torch_runtime import configure
+        from mlflow_ngraph.compilers.torchscript_graph import executed
 
         self.check(target)
         (batch,) = batch_sizes
-        configure(target)
-        module = source.module()
+        configure(target, cudnn_benchmark=self.flags.cudnn_benchmark)
+        module = source.module().to(target.accelerator)
+        # A trace contains the device that it was made on.
+        facts: dict[str, FlagValue] = {"accelerator": target.accelerator}
         with reported(self.name), _quiet():
             with bench.stage("compile"):
                 scripted = self._script(module, source, batch, target)
+                facts["operators"] = len(executed(scripted.inlined_graph))
+                if self.flags.freeze:
+                    scripted = torch.jit.freeze(scripted)
             with bench.stage("save"):
                 scripted.save(str(directory / _FILE))
-                Saved.of(self.name, source, target, {}).write(directory)
+                Saved.of(self.name, source, target, facts).write(directory)
         return Build(self.flags.model_dump(), self.requires(target), "module")
 
     def _script(self, module: Any, source: Source, batch: int, target: Target) -> Any:
@@ -92,15 +83,15 @@ class TorchScript(Compiler[TorchScriptFlags]):
         from mlflow_ngraph.compilers.torch_runtime import in_precision
         from mlflow_ngraph.workloads.calling import tensors
 
-        example = tuple(tensors(source.example(batch)))
+        example = tuple(tensors(source.example(batch), target.accelerator))
         if self.flags.method == "script":
             scripted = torch.jit.script(module)
-            if target.precision != "fp32":
+            if target.precision in ("bf16", "fp16"):
                 # Tracing the cast around it keeps the control flow of the scripted module.
                 scripted = _trace(in_precision(scripted, target.precision), example)
         else:
             scripted = _trace(in_precision(module, target.precision), example)
-        return torch.jit.freeze(scripted.eval()) if self.flags.freeze else scripted
+        return scripted.eval()
 
     def load(self, directory: Path, batch: int, target: Target) -> Engine:
         import torch
@@ -108,13 +99,28 @@ class TorchScript(Compiler[TorchScriptFlags]):
         from mlflow_ngraph.compilers.torch_runtime import TorchEngine, configure
 
         self.check(target)
-        Saved.read(directory, self.name, target)
-        flags = configure(target)
+        saved = Saved.read(directory, self.name, target)
+        same_accelerator(self.name, saved.facts, target)
+        flags = configure(target, cudnn_benchmark=self.flags.cudnn_benchmark)
         with reported(self.name), _quiet():
-            module = torch.jit.load(str(directory / _FILE), map_location="cpu").eval()
+            module = torch.jit.load(str(directory / _FILE), map_location=target.accelerator).eval()
             if self.flags.optimize_for_inference:
                 module = torch.jit.optimize_for_inference(module)
-        return TorchEngine(module, target.precision, {**flags, **self.flags.model_dump()})
+        return TorchEngine(module, target, {**self.flags.model_dump(), **flags})
+
+    def explain(self, directory: Path, batch: int, target: Target) -> Explanation:
+        import torch
+
+        from mlflow_ngraph.compilers.torchscript_graph import describe
+
+        saved = Saved.read(directory, self.name, target)
+        with reported(self.name), _quiet():
+            saved_graph = torch.jit.load(str(directory / _FILE), map_location=target.accelerator).inlined_graph
+            engine = self.load(directory, batch, target)
+            try:
+                return describe(saved_graph, engine, saved, batch)
+            finally:
+                engine.close()
 
 
 def _trace(module: Any, example: tuple[Any, ...]) -> Any:

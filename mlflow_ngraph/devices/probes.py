@@ -5,6 +5,7 @@ Every function answers from files and small tools, and returns nothing where the
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import subprocess
@@ -93,23 +94,60 @@ def _cpuinfo_blocks(path: Path) -> list[dict[str, str]]:
 
 
 def gpus() -> tuple[Gpu, ...]:
-    """The NVIDIA GPUs that ``nvidia-smi`` lists; empty without a driver."""
-    fields = ("name", "memory.total", "driver_version", "compute_cap")
-    text = _output(["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"])
-    found = []
-    for line in text.splitlines():
-        values = [value.strip() for value in line.split(",")]
-        if len(values) == len(fields):
-            memory = int(values[1]) if values[1].isdigit() else 0
-            found.append(Gpu(values[0], memory, values[2], values[3]))
-    return tuple(found)
+    """The NVIDIA GPUs of this machine; empty without a driver."""
+    return _listed() or _of_the_board()
+
+
+def gpu() -> Gpu | None:
+    """The GPU that CUDA counts first, or None: ``CUDA_VISIBLE_DEVICES`` can put another one first, or hide all."""
+    visible = os.environ.get(_VISIBLE)
+    if visible is None:
+        return next(iter(gpus()), None)
+    first = visible.partition(",")[0].strip()
+    if not first or first.startswith("-"):
+        return None
+    # Indices and identifiers alike.
+    return next(iter(_listed(first) or (_of_the_board() if first == "0" else ())), None)
 
 
 def gpu_obstacle() -> str:
     """Why there is no NVIDIA GPU to use, in words; empty if there is one."""
-    if shutil.which("nvidia-smi") is None:
-        return "nvidia-smi is not installed"
-    return "" if gpus() else "nvidia-smi lists none"
+    if gpu() is not None:
+        return ""
+    if gpus():
+        return f"{_VISIBLE}={os.environ.get(_VISIBLE)} leaves none"
+    return "nvidia-smi is not installed" if shutil.which("nvidia-smi") is None else "nvidia-smi lists none"
+
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_BOARDS = {"Thor": "11.0", "Orin": "8.7", "Xavier": "7.2"}
+"""The compute capability of Jetson modules, whose nvidia-smi is missing or does not tell."""
+
+
+def _listed(identifier: str = "") -> tuple[Gpu, ...]:
+    """The GPUs that ``nvidia-smi`` lists, or the one with an index or identifier."""
+    fields = ("name", "memory.total", "driver_version", "compute_cap")
+    chosen = [f"--id={identifier}"] if identifier else []
+    text = _output(["nvidia-smi", *chosen, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"])
+    found = []
+    for line in text.splitlines():
+        values = [value.strip() for value in line.split(",")]
+        if len(values) == len(fields):
+            name, memory, driver, capability = values
+            told = capability if capability[:1].isdigit() else _board_capability()
+            found.append(Gpu(name, int(memory) if memory.isdigit() else 0, driver, told))
+    return tuple(found)
+
+
+def _of_the_board() -> tuple[Gpu, ...]:
+    """The GPU within a Jetson's module, which shares the memory of the processor."""
+    capability = _board_capability()
+    return (Gpu(device_tree_model(), 0, jetpack_release(), capability),) if capability else ()
+
+
+def _board_capability() -> str:
+    board = device_tree_model()
+    return next((capability for name, capability in _BOARDS.items() if name in board), "")
 
 
 def device_tree_model(path: Path = Path("/proc/device-tree/model")) -> str:

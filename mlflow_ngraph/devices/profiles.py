@@ -49,7 +49,7 @@ class Gpu(DeviceProfile):
     name = "gpu"
     summary = "NVIDIA GPU in an x86-64 machine under Linux"
     accelerator = "cuda"
-    compilers = ("identity", "torchscript", "torch-compile", "onnxruntime", "tvm")
+    compilers = ("identity", "torchscript", "torch-compile", "onnxruntime", "tensorrt", "tvm")
     project = "entrypoints/gpu"
 
     def fitness(self) -> Fitness:
@@ -69,7 +69,7 @@ class Orin(DeviceProfile):
     name = "orin"
     summary = "NVIDIA Jetson Orin with JetPack"
     accelerator = "cuda"
-    compilers = ("identity", "torchscript", "onnxruntime", "tvm")
+    compilers = ("identity", "torchscript", "torch-compile", "onnxruntime", "tensorrt", "tvm")
     project = "entrypoints/orin"
 
     def fitness(self) -> Fitness:

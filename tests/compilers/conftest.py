@@ -8,6 +8,9 @@ import pytest
 from mlflow_ngraph.testing import steps
 from mlflow_ngraph.testing.steps import in_fresh_process
 from mlflow_ngraph.workloads.materials import Source
+from tests.support.tensorrt_machine import machine, newest
+
+__all__ = ["cnn", "fixed", "machine", "newest", "prepared"]
 
 # Tests import OpenVINO themselves; see the adapter for what that would do otherwise.
 sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]

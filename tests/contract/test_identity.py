@@ -1,8 +1,14 @@
 from typing import ClassVar
 
 from mlflow_ngraph.testing.contract import CompilerContract
+from tests.support.on_gpu import OnGpu
 
 
 class TestIdentity(CompilerContract):
     compiler = "identity"
-    other_flags: ClassVar = {"memory_format": "channels_last"}
+    other_flags: ClassVar = {"cudnn_benchmark": True, "memory_format": "channels_last"}
+    needs_model_code = True
+
+
+class TestIdentityOnGpu(OnGpu, TestIdentity):
+    """Also in the precisions that PyTorch has on a GPU only."""

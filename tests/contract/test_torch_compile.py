@@ -3,10 +3,25 @@ from typing import ClassVar
 import pytest
 
 from mlflow_ngraph.testing.contract import CompilerContract
+from tests.support.on_gpu import OnGpu
 
 
 @pytest.mark.slow
 class TestTorchCompile(CompilerContract):
     compiler = "torch-compile"
-    other_flags: ClassVar = {"dynamic_batch": False, "max_autotune": True, "freezing": True}
+    other_flags: ClassVar = {
+        "cudnn_benchmark": True,
+        "dynamic_batch": False,
+        "mode": "max-autotune",
+        "gemm_backends": "aten",
+        "freezing": True,
+        "weight_prepack": False,
+        "layout_optimization": False,
+        "simdlen": 256,
+    }
     never_imported = ("timm",)
+
+
+@pytest.mark.slow
+class TestTorchCompileOnGpu(OnGpu, TestTorchCompile):
+    """Also in the precisions that PyTorch has on a GPU only."""

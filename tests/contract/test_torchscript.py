@@ -1,8 +1,19 @@
 from typing import ClassVar
 
 from mlflow_ngraph.testing.contract import CompilerContract
+from tests.support.on_gpu import OnGpu
 
 
 class TestTorchScript(CompilerContract):
     compiler = "torchscript"
-    other_flags: ClassVar = {"method": "script", "freeze": False, "optimize_for_inference": True}
+    never_imported = ("timm",)
+    other_flags: ClassVar = {
+        "cudnn_benchmark": True,
+        "method": "script",
+        "freeze": False,
+        "optimize_for_inference": True,
+    }
+
+
+class TestTorchScriptOnGpu(OnGpu, TestTorchScript):
+    """Also in the precisions that PyTorch has on a GPU only."""

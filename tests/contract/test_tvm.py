@@ -2,8 +2,41 @@ from typing import ClassVar
 
 from mlflow_ngraph.testing.contract import CompilerContract
 
+SHORT: dict[str, object] = {
+    "trials": 6,
+    "candidates": 2,
+    "population": 8,
+    "generations": 0,
+    "cost_model": "random",
+    "evaluator_repeat": 1,
+    "evaluator_min_ms": 0,
+}
+"""A search that takes seconds."""
+
 
 class TestTVM(CompilerContract):
     compiler = "tvm"
-    other_flags: ClassVar = {"opt_level": 2, "mcpu": "x86-64-v2"}
+    other_flags: ClassVar = {
+        **SHORT,
+        "opt_level": 2,
+        "mcpu": "x86-64-v2",
+        "early_stopping": 0,
+        "conv_layout": "nhwc",
+        "prepack_weights": False,
+        "tiling_seeds": False,
+        "evaluator_number": 2,
+        "build_timeout_s": 30.0,
+        "run_timeout_s": 10.0,
+        "seed": 1,
+    }
     never_imported = ("torch", "timm", "onnx")
+
+
+class TestTunedTVM(CompilerContract):
+    compiler = "tvm"
+    flags = SHORT
+    other_flags = TestTVM.other_flags
+    never_imported = ("torch", "timm", "onnx", "xgboost")
+    models = ("cnn", "text_encoder")
+    # Covered by the untuned class, whose other values include a search.
+    test_other_values_of_flags_give_the_same_function = None  # type: ignore[assignment]

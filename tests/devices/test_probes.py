@@ -80,6 +80,52 @@ def test_gpus_as_the_driver_lists_them(fake_tool) -> None:
     assert probes.gpu_obstacle() == ""
 
 
+TWO = "NVIDIA A100, 40960, 555.42.06, 8.0\nNVIDIA L4, 23034, 555.42.06, 8.9\n"
+
+
+def test_the_first_gpu_is_the_one_that_cuda_counts_first(fake_tool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    fake_tool("nvidia-smi", TWO)
+    assert probes.gpu() == probes.gpus()[0]
+    asked: list[list[str]] = []
+
+    def answer(command: list[str]) -> str:
+        asked.append(command)
+        return TWO.splitlines()[1]
+
+    monkeypatch.setattr(probes, "_output", answer)
+    for visible, identifier in (("1", "--id=1"), ("GPU-8a1f, 0", "--id=GPU-8a1f")):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        found = probes.gpu()
+        assert found is not None
+        assert found.name == "NVIDIA L4"
+        assert identifier in asked[-1]
+
+
+@pytest.mark.parametrize("visible", ["", "-1"])
+def test_gpus_can_be_hidden(visible: str, fake_tool, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_tool("nvidia-smi", TWO)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert probes.gpu() is None
+    assert probes.gpu_obstacle() == f"CUDA_VISIBLE_DEVICES={visible} leaves none"
+
+
+def test_a_jetson_has_a_gpu_without_the_tool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(probes, "device_tree_model", lambda: "NVIDIA Jetson Orin Nano Developer Kit")
+    monkeypatch.setattr(probes, "jetpack_release", lambda: "R36 (release), REVISION: 4.3")
+    found = probes.gpu()
+    assert found == probes.Gpu("NVIDIA Jetson Orin Nano Developer Kit", 0, "R36 (release), REVISION: 4.3", "8.7")
+    assert probes.gpu_obstacle() == ""
+
+
+def test_the_board_tells_what_its_driver_does_not(fake_tool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "device_tree_model", lambda: "NVIDIA Jetson AGX Orin")
+    fake_tool("nvidia-smi", "Orin (nvgpu), [N/A], 540.4.0, [N/A]\n")
+    assert [gpu.compute_capability for gpu in probes.gpus()] == ["8.7"]
+
+
 def test_a_driver_that_does_not_work_is_no_gpu(fake_tool) -> None:
     fake_tool("nvidia-smi", "NVIDIA-SMI has failed", code=9)
     assert probes.gpus() == ()

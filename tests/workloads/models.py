@@ -112,3 +112,16 @@ class Masked(nn.Module):
 
     def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return torch.where(mask, values, values * 2)
+
+
+class StridedFold(nn.Module):
+    """Overlapping windows, transposed as outlook attention leaves them, added up to an image."""
+
+    def forward(self, windows: torch.Tensor) -> torch.Tensor:
+        batch, heads, places, taps, width = windows.shape
+        columns = windows.permute(0, 1, 4, 3, 2).reshape(batch, heads * width * taps, places)
+        return nn.functional.fold(columns, (14, 14), 3, padding=1, stride=2) + 1
+
+
+def strided_fold() -> nn.Module:
+    return StridedFold()

@@ -1,0 +1,43 @@
+"""What an engine for the GPU needs, found out without a runtime: most of them crash where there is no GPU."""
+
+from __future__ import annotations
+
+import os
+
+from mlflow_ngraph.compilers.base import Precision, Target
+from mlflow_ngraph.devices import probes
+from mlflow_ngraph.errors import UnsupportedError
+
+_SINCE: dict[Precision, tuple[int, int]] = {"tf32": (8, 0), "bf16": (8, 0), "fp16": (5, 3)}
+"""The first compute capability that computes in a precision."""
+_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
+"""A variable by which NVIDIA's libraries use TF32, or do not, whatever a program asks for."""
+
+
+def require_gpu(compiler: str, target: Target) -> probes.Gpu:
+    """The GPU that engines run on: the one that CUDA counts first.
+
+    Raises
+    ------
+    UnsupportedError: there is none, or it does not compute in the precision of ``target``, or the environment forbids it.
+    """
+    gpu = probes.gpu()
+    if gpu is None:
+        raise UnsupportedError(f"{compiler} on cuda needs an NVIDIA GPU: {probes.gpu_obstacle()}")
+    since = _SINCE.get(target.precision, (0, 0))
+    if architecture(gpu) < since:
+        needed = ".".join(map(str, since))
+        raise UnsupportedError(
+            f"{compiler} runs {target.precision} on GPUs of compute capability {needed} or later: "
+            f"this is {gpu.name} with {gpu.compute_capability}"
+        )
+    override = os.environ.get(_OVERRIDE)
+    if override is not None and (override != "0") is not (target.precision == "tf32"):
+        raise UnsupportedError(f"{_OVERRIDE}={override} makes {target.precision} something else; unset it")
+    return gpu
+
+
+def architecture(gpu: probes.Gpu) -> tuple[int, int]:
+    """The compute capability as numbers that can be compared; (0, 0) where the driver does not tell."""
+    major, _, minor = gpu.compute_capability.partition(".")
+    return (int(major), int(minor or 0)) if major.isdigit() else (0, 0)

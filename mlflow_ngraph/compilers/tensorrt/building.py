@@ -1,0 +1,200 @@
+"""From an ONNX model to a serialised engine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+
+from mlflow_ngraph.compilers.base import FlagValue, Precision, Target
+from mlflow_ngraph.compilers.tensorrt.flags import TensorRTFlags
+from mlflow_ngraph.compilers.tensorrt.library import granted, library, make_logger
+from mlflow_ngraph.compilers.tensorrt.precision import in_precision
+from mlflow_ngraph.compilers.tensorrt.timing import TimingCache
+from mlflow_ngraph.errors import UnsupportedError
+from mlflow_ngraph.workloads.base import BATCH, TensorSpec
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.compilers.base import Workbench
+
+_MIB = 2**20
+_TYPES: dict[Precision, str] = {"fp32": "FLOAT", "tf32": "FLOAT", "bf16": "BF16", "fp16": "HALF"}
+_FLOATS = {"FLOAT", "HALF", "BF16", "FP8", "FP4"}
+_HEAVY = ("CONVOLUTION", "DECONVOLUTION", "MATRIX_MULTIPLY", "EINSUM")
+"""The layers that a network's precision is about."""
+_LEVELS = {
+    "none": "NONE",
+    "ampere_plus": "AMPERE_PLUS",
+    "same_compute_capability": "SAME_COMPUTE_CAPABILITY",
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A serialised engine, and what is known about it."""
+
+    serialized: Any
+    """Something with a buffer."""
+    outputs: tuple[str, ...]
+    """Names of the outputs, in the model's order."""
+    nodes: int
+    """Operations of the ONNX model."""
+    flags: Mapping[str, FlagValue]
+    """What the builder was told, as it gives it back."""
+
+
+def build(
+    file: Path,
+    inputs: Sequence[TensorSpec],
+    batch_sizes: Sequence[int],
+    flags: TensorRTFlags,
+    target: Target,
+    bench: Workbench,
+) -> Plan:
+    """Build an engine for some batch sizes: with fixed shapes for one, with an optimisation profile for several.
+
+    Raises
+    ------
+    UnsupportedError: the parser lacks an operator, or this version lacks what a flag asks for.
+    CompileError: the builder failed; with TensorRT's own reason.
+    """
+    trt = library()
+    logger = make_logger(trt)
+    with bench.stage("convert"):
+        model = _model(file, inputs, batch_sizes, target.precision)
+        nodes = sum(node.op_type != "Constant" for node in model.graph.node)
+        builder = granted(trt.Builder(logger), logger, "no builder")
+        network = granted(builder.create_network(_typing(trt)), logger, "no network")
+        _parse(trt, logger, network, model, file)
+        in_force = _network_precision(trt, network, target.precision)
+    with bench.stage("compile"):
+        config = _configure(trt, builder, flags, target)
+        if len(batch_sizes) > 1:
+            profile = _profile(builder, inputs, batch_sizes)
+            granted(config.add_optimization_profile(profile), logger, "the optimisation profile is invalid")
+        cache = TimingCache.place(trt) if flags.timing_cache else None
+        reused = cache.give(config) if cache else False
+        bench.tell("build the engine")
+        serialized = granted(builder.build_serialized_network(network, config), logger, "no engine was built")
+        if cache:
+            cache.keep(config)
+    return Plan(
+        serialized,
+        tuple(network.get_output(index).name for index in range(network.num_outputs)),
+        nodes,
+        {
+            **_flags_in_force(trt, config),
+            "timing_cache_reused": reused,
+            "computes_in": in_force,
+            "tensorrt_version": trt.__version__,
+        },
+    )
+
+
+def _typing(trt: Any) -> int:
+    """Strongly typed: since TensorRT 11 every network is, and the flag may go one day."""
+    kinds = trt.NetworkDefinitionCreationFlag
+    return 1 << int(kinds.STRONGLY_TYPED) if hasattr(kinds, "STRONGLY_TYPED") else 0
+
+
+def _model(file: Path, inputs: Sequence[TensorSpec], batch_sizes: Sequence[int], precision: Precision) -> Any:
+    """The ONNX model in a precision, with all sizes of its inputs fixed but the batch size where there are several."""
+    # Weights in files of their own stay there, unless they have to be converted.
+    model = onnx.load(str(file), load_external_data=precision in ("bf16", "fp16"))
+    only = batch_sizes[0] if len(batch_sizes) == 1 else None
+    shapes = {spec.name: spec.shape if only is None else spec.resolve(only) for spec in inputs}
+    for value in model.graph.input:
+        for dimension, size in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False):
+            if size != BATCH:
+                dimension.dim_value = size
+    return in_precision(model, precision)
+
+
+def _parse(trt: Any, logger: Any, network: Any, model: Any, file: Path) -> None:
+    """Fill the network."""
+    parser = granted(trt.OnnxParser(network, logger), logger, "no ONNX parser")
+    if parser.parse(model.SerializeToString(), str(file.absolute())):
+        return
+    errors = [parser.get_error(index) for index in range(parser.num_errors)]
+    for error in errors:
+        if error.code().name.startswith("UNSUPPORTED"):
+            where = f"{error.node_operator()} (node {error.node_name()})"
+            raise UnsupportedError(f"tensorrt has no operator {where}: {' '.join(error.desc().split())}")
+    granted(
+        None, _Said([" ".join(error.desc().split()) for error in errors] or logger.errors), "the ONNX parser failed"
+    )
+
+
+@dataclass
+class _Said:
+    """Stands for a logger where errors come from elsewhere."""
+
+    errors: list[str]
+
+
+def _network_precision(trt: Any, network: Any, precision: Precision) -> str:
+    """The element types that the network's heavy layers compute in, which have to be what was asked for."""
+    heavy = {getattr(trt.LayerType, name) for name in _HEAVY}
+    found: Counter[str] = Counter()
+    for index in range(network.num_layers):
+        layer = network.get_layer(index)
+        if layer.type in heavy and layer.num_outputs:
+            found[layer.get_output(0).dtype.name] += 1
+    others = sorted(set(found) & _FLOATS - {_TYPES[precision]})
+    if others:
+        counts = ", ".join(f"{found[name]} in {name}" for name in others)
+        raise UnsupportedError(f"tensorrt cannot compute all of this model in {precision}: {counts}")
+    return ",".join(f"{name}:{count}" for name, count in sorted(found.items()))
+
+
+def _configure(trt: Any, builder: Any, flags: TensorRTFlags, target: Target) -> Any:
+    """The builder's configuration."""
+    config = builder.create_builder_config()
+    config.builder_optimization_level = flags.builder_optimization_level
+    # What explains the engine later.
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+    if flags.workspace_mib is not None:
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, flags.workspace_mib * _MIB)
+    for flag, on in (
+        (trt.BuilderFlag.TF32, target.precision == "tf32"),  # on, unless it is cleared
+        (trt.BuilderFlag.VERSION_COMPATIBLE, flags.version_compatible),
+        (trt.BuilderFlag.SPARSE_WEIGHTS, flags.sparsity),
+    ):
+        if on:
+            config.set_flag(flag)
+        else:
+            config.clear_flag(flag)
+    level = _LEVELS[flags.hardware_compatibility]
+    if not hasattr(trt.HardwareCompatibilityLevel, level):
+        raise UnsupportedError(
+            f"TensorRT {trt.__version__} has no hardware_compatibility {flags.hardware_compatibility}"
+        )
+    config.hardware_compatibility_level = getattr(trt.HardwareCompatibilityLevel, level)
+    return config
+
+
+def _profile(builder: Any, inputs: Sequence[TensorSpec], batch_sizes: Sequence[int]) -> Any:
+    """The shapes that an engine for several batch sizes has to serve."""
+    profile = builder.create_optimization_profile()
+    smallest, largest = min(batch_sizes), max(batch_sizes)
+    for spec in inputs:
+        if BATCH in spec.shape:
+            profile.set_shape(spec.name, spec.resolve(smallest), spec.resolve(largest), spec.resolve(largest))
+    return profile
+
+
+def _flags_in_force(trt: Any, config: Any) -> dict[str, FlagValue]:
+    """The flags as the configuration gives them back."""
+    levels = {name: flag for flag, name in _LEVELS.items()}
+    return {
+        "builder_optimization_level": int(config.builder_optimization_level),
+        "workspace_mib": int(config.get_memory_pool_limit(trt.MemoryPoolType.WORKSPACE)) // _MIB,
+        "version_compatible": bool(config.get_flag(trt.BuilderFlag.VERSION_COMPATIBLE)),
+        "hardware_compatibility": levels[config.hardware_compatibility_level.name],
+        "sparsity": bool(config.get_flag(trt.BuilderFlag.SPARSE_WEIGHTS)),
+        "tf32": bool(config.get_flag(trt.BuilderFlag.TF32)),
+    }

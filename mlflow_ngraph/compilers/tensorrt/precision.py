@@ -1,0 +1,113 @@
+"""ONNX models in 16 bits. A strongly typed network computes in the types of its ONNX model, and in no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx_ir
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+
+from mlflow_ngraph.compilers.base import Precision
+from mlflow_ngraph.errors import UnsupportedError
+
+_TYPE_ATTRIBUTES = ("to", "dtype")
+"""Attributes of operators that name the element type of an output."""
+
+
+def in_precision(model: ModelProto, precision: Precision) -> ModelProto:
+    """The model with weights and computation in a precision, and its own types at the border.
+
+    ``model`` is changed for fp16; for fp32 and tf32, which have the same types, it is returned as it is.
+
+    Raises
+    ------
+    UnsupportedError: the converter is not installed.
+    """
+    if precision == "fp16":
+        return _as_float16(model)
+    if precision == "bf16":
+        exact = dict(_float_tensors(model.graph))
+        # The converter changes a copy; what it takes from its argument are the same tensors.
+        converted = _as_float16(_copy(model))
+        _to_bfloat16(converted.graph, exact)
+        return converted
+    return model
+
+
+def _copy(model: ModelProto) -> ModelProto:
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    return copy
+
+
+def _as_float16(model: ModelProto) -> ModelProto:
+    """What ONNX Runtime's converter makes of it: 16 bits wherever there were 32, and casts where an operator has none."""
+    try:
+        from onnxruntime.transformers.float16 import convert_float_to_float16
+    except ImportError as error:
+        raise UnsupportedError(f"tensorrt needs onnxruntime for 16 bits ({error}): pip install onnxruntime") from error
+    converted: ModelProto = convert_float_to_float16(model, keep_io_types=True)
+    return _sorted(converted)
+
+
+def _sorted(model: ModelProto) -> ModelProto:
+    """The model with its nodes in order: the converter appends its casts, behind the nodes that read them."""
+    inner = onnx_ir.serde.deserialize_model(model)
+    inner.graph.sort()
+    found: ModelProto = onnx_ir.serde.serialize_model(inner)
+    return found
+
+
+def _to_bfloat16(graph: GraphProto, exact: Mapping[str, TensorProto]) -> None:
+    """Turn every float16 of a graph into bfloat16, and round weights from their exact values once."""
+    for tensor in graph.initializer:
+        _round(tensor, exact.get(tensor.name, tensor))
+    for value in (*graph.value_info, *graph.input, *graph.output):
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT16:
+            value.type.tensor_type.elem_type = TensorProto.BFLOAT16
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.name in _TYPE_ATTRIBUTES and attribute.i == TensorProto.FLOAT16:
+                attribute.i = TensorProto.BFLOAT16
+            elif attribute.type == AttributeProto.TENSOR:
+                _round(attribute.t, exact.get(_key(node, attribute), attribute.t))
+    _each_subgraph(graph, lambda inner: _to_bfloat16(inner, exact))
+
+
+def _round(tensor: TensorProto, exact: TensorProto) -> None:
+    """Give a float16 tensor the values of another one, in bfloat16."""
+    if tensor.data_type != TensorProto.FLOAT16:
+        return
+    values: Any = numpy_helper.to_array(exact).astype(np.float32).astype(ml_dtypes.bfloat16)
+    name, dims = tensor.name, list(tensor.dims)
+    tensor.Clear()
+    tensor.name, tensor.data_type, tensor.raw_data = name, TensorProto.BFLOAT16, values.tobytes()
+    tensor.dims.extend(dims)
+
+
+def _float_tensors(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
+    """The float32 weights and constants by the names that they keep when they are converted."""
+    for tensor in graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            yield tensor.name, tensor
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.TENSOR and attribute.t.data_type == TensorProto.FLOAT:
+                yield _key(node, attribute), attribute.t
+            elif attribute.type == AttributeProto.GRAPH:
+                yield from _float_tensors(attribute.g)
+
+
+def _key(node: NodeProto, attribute: AttributeProto) -> str:
+    """A name for the tensor in an attribute, which has none; no initializer can have it."""
+    return f"{node.output[0]}\0{attribute.name}"
+
+
+def _each_subgraph(graph: GraphProto, change: Callable[[GraphProto], None]) -> None:
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                change(attribute.g)

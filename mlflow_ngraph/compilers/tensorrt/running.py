@@ -1,0 +1,182 @@
+"""A deserialised engine on the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlflow_ngraph.compilers import cuda
+from mlflow_ngraph.compilers.base import Engine, FlagValue, Invocation, Target
+from mlflow_ngraph.compilers.tensorrt.library import granted, library, make_logger, reason
+from mlflow_ngraph.errors import CompileError, UnsupportedError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mlflow_ngraph.compilers.saved import Saved
+    from mlflow_ngraph.workloads.base import TensorSpec
+
+
+class Deserialized:
+    """An engine and the objects of TensorRT that have to live as long as it does."""
+
+    def __init__(self, path: Path, *, version_compatible: bool) -> None:
+        self.trt = library()
+        self.logger = make_logger(self.trt)
+        runtime = granted(self.trt.Runtime(self.logger), self.logger, "no runtime")
+        if version_compatible:
+            # Such an engine brings code of its own for the host.
+            runtime.engine_host_code_allowed = True
+        self._runtime: Any = runtime
+        self.engine: Any = runtime.deserialize_cuda_engine(path.read_bytes())
+        if self.engine is None:
+            raise CompileError(
+                f"TensorRT {self.trt.__version__} cannot load {path.name}, which was built by another version or for "
+                f"another GPU, or is damaged: {reason(self.logger)}: compile again on this machine"
+            )
+
+    def context(self) -> Any:
+        """What one inference at a time needs, activations included."""
+        return granted(self.engine.create_execution_context(), self.logger, "no execution context")
+
+    def close(self) -> None:
+        """Free the engine before the runtime that made it."""
+        self.engine = None
+        self._runtime = None
+
+
+class TensorRTEngine(Engine):
+    """One engine at one batch size.
+
+    Parameters
+    ----------
+    outputs: names of the outputs, in the model's order.
+    flags: every flag with the value in force.
+    """
+
+    def __init__(
+        self,
+        loaded: Deserialized,
+        saved: Saved,
+        outputs: Sequence[str],
+        batch: int,
+        target: Target,
+        flags: Mapping[str, FlagValue],
+    ) -> None:
+        super().__init__(target.precision, flags)
+        self._loaded = loaded
+        self._inputs = {spec.name: spec for spec in saved.inputs}
+        self._outputs = dict(zip(outputs, saved.outputs, strict=True))
+        self._batch = batch
+        self._inside = target.transfers == "inside"
+        self._graphs = bool(flags["cuda_graph"])
+        # Made here, because it is part of what loading costs.
+        self._contexts = [loaded.context()]
+        self._bound = 0
+        self._closing: list[Callable[[], None]] = []
+
+    def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:
+        stream = cuda.Stream()
+        self._closing.append(stream.close)
+        context = self._next_context()
+        sources = self._place_inputs(context, inputs)
+        results = self._place_outputs(context)
+        for tensor in sources:
+            tensor.upload(stream)
+        stream.synchronize()
+        execute = partial(self._execute, context.execute_async_v3, stream.handle)
+        if self._inside:
+            steps = [partial(tensor.upload, stream) for tensor in sources]
+            steps += [execute, *(partial(tensor.download, stream) for tensor in results)]
+            work = partial(_all, steps)
+        else:
+            work = execute
+        return Invocation(
+            partial(_then_wait, self._recorded(stream, work) if self._graphs else work, stream.synchronize),
+            partial(self._fetch, results, stream),
+        )
+
+    def _next_context(self) -> Any:
+        """The context that was made when the engine was loaded, and another one for each further binding."""
+        if self._bound == len(self._contexts):
+            self._contexts.append(self._loaded.context())
+        self._bound += 1
+        return self._contexts[self._bound - 1]
+
+    def _place_inputs(self, context: Any, inputs: Sequence[NDArray[np.generic]]) -> list[cuda.Tensor]:
+        tensors = []
+        for (name, spec), array in zip(self._inputs.items(), inputs, strict=True):
+            shape = spec.resolve(self._batch)
+            self._grant(context.set_input_shape(name, shape), f"input {name} does not take shape {shape}")
+            tensors.append(self._place(context, name, spec, shape))
+            np.copyto(tensors[-1].host, array)
+        return tensors
+
+    def _place_outputs(self, context: Any) -> list[cuda.Tensor]:
+        missing = context.infer_shapes()
+        if missing:
+            raise CompileError(f"tensorrt: no shape for {', '.join(missing)}")
+        tensors = []
+        for name, spec in self._outputs.items():
+            shape = tuple(context.get_tensor_shape(name))
+            if any(size < 0 for size in shape):
+                raise UnsupportedError(f"tensorrt: the shape of output {name} depends on the data: {shape}")
+            tensors.append(self._place(context, name, spec, shape))
+        return tensors
+
+    def _place(self, context: Any, name: str, spec: TensorSpec, shape: Sequence[int]) -> cuda.Tensor:
+        trt, engine = self._loaded.trt, self._loaded.engine
+        dtype = np.dtype(trt.nptype(engine.get_tensor_dtype(name)))
+        if dtype != np.dtype(spec.dtype):
+            raise CompileError(f"tensorrt: {name} is {dtype} in the engine, and {spec.dtype} in the model")
+        tensor = cuda.Tensor(shape, dtype)
+        self._closing.append(tensor.close)
+        self._grant(context.set_tensor_address(name, tensor.address), f"no address for {name}")
+        return tensor
+
+    def _execute(self, start: Callable[[int], bool], stream: int) -> None:
+        if not start(stream):
+            self._grant(None, "the engine does not run")
+
+    def _recorded(self, stream: cuda.Stream, work: Callable[[], None]) -> Callable[[], None]:
+        """Record the work once. Before that it has to run once: the first run of a shape is not the same work."""
+        work()
+        stream.synchronize()
+        try:
+            graph = stream.capture(work)
+        except (cuda.CudaError, CompileError) as error:
+            raise UnsupportedError(f"tensorrt: this engine cannot be recorded as a CUDA graph: {error}") from error
+        self._closing.append(graph.close)
+        return graph.launch
+
+    def _fetch(self, results: Sequence[cuda.Tensor], stream: cuda.Stream) -> list[NDArray[np.generic]]:
+        if not self._inside:
+            for tensor in results:
+                tensor.download(stream)
+            stream.synchronize()
+        return [tensor.host.copy() for tensor in results]
+
+    def _grant(self, answer: Any, what: str) -> None:
+        granted(answer, self._loaded.logger, what)
+
+    def close(self) -> None:
+        closing, self._closing = self._closing, []
+        # Graphs and memory before the streams that they belong to.
+        for close in reversed(closing):
+            close()
+        self._contexts.clear()
+        self._loaded.close()
+
+
+def _all(steps: Sequence[Callable[[], None]]) -> None:
+    for step in steps:
+        step()
+
+
+def _then_wait(work: Callable[[], None], wait: Callable[[], None]) -> None:
+    work()
+    wait()

@@ -1,0 +1,58 @@
+"""The timings of kernels, kept from one build to the next, and shared by builds that run at the same time."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+from filelock import FileLock
+
+from mlflow_ngraph.devices import probes
+
+
+@dataclass(frozen=True)
+class TimingCache:
+    """A file for one version of TensorRT and one kind of GPU: timings of another one are worth nothing."""
+
+    path: Path
+
+    @classmethod
+    def place(cls, trt: Any) -> TimingCache:
+        """Where the timings for the installed version and this machine's GPU are."""
+        gpu = probes.gpu()
+        kind = f"{gpu.name}-{gpu.compute_capability}" if gpu else "unknown"
+        name = re.sub(r"[^A-Za-z0-9.]+", "-", f"{trt.__version__}-{kind}")
+        return cls(Path(platformdirs.user_cache_dir("mlflow-ngraph")) / "tensorrt" / f"{name}.timing")
+
+    def give(self, config: Any) -> bool:
+        """Let a build use the timings; returns whether there were any that it takes."""
+        earlier = self._load(config)
+        if earlier is not None and config.set_timing_cache(earlier, False):
+            return True
+        config.set_timing_cache(config.create_timing_cache(b""), False)
+        return False
+
+    def keep(self, config: Any) -> None:
+        """Add the timings of a build to those in the file, which another build may have written meanwhile."""
+        timings = config.get_timing_cache()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{self.path}.lock"):
+            earlier = self._load(config)
+            if earlier is not None:
+                # Timings that do not fit are left out, and the file is written anew without them.
+                timings.combine(earlier, False)
+            temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
+            temporary.write_bytes(timings.serialize())
+            temporary.replace(self.path)
+
+    def _load(self, config: Any) -> Any | None:
+        """What is in the file, if it is there and no other program's."""
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        return config.create_timing_cache(content)
