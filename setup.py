@@ -93,6 +93,7 @@ setup(
         "requests>=2.32,<3",
         "rich>=13.7,<16",
         "safetensors>=0.5,<1",
+        "scipy>=1.11,<2",
         "SQLAlchemy>=2,<3",
     ],
     extras_require={
