@@ -26,7 +26,6 @@ OPENVINO = ["openvino>=2025.4,<2027"]
 TVM = [
     "apache-tvm==0.27.0.post1",
     "apache-tvm-ffi==0.1.14.post0",
-    "cloudpickle>=3",
     # Ranks candidates of a search. The build without CUDA, where there is one: the other one brings NCCL.
     "xgboost-cpu>=3,<4; platform_system == 'Linux' and platform_machine == 'x86_64'",
     "xgboost>=3,<4; platform_system != 'Linux' or platform_machine != 'x86_64'",

@@ -127,7 +127,6 @@ def _materials(study: Study, directory: Path, batch: int) -> Path:
         init=asdict(study.init),
         directory=str(directory),
         batch_sizes=[batch],
-        formats=["module"],
         seed=study.seed,
     )
     return directory

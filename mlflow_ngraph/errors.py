@@ -14,6 +14,7 @@
     ├── CellError                   a cell has no trustworthy number; carries its verdict
     │   ├── UnsupportedError        the compiler cannot express this model, precision or mode
     │   └── CompileError            the compiler failed on this model
+    ├── EngineError                 a stored engine is damaged, or does not serve here
     └── JournalError                the local record of a study is damaged or in use
 
 A message is one line: what was wrong, where, and what to do about it.
@@ -90,6 +91,10 @@ class UnsupportedError(CellError):
 
 class CompileError(CellError):
     """The compiler failed on this model."""
+
+
+class EngineError(NGraphError):
+    """A stored engine is damaged, or does not serve here."""
 
 
 class JournalError(NGraphError):

@@ -16,8 +16,10 @@ from typing import Any, Literal, Protocol
 from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph.devices import registry as devices
 from mlflow_ngraph.devices.fingerprint import fingerprint, versions
+from mlflow_ngraph.engines.store import Store
 from mlflow_ngraph.errors import StudyError, WorkloadError
 from mlflow_ngraph.execute import fold, places
+from mlflow_ngraph.execute.cache import EngineCache, Maker
 from mlflow_ngraph.execute.child import Child, ChildFailure, Warden, environment
 from mlflow_ngraph.execute.journal import SCHEMA_VERSION, Event, Journal, read
 from mlflow_ngraph.execute.plan import Plan, WorkloadPlan, make
@@ -25,6 +27,7 @@ from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.execute.supervisor import Supervisor
 from mlflow_ngraph.study import Study
 from mlflow_ngraph.tracking.recorder import Recorder
+from mlflow_ngraph.tracking.shared_engines import ServerEngines
 from mlflow_ngraph.verdicts import Verdict
 
 Resume = Literal["auto", "always", "never"]
@@ -162,6 +165,7 @@ def run_study(
             places.Places(directory),
             journal,
             session=session,
+            cache=_engine_cache(study, root, recorder, journal, before),
             before=before,
             retry=resume == "always",
             on_workload=recording.workload,
@@ -257,6 +261,17 @@ class _Recording:
             _log.debug("recording failed", exc_info=True)
             self.problem = " ".join(str(error).split()) or type(error).__name__
             self._journal.append("recording_failed", reason=self.problem)
+
+
+def _engine_cache(
+    study: Study, root: Path, recorder: Recorder | None, journal: Journal, record: StudyRecord
+) -> EngineCache | None:
+    """Where the study looks for engines, and keeps its own."""
+    if study.cache == "off":
+        return None
+    shared = ServerEngines(recorder.tracking_uri) if study.cache == "server" and recorder is not None else None
+    maker = Maker(record.name, record.id, str(record.fingerprint["digest"]))
+    return EngineCache(journal, maker, Store(places.engine_store(root)), shared)
 
 
 def _resumable(study: Study, resume: Resume, root: Path, key: str) -> Path | None:

@@ -136,6 +136,15 @@ class Study(_Model):
     """How the parameters of the models come about."""
     seed: int = 0
     """Seeds the inputs and the order of lanes within a round."""
+    cache: Literal["local", "server", "off"] = "local"
+    """Where to look for engines that somebody has compiled before: on this machine (``local``), also on the tracking
+    server (``server``), or nowhere (``off``). Does not change what is measured."""
+
+    @field_validator("cache", mode="before")
+    @classmethod
+    def _yaml_off(cls, value: Any) -> Any:
+        # YAML reads a bare `off` as false.
+        return "off" if value is False else value
 
     @field_validator("threads", mode="before")
     @classmethod
@@ -166,8 +175,8 @@ class Study(_Model):
         return sorted(_distinct(value, "batch size", str))
 
     def digest(self) -> str:
-        """Identifies the content of the study; its name and description do not count."""
-        content = self.model_dump(mode="json", exclude={"name", "description"})
+        """Identifies the content of the study; its name and description do not count, nor where engines come from."""
+        content = self.model_dump(mode="json", exclude={"name", "description", "cache"})
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
     def to_yaml(self) -> str:

@@ -17,7 +17,10 @@ _HERE = "mlflow_ngraph.cli"
 _VERBS = {
     "benchmark": (f"{_HERE}.benchmark:benchmark", "Compile, verify and measure what a study describes, and record it."),
     "compare": (f"{_HERE}.compare:compare", "Compare recorded results side by side."),
+    "explain": (f"{_HERE}.explain:explain", "Explain what compilers made of a model."),
+    "recompute": (f"{_HERE}.recompute:recompute", "Derive recorded figures again from their raw samples."),
     "sync": (f"{_HERE}.sync:sync", "Record studies that were measured without a tracking server."),
+    "cache": (f"{_HERE}.cache:cache", "List the engines that studies share on this machine, or remove some."),
     "studies": (f"{_HERE}.studies:studies", "List the ready-made studies."),
     "compilers": (f"{_HERE}.compilers:compilers", "List compilers, their flags, and whether they can run here."),
     "workloads": (f"{_HERE}.workloads:workloads", "List or describe models: parameters, MACs, family, input."),

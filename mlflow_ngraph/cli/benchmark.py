@@ -57,6 +57,11 @@ def study_options(command: F) -> F:
                 "--mode", metavar="sync|async", help="One request in flight, or as many as the runtime wants."
             ),
             click.option("--seed", metavar="N", help="Seeds inputs and the order of lanes."),
+            click.option(
+                "--cache",
+                metavar="local|server|off",
+                help="Reuse engines of this machine, also those of the tracking server, or none.",
+            ),
         )
     ):
         command = option(command)

@@ -112,6 +112,18 @@ class State:
         self.activity = f"{verb} {lane.label} with {lane.compiler}{batch}"
         return self.activity if stage == "compile" else None
 
+    def _on_engine_built(self, event: Mapping[str, Any]) -> str | None:
+        lane, reused = self.lanes.get(str(event.get("lane"))), event.get("reused")
+        if lane is None or not reused:
+            return None
+        source = f"study {reused.get('study_id')}"
+        source += f" on {reused['tracking_uri']}" if reused.get("tracking_uri") else ""
+        return f"reusing {lane.label} with {lane.compiler}: compiled by {source}"
+
+    def _on_cache_problem(self, event: Mapping[str, Any]) -> str:
+        lane = self.lanes.get(str(event.get("lane")))
+        return f"{f'{lane.label} with {lane.compiler}: ' if lane else ''}{event.get('reason')}"
+
     def _on_round(self, event: Mapping[str, Any]) -> str | None:
         known = [self.lanes[lane] for lane in event.get("lanes", ()) if lane in self.lanes]
         if known:
@@ -164,8 +176,8 @@ class Progress:
                     Text(f"{seconds(self._state.elapsed_s):>12}  {line}{self._to_go(event)}"), soft_wrap=True
                 )
             return
-        finished = event.get("event") == "cell_finished"
-        if finished and line is not None and event.get("verdict") != "ok":
+        finished = event.get("event") == "cell_finished" and event.get("verdict") != "ok"
+        if line is not None and (finished or event.get("event") == "cache_problem"):
             self._console.print(Text(line, style="yellow"))
         # Rounds of a fast cell follow each other within milliseconds; drawing each would cost what is being measured.
         if line is not None or time.monotonic() - self._drawn > _REDRAW_SECONDS:

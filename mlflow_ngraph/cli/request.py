@@ -50,6 +50,7 @@ def overrides(
     threads: str | None = None,
     mode: str | None = None,
     seed: str | None = None,
+    cache: str | None = None,
 ) -> dict[str, Any]:
     """The keys of a study that the options replace; empty text and None leave the study's own value.
 
@@ -67,6 +68,7 @@ def overrides(
         "threads": int(threads) if threads and threads.isdigit() else threads,
         "mode": mode,
         "seed": whole("seed", seed) if seed else None,
+        "cache": cache,
     }
     return {key: value for key, value in found.items() if value not in (None, "", [])}
 

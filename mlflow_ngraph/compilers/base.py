@@ -163,6 +163,9 @@ class Compiler(ABC, Generic[F]):
     blocked_modules: ClassVar[tuple[str, ...]] = ()
     """Modules that must not be imported where an engine is loaded, because a runtime imports them needlessly."""
 
+    shared: ClassVar[bool] = True
+    """Whether an engine is worth pulling from another machine; False where making it costs less than moving it."""
+
     def __init__(self, flags: F) -> None:
         self.flags = flags
 

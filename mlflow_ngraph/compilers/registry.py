@@ -23,7 +23,8 @@ COMPILERS: Registry[Compiler[Any]] = Registry(
         "torch-compile": Entry(f"{_HERE}.torch_compile:TorchCompile", "pip install 'mlflow-ngraph[torch]'"),
         "onnxruntime": Entry(f"{_HERE}.onnxruntime:OnnxRuntime", "pip install onnxruntime"),
         "openvino": Entry(f"{_HERE}.openvino:OpenVINO", "pip install openvino"),
-        "tvm": Entry(f"{_HERE}.tvm:TVM", "pip install 'mlflow-ngraph[tvm]'"),
+        "tensorrt": Entry(f"{_HERE}.tensorrt:TensorRT", "pip install 'mlflow-ngraph[gpu]'"),
+        "tvm": Entry(f"{_HERE}.tvm.adapter:TVM", "pip install 'mlflow-ngraph[tvm]'"),
     },
 )
 

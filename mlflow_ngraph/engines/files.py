@@ -1,11 +1,16 @@
-"""Digests of files: what makes an engine on disk the one that was measured."""
+"""Files of engines: digests, which make an engine on disk the one that was measured, and second names for files."""
 
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
 
 _CHUNK = 1 << 20
+_READ_ONLY = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 
 
 def sha256(path: Path) -> str:
@@ -21,3 +26,43 @@ def digest_files(directory: Path) -> dict[str, str]:
     """sha256 of every file below ``directory``, by relative path with forward slashes, sorted."""
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     return {path.relative_to(directory).as_posix(): sha256(path) for path in files}
+
+
+def damage(directory: Path, files: Mapping[str, str]) -> str:
+    """What is wrong with the files of an engine; empty when they are what was compiled.
+
+    Parameters
+    ----------
+    files: sha256 by path relative to ``directory``.
+    """
+    for path, digest in sorted(files.items()):
+        file = directory / path
+        if not file.is_file():
+            return f"{file} is missing"
+        if sha256(file) != digest:
+            return f"{file} has changed since it was compiled"
+    return ""
+
+
+def escapes(path: str) -> bool:
+    """Whether a relative path that somebody else wrote leads out of the directory that it is relative to."""
+    parts = PurePosixPath(path).parts
+    return not parts or path.startswith("/") or ".." in parts or "\\" in path or "\0" in path
+
+
+def link_files(source: Path, target: Path, paths: Iterable[str]) -> None:
+    """Give files a second name below ``target``, or copy them where the file system cannot, and make them read-only.
+
+    The names share one content from then on: whoever wrote to one of them would change the other as well.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    for path in paths:
+        file, name = source / path, target / path
+        name.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(file, name)
+        except OSError:
+            if not file.is_file():
+                raise
+            shutil.copyfile(file, name)
+        name.chmod(_READ_ONLY)

@@ -7,6 +7,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from mlflow_ngraph.compilers.base import FlagValue
+from mlflow_ngraph.engines.files import escapes
+from mlflow_ngraph.engines.store import EngineOrigin, StoredEngine
 from mlflow_ngraph.execute.record import EngineRecord, LaneRecord, StudyRecord
 
 ENGINE_DIRECTORY = "engine"
@@ -42,6 +44,21 @@ class About(_Part):
     """Every flag with the value in force. Give them again when the engine is loaded."""
 
 
+class Compilation(_Part):
+    """How the engine was made: what another study needs to use it as its own."""
+
+    key: str
+    """Equal for engines into whose compilation the same things go."""
+    compiled_at: float
+    """Unix seconds."""
+    stages: dict[str, float]
+    """Seconds of ``export``, ``convert``, ``tune``, ``compile`` and ``save``, as far as the compiler has them."""
+    flags: dict[str, FlagValue]
+    """Values that took effect at compile time."""
+    reused: EngineOrigin | None = None
+    """Who compiled it, where the study in `Manifest.origin` has only used it."""
+
+
 class Origin(_Part):
     """Where the engine comes from."""
 
@@ -73,6 +90,7 @@ class Manifest(_Part):
     files: dict[str, str]
     """sha256 of every other file of the package, by path relative to the manifest."""
     size_bytes: int
+    compilation: Compilation
     origin: Origin
     figures: list[Figures]
 
@@ -80,15 +98,62 @@ class Manifest(_Part):
         """The text of the file; equal manifests have equal text."""
         return self.model_dump_json(indent=2) + "\n"
 
+    def stored(self, tracking_uri: str, model_id: str, run_id: str | None) -> StoredEngine:
+        """The engine as this machine keeps it, pulled from a LoggedModel of a tracking server.
+
+        Raises
+        ------
+        ValueError: a file of the package lies outside the engine's directory.
+        """
+        made = self.compilation
+        origin = made.reused or EngineOrigin(
+            study=self.origin.study,
+            study_id=self.origin.study_id,
+            lane_id=self.origin.lane_id,
+            engine_id=self.origin.engine_id,
+            compiled_at=made.compiled_at,
+            machine=str(self.origin.fingerprint.get("digest", "")),
+        )
+        return StoredEngine(
+            key=made.key,
+            workload=self.about.workload,
+            label=self.about.label,
+            compiler=self.about.compiler,
+            precision=self.about.precision,
+            batch_sizes=tuple(self.about.batch_sizes),
+            stages=made.stages,
+            flags=made.flags,
+            requires=self.requires,
+            files={_within(path): digest for path, digest in self.files.items()},
+            size_bytes=self.size_bytes,
+            origin=origin.model_copy(update={"tracking_uri": tracking_uri, "model_id": model_id, "run_id": run_id}),
+        )
+
+
+def _within(path: str) -> str:
+    """The path relative to the engine's directory of a path of the package."""
+    directory, _, rest = path.partition("/")
+    if directory != ENGINE_DIRECTORY or escapes(rest):
+        raise ValueError(f"the package has the file {path!r}, which is not in its directory {ENGINE_DIRECTORY!r}")
+    return rest
+
 
 def build(record: StudyRecord, lane_id: str, engine: EngineRecord) -> Manifest:
     """The manifest of an engine of a study."""
     lane = record.lanes[lane_id]
+    reused = EngineOrigin.model_validate(engine.reused) if engine.reused is not None else None
     return Manifest(
         about=_about(record, lane, engine),
         requires=dict(engine.requires),
         files={f"{ENGINE_DIRECTORY}/{path}": digest for path, digest in sorted(engine.files.items())},
         size_bytes=engine.size_bytes,
+        compilation=Compilation(
+            key=engine.key,
+            compiled_at=engine.at if reused is None else reused.compiled_at,
+            stages=dict(engine.stages),
+            flags=dict(engine.flags),
+            reused=reused,
+        ),
         origin=Origin(
             study=record.name,
             study_id=record.id,

@@ -93,8 +93,16 @@ class Warden:
             self.process.stdin.flush()
 
 
+@dataclass(frozen=True)
+class _Begun:
+    """A command whose answer has not been read."""
+
+    command: str
+    timeout: float
+
+
 class Child:
-    """One worker process in a process group of its own."""
+    """One worker process in a process group of its own. It starts in the background: the first request waits for it."""
 
     def __init__(self, name: str, env: Mapping[str, str], log: Path, warden: Warden) -> None:
         self.name = name
@@ -119,12 +127,36 @@ class Child:
         self._stdout: IO[bytes] = _not_none(self._process.stdout)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._stdout, selectors.EVENT_READ)
-        self._read(time.monotonic() + STARTUP_SECONDS, "starting", lambda stage: None)
+        self._begun = [_Begun("starting", STARTUP_SECONDS)]
         self.overhead_s += time.perf_counter() - start
 
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def begin(self, command: str, timeout: float, **fields: Any) -> None:
+        """Send a command and do not wait; the next `request` or `finish` does, and says how it went.
+
+        Parameters
+        ----------
+        timeout: seconds of waiting; beyond it the child is killed.
+        """
+        with contextlib.suppress(BrokenPipeError):  # whoever waits for the answer learns how the child ended
+            self._send(command, fields)
+        self._begun.append(_Begun(command, timeout))
+
+    def finish(self) -> None:
+        """Wait for everything that has begun.
+
+        Raises
+        ------
+        ChildFailure: as in `request`.
+        """
+        start = time.perf_counter()
+        while self._begun:
+            begun = self._begun.pop(0)
+            self._read(time.monotonic() + begun.timeout, begun.command, lambda stage: None)
+        self.overhead_s += time.perf_counter() - start
 
     def request(
         self,
@@ -148,10 +180,10 @@ class Child:
         ------
         ChildFailure: the command failed, the time ran out, or the child ended; it is closed in the last two cases.
         """
+        self.finish()
         start = time.perf_counter()
         try:
-            self._stdin.write(json.dumps({"command": command, **fields}).encode() + b"\n")
-            self._stdin.flush()
+            self._send(command, fields)
         except BrokenPipeError:
             raise self._ended(command) from None
         result = self._read(time.monotonic() + timeout, command, on_stage)
@@ -172,6 +204,10 @@ class Child:
         self._stdout.close()
         self._warden.remove(self.pid)
         self.overhead_s += time.perf_counter() - start
+
+    def _send(self, command: str, fields: Mapping[str, Any]) -> None:
+        self._stdin.write(json.dumps({"command": command, **fields}).encode() + b"\n")
+        self._stdin.flush()
 
     def _read(self, deadline: float, command: str, on_stage: Callable[[str], None]) -> Any:
         while True:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import hashlib
 import shutil
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mlflow_ngraph.compilers.base import Compiler
+from mlflow_ngraph.compilers.base import Compiler, Target
 from mlflow_ngraph.compilers.registry import create
+from mlflow_ngraph.engines import key
 from mlflow_ngraph.engines.files import digest_files
-from mlflow_ngraph.execute.child import Child, ChildFailure, Warden, environment
+from mlflow_ngraph.execute.cache import EngineCache
+from mlflow_ngraph.execute.child import ChildFailure, Warden
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.plan import Plan
+from mlflow_ngraph.execute.process import LaneProcess
 from mlflow_ngraph.execute.record import EngineRecord, Lane
 from mlflow_ngraph.measure.stability import SliceFacts
 
@@ -44,22 +47,40 @@ class Loaded:
 
 
 class LaneRunner:
-    """Runs the stages of one lane. Every method raises `ChildFailure` when the stage has no result."""
+    """Runs the stages of one lane. Every method raises `ChildFailure` when the stage has no result.
 
-    def __init__(self, plan: Plan, lane: Lane, places: Places, journal: Journal, warden: Warden, session: int) -> None:
+    Parameters
+    ----------
+    cache: where engines are looked for and kept; None compiles them all.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        lane: Lane,
+        places: Places,
+        journal: Journal,
+        warden: Warden,
+        session: int,
+        cache: EngineCache | None = None,
+    ) -> None:
         self.lane = lane
         self.compiler: Compiler[Any] = create(lane.compiler, lane.flags)
         self.engines: dict[int, EngineRecord] = {}
         """By batch size."""
         self.loaded: Loaded | None = None
-        self.overhead_s = 0.0
         self._plan = plan
         self._places = places
         self._journal = journal
-        self._warden = warden
         self._session = session
-        self._child: Child | None = None
-        self._children = 0
+        self._cache = cache
+        limit = plan.study.limits.load_seconds
+        self._process = LaneProcess(lane, self.compiler, places, warden, session, import_seconds=limit)
+
+    @property
+    def overhead_s(self) -> float:
+        """Seconds in which the lane's processes did nothing that has a name of its own."""
+        return self._process.overhead_s
 
     @property
     def _target(self) -> dict[str, Any]:
@@ -71,6 +92,10 @@ class LaneRunner:
             "accelerator": self._plan.accelerator,
             "transfers": lane.transfers,
         }
+
+    def key(self, batch_sizes: Sequence[int], materials: Mapping[str, Any]) -> str:
+        """The key of the engine for ``batch_sizes``, compiled from these materials here and now."""
+        return key.recipe(self.compiler, Target(**self._target), batch_sizes, materials).key()
 
     def groups(self, batch_sizes: Sequence[int]) -> list[tuple[int, ...]]:
         """Which of ``batch_sizes`` share an engine."""
@@ -94,17 +119,34 @@ class LaneRunner:
         if not directory.is_dir() or digest_files(directory) != dict(engine.files):
             return False
         self.engines.update(dict.fromkeys(engine.batch_sizes, engine))
+        if self._cache is not None and engine.reused is None:
+            self._cache.keep(self.lane, engine, directory)  # the session that compiled it may not have come so far
         return True
 
-    def build(self, batch_sizes: Sequence[int]) -> None:
+    def take(self, batch_sizes: Sequence[int], key: str) -> bool:
+        """Take the engine for ``batch_sizes`` from the cache; False where it has to be compiled."""
+        if self._cache is None:
+            return False
+        engine_id = self._engine_id(batch_sizes)
+        final = self._places.engine(self.lane.id, engine_id)
+        requires = self.compiler.requires(Target(**self._target))
+        found = self._cache.take(self.lane, key, requires, final, shared=self.compiler.shared)
+        if found is None:
+            return False
+        facts = {"stages": found.stages, "flags": found.flags, "requires": found.requires}
+        origin = found.origin.model_dump(exclude_none=True)
+        self._built(engine_id, batch_sizes, key, final, found.files, found.size_bytes, facts, origin)
+        return True
+
+    def build(self, batch_sizes: Sequence[int], key: str) -> None:
         """Compile and save the engine for ``batch_sizes`` in the lane's compiling process."""
-        engine_id = hashlib.sha256(f"{self.lane.id}{sorted(batch_sizes)}".encode()).hexdigest()[:12]
-        final, work = self._places.engine(self.lane.id, engine_id), self._places.work(self.lane.id, engine_id)
+        engine_id = self._engine_id(batch_sizes)
+        final = self._places.engine(self.lane.id, engine_id)
         partial = final.with_name(f"{engine_id}.partial")
         for left_over in (final, partial):
             shutil.rmtree(left_over, ignore_errors=True)
         limits = self._plan.study.limits
-        result = self._process("build").request(
+        result = self._process.ready("build").request(
             "build",
             limits.compile_seconds + (limits.search_seconds if self.compiler.searches else 0.0),
             on_stage=self._say(batch_sizes[0]),
@@ -113,7 +155,7 @@ class LaneRunner:
             flags=dict(self.lane.flags),
             materials=str(self._places.materials(self.lane.workload)),
             directory=str(partial),
-            work=str(work),
+            work=str(self._places.work(self.lane.id, engine_id)),
             batch_sizes=list(batch_sizes),
             target=self._target,
         )
@@ -122,23 +164,46 @@ class LaneRunner:
         files = digest_files(partial)
         size = sum((partial / name).stat().st_size for name in files)
         partial.rename(final)
+        engine = self._built(engine_id, batch_sizes, key, final, files, size, result, None)
+        if self._cache is not None:
+            self._cache.keep(self.lane, engine, final)
+
+    def _engine_id(self, batch_sizes: Sequence[int]) -> str:
+        return hashlib.sha256(f"{self.lane.id}{sorted(batch_sizes)}".encode()).hexdigest()[:12]
+
+    def _built(
+        self,
+        engine_id: str,
+        batch_sizes: Sequence[int],
+        key: str,
+        directory: Path,
+        files: Mapping[str, str],
+        size: int,
+        facts: Mapping[str, Any],
+        reused: Mapping[str, Any] | None,
+    ) -> EngineRecord:
+        """Put an engine that is complete into the journal."""
         event = self._journal.append(
             "engine_built",
             id=engine_id,
             lane=self.lane.id,
             batch_sizes=list(batch_sizes),
-            directory=final.relative_to(self._places.root).as_posix(),
-            files=files,
+            directory=directory.relative_to(self._places.root).as_posix(),
+            files=dict(files),
             size_bytes=size,
-            **result,
+            key=key,
+            reused=reused,
+            **facts,
         )
-        self.engines.update(dict.fromkeys(batch_sizes, EngineRecord.from_event(event)))
-        shutil.rmtree(work, ignore_errors=True)
+        engine = EngineRecord.from_event(event)
+        self.engines.update(dict.fromkeys(batch_sizes, engine))
+        shutil.rmtree(self._places.work(self.lane.id, engine_id), ignore_errors=True)
+        return engine
 
     def _explain(self, directory: Path, batch_sizes: Sequence[int]) -> None:
         """Ask the compiler what it did. A compiler that cannot tell costs its explanation only, not the engine."""
         try:
-            self._process("build").request(
+            self._process.ready("build").request(
                 "explain",
                 self._plan.study.limits.load_seconds,
                 on_stage=self._say(batch_sizes[0]),
@@ -153,22 +218,35 @@ class LaneRunner:
             self.close()
             self._journal.append("engine_unexplained", lane=self.lane.id, reason=failure.reason)
 
+    def start(self) -> None:
+        """Start the lane's measuring process, and let it import its runtime while others do the same."""
+        self._process.start("run")
+
+    def settle(self) -> None:
+        """Wait until the process that was started has imported everything."""
+        self._process.settle()
+
     def load(self, batch: int) -> Loaded:
         """Load the engine for ``batch`` from disk in the lane's measuring process, and compare its outputs."""
         engine = self.engines[batch]
-        child = self._process("run")
-        result = child.request(
-            "load",
-            self._plan.study.limits.load_seconds,
-            on_stage=self._say(batch),
-            accounted=lambda result: sum(result[name] for name in ("load_s", "first_inference_s", "verify_s")),
-            compiler=self.lane.compiler,
-            flags=dict(self.lane.flags),
-            materials=str(self._places.materials(self.lane.workload)),
-            directory=str(self._places.root / engine.directory),
-            batch=batch,
-            target=self._target,
-        )
+        try:
+            result = self._process.ready("run").request(
+                "load",
+                self._plan.study.limits.load_seconds,
+                on_stage=self._say(batch),
+                accounted=lambda result: sum(result[name] for name in ("load_s", "first_inference_s", "verify_s")),
+                compiler=self.lane.compiler,
+                flags=dict(self.lane.flags),
+                materials=str(self._places.materials(self.lane.workload)),
+                directory=str(self._places.root / engine.directory),
+                batch=batch,
+                target=self._target,
+            )
+        except ChildFailure as failure:
+            if engine.reused is None:
+                raise
+            source = f"compiled by study {engine.reused['study_id']}; --fresh --cache off compiles it here"
+            raise ChildFailure(failure.verdict, f"{failure.reason} (the engine was {source})", failure.tail) from None
         self._journal.append(
             "cell_ready",
             cell=self.lane.cell(batch),
@@ -184,7 +262,7 @@ class LaneRunner:
         """Run untimed until the calls are steady."""
         loaded, rule = self._has_loaded(), self._plan.study.warmup
         self._say(loaded.batch)("warm-up")
-        loaded.warm_up = self._process("run").request(
+        loaded.warm_up = self._process.ready("run").request(
             "warm_up",
             rule.max_seconds + self._plan.study.limits.load_seconds,
             accounted=lambda result: float(result["seconds"]),
@@ -201,7 +279,7 @@ class LaneRunner:
         """Time one slice of repetitions and put it into the journal."""
         loaded, study = self._has_loaded(), self._plan.study
         seconds = min(study.limits.slice_seconds, study.limits.cell_seconds - loaded.timed_s)
-        result = self._process("run").request(
+        result = self._process.ready("run").request(
             "slice",
             seconds + study.limits.load_seconds,
             accounted=lambda result: float(result["wall_s"] + result["settle_s"]),
@@ -227,40 +305,12 @@ class LaneRunner:
     def unload(self) -> None:
         """Free the loaded engine."""
         self.loaded = None
-        self._process("run").request("unload", self._plan.study.limits.load_seconds)
+        self._process.ready("run").request("unload", self._plan.study.limits.load_seconds)
 
     def close(self) -> None:
         """End the lane's process, if it has one."""
         self.loaded = None
-        if self._child is not None:
-            self._child.close()
-            self.overhead_s += self._child.overhead_s
-            self._child = None
-
-    def _process(self, purpose: str) -> Child:
-        """The lane's process: one that compiles, and after `close` a fresh one that measures."""
-        if self._child is None:
-            self._child = self._spawn(purpose)
-            self._import(self._child, purpose)
-        return self._child
-
-    def _spawn(self, purpose: str) -> Child:
-        self._children += 1
-        name = f"{self.lane.id}-{self._session}-{self._children}-{purpose}"
-        env = environment(self.lane.threads, self._places.scratch(name))
-        return Child(name, env, self._places.log(name), self._warden)
-
-    def _import(self, child: Child, purpose: str) -> None:
-        kind = self.compiler
-        modules = kind.runtime_modules
-        if purpose == "build" and kind.compile_modules is not None:
-            modules = kind.compile_modules
-        child.request(
-            "import",
-            self._plan.study.limits.load_seconds,
-            modules=list(modules),
-            blocked=list(kind.blocked_modules),
-        )
+        self._process.close()
 
     def _say(self, batch: int) -> Any:
         return lambda stage: self._journal.tell("stage", lane=self.lane.id, stage=stage, batch=batch)

@@ -42,6 +42,11 @@ class Places:
         return self.root / "scratch" / name
 
 
+def engine_store(home_directory: Path) -> Path:
+    """Engines that studies share."""
+    return home_directory / "engines"
+
+
 def home(given: Path | None = None) -> Path:
     """The directory that holds all studies: ``given``, else ``$NGRAPH_HOME``, else the user's data directory.
 

@@ -58,6 +58,13 @@ class EngineRecord:
     """Seconds of ``export``, ``convert``, ``compile`` and ``save``, as far as the compiler has them."""
     flags: Mapping[str, FlagValue]
     requires: Mapping[str, str]
+    key: str
+    """Equal for engines into whose compilation the same things go; see `mlflow_ngraph.engines.key`."""
+    at: float
+    """Unix seconds: when it was compiled, or taken from the cache."""
+    reused: Mapping[str, Any] | None = None
+    """Who really compiled it, as in `mlflow_ngraph.engines.store.EngineOrigin`, if this study did not. Its ``stages``
+    are those of that compilation."""
 
     @classmethod
     def from_event(cls, event: Mapping[str, Any]) -> EngineRecord:

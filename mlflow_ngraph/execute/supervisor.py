@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import psutil
 
-from mlflow_ngraph.compilers.registry import COMPILERS
-from mlflow_ngraph.execute.child import Child, ChildFailure, Warden, environment
+from mlflow_ngraph.execute.cache import EngineCache
+from mlflow_ngraph.execute.child import ChildFailure, Warden
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.lane import LaneRunner, Loaded
 from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.plan import Plan, WorkloadPlan
+from mlflow_ngraph.execute.preparation import Materials, Preparation
+from mlflow_ngraph.execute.provision import Provision, while_preparing
 from mlflow_ngraph.execute.record import Lane, LaneRecord, StudyRecord
 from mlflow_ngraph.measure import stability
 from mlflow_ngraph.study import BASELINE
 from mlflow_ngraph.verdicts import Verdict
+
+_ANOTHER_MODEL = (
+    "the model has changed since this study began, and would be compared with what it was: start anew with --fresh"
+)
 
 
 class Supervisor:
@@ -29,6 +33,7 @@ class Supervisor:
 
     Parameters
     ----------
+    cache: where engines are looked for and kept; None compiles them all.
     before: what earlier sessions of the same study left; None for the first.
     retry: measure cells again whose verdict may have come from outside, such as a crash.
     on_workload: called after each workload, outside any timed region.
@@ -41,6 +46,7 @@ class Supervisor:
         journal: Journal,
         *,
         session: int,
+        cache: EngineCache | None = None,
         before: StudyRecord | None = None,
         retry: bool = False,
         on_workload: Callable[[WorkloadPlan], None] = lambda workload: None,
@@ -49,6 +55,7 @@ class Supervisor:
         self._places = places
         self._journal = journal
         self._session = session
+        self._cache = cache
         self._before = before
         self._retry = retry
         self._on_workload = on_workload
@@ -74,11 +81,10 @@ class Supervisor:
             runners = [runner for runner in runners if self._admit(runner, workload, missing)]
             if not any(missing.get(runner.lane.id) for runner in runners):
                 return
-            if not self._prepare(workload, runners, missing):
-                return
             for runner in runners:
                 self._journal.append("lane_started", lane=runner.lane.id)
-                self._build(runner, workload, missing)
+            if not self._provide(workload, runners, missing):
+                return
             for batch in self._plan.study.batch_sizes:
                 self._measure(runners, batch, missing)
         finally:
@@ -106,7 +112,7 @@ class Supervisor:
         return found
 
     def _runner(self, lane: Lane) -> LaneRunner:
-        return LaneRunner(self._plan, lane, self._places, self._journal, self._warden, self._session)
+        return LaneRunner(self._plan, lane, self._places, self._journal, self._warden, self._session, self._cache)
 
     def _admit(self, runner: LaneRunner, workload: WorkloadPlan, missing: dict[str, list[int]]) -> bool:
         """Settle the cells that are known to be unsupported before anything is built."""
@@ -123,59 +129,43 @@ class Supervisor:
             missing[runner.lane.id] = [batch for batch in batches if batch == workload.fixed_batch]
         return True
 
-    def _prepare(self, workload: WorkloadPlan, runners: list[LaneRunner], missing: dict[str, list[int]]) -> bool:
-        """Build the model once, export it, and run the baseline; False when that failed."""
-        ref, study = str(workload.ref), self._plan.study
-        directory = self._places.materials(ref)
-        batches = sorted({batch for wanted in missing.values() for batch in wanted})
-        formats = sorted({fmt for runner in runners for fmt in COMPILERS.get(runner.lane.compiler).formats})
-        name = f"prepare-{directory.name}-{self._session}"
-        child = Child(
-            name, environment(self._plan.threads, self._places.scratch(name)), self._places.log(name), self._warden
-        )
-        try:
-            result = child.request(
-                "prepare",
-                study.limits.prepare_seconds,
-                on_stage=lambda stage: self._journal.tell("stage", workload=ref, stage=stage),
-                workload=asdict(workload.ref),
-                init=asdict(study.init),
-                directory=str(directory),
-                batch_sizes=batches,
-                formats=formats,
-                seed=study.seed,
-            )
-        except ChildFailure as failure:
-            failure = ChildFailure(failure.verdict, f"preparing the model: {failure.reason}", failure.tail)
+    def _provide(self, workload: WorkloadPlan, runners: list[LaneRunner], missing: dict[str, list[int]]) -> bool:
+        """Build the model once, run the baseline, and have an engine for every missing cell; False without a model."""
+
+        def fail(runner: LaneRunner, batches: Iterable[int], failure: ChildFailure) -> None:
+            self._fail(runner, [batch for batch in batches if batch in missing.get(runner.lane.id, [])], failure)
+
+        before = self._before.lanes if self._before is not None else {}
+        wanted = {runner.lane.id: self._wanted(runner.lane, missing) for runner in runners}
+        provision = Provision(workload, runners, wanted, before, self._journal, fail)
+        preparation = Preparation(self._plan, workload, self._places, self._journal, self._warden, self._session)
+        if self._cache is not None and all(self._cache.expects(runner.lane) for runner in runners):
+            # Probably nothing is compiled, and runtimes may be imported while the model is built.
             for runner in runners:
-                self._fail(runner, missing.get(runner.lane.id, []), failure)
+                runner.start()
+        try:
+            materials = preparation.build(sorted({batch for batches in missing.values() for batch in batches}))
+            if self._changed(workload, materials):
+                provision.refuse(ChildFailure(Verdict.FAILED, _ANOTHER_MODEL))
+                return False
+            provision.find(materials)
+            provision.export(preparation)
+        except ChildFailure as failure:
+            provision.refuse(while_preparing(failure))
             return False
         finally:
-            child.close()
-        materials = json.loads((directory / "materials.json").read_text(encoding="utf-8"))
-        self._journal.append("workload_prepared", workload=ref, seconds=result["seconds"], materials=materials)
+            preparation.close()
+        provision.compile()
         return True
 
-    def _build(self, runner: LaneRunner, workload: WorkloadPlan, missing: dict[str, list[int]]) -> None:
-        """Compile what the lane's missing cells need. A failed engine costs its own cells only."""
-        lane_id = runner.lane.id
-        wanted = self._wanted(runner.lane, missing)
-        possible = [workload.fixed_batch] if workload.fixed_batch is not None else list(runner.lane.batch_sizes)
-        before = self._lane_before(lane_id)
-        for engine in before.engines if before is not None else []:
-            if wanted.intersection(engine.batch_sizes):
-                runner.reuse(engine)
-        for group in runner.groups(possible):
-            needed = [batch for batch in group if batch in wanted]
-            if not needed or all(batch in runner.engines for batch in needed):
-                continue
-            self._journal.tell("stage", lane=lane_id, stage="compile", batch=group[0])
-            try:
-                runner.build(group)
-            except ChildFailure as failure:
-                runner.close()
-                self._fail(runner, [batch for batch in group if batch in missing.get(lane_id, [])], failure)
-        runner.close()
+    def _changed(self, workload: WorkloadPlan, materials: Materials) -> bool:
+        """Whether the study has numbers of another model under the same name."""
+        before = self._before
+        if before is None or str(workload.ref) not in before.workloads:
+            return False
+        lanes = [before.lanes[lane.id] for lane in workload.lanes if lane.id in before.lanes]
+        measured = any(cell.samples for lane in lanes for cell in lane.cells.values())
+        return measured and before.workloads[str(workload.ref)]["digest"] != materials["digest"]
 
     def _wanted(self, lane: Lane, missing: dict[str, list[int]]) -> set[int]:
         """The lane's own missing batch sizes, and for the baseline those of all others too."""

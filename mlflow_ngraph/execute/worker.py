@@ -42,11 +42,13 @@ class Worker:
     def __init__(self, replies: IO[str]) -> None:
         self._replies = replies
         self._running: Running | None = None
+        self._preparation: Any = None
         self._commands: dict[str, Callable[[Command], Any]] = {
             "import": self._import,
             "check": self._check,
             "describe": self._describe,
             "prepare": self._prepare,
+            "export": self._export,
             "build": self._build,
             "explain": self._explain,
             "load": self._load,
@@ -98,18 +100,24 @@ class Worker:
         return [asdict(describe(_workload(ref, Init(**command["init"])))) for ref in command["workloads"]]
 
     def _prepare(self, command: Command) -> dict[str, Any]:
+        """Build a workload and run the baseline. It stays in memory, so that it can still be exported."""
         from mlflow_ngraph.workloads.base import Init
-        from mlflow_ngraph.workloads.export import prepare
+        from mlflow_ngraph.workloads.export import Preparation
 
         start = time.perf_counter()
-        prepare(
+        self._preparation = Preparation(
             _workload(command["workload"], Init(**command["init"])),
             Path(command["directory"]),
-            batch_sizes=command["batch_sizes"],
-            formats=command["formats"],
             seed=command["seed"],
             progress=self.stage,
         )
+        self._preparation.add_references(command["batch_sizes"])
+        return {"seconds": time.perf_counter() - start}
+
+    def _export(self, command: Command) -> dict[str, Any]:
+        """Export the prepared workload."""
+        start = time.perf_counter()
+        self._preparation.export(command["formats"])
         return {"seconds": time.perf_counter() - start}
 
     def _build(self, command: Command) -> dict[str, Any]:

@@ -228,11 +228,18 @@ def _lane_tags(record: StudyRecord, lane: LaneRecord, cells: list[CellRecord]) -
         Tag.VERDICTS: json.dumps({cell.batch: str(cell.verdict) for cell in cells}),
         Tag.REASON: next((cell.reason for cell in cells if cell.verdict is verdict and cell.reason), ""),
         Tag.ENGINES: json.dumps({engine.id: engine_digest(engine) for engine in lane.engines}),
+        Tag.ENGINE_REUSED: _reused(lane),
         Tag.COMPLETE: plain(lane.complete),
         Tag.NOTE: _lane_note(lane, cells),
         Tag.COLOUR: schema.colour(lane.lane.device, lane.lane.compiler),
     }
     return {name: schema.cut(value, schema.MAX_TAG) for name, value in tags.items() if value}
+
+
+def _reused(lane: LaneRecord) -> str:
+    """The studies that compiled the engines which this one has reused, by engine; empty where there are none."""
+    studies = {engine.id: engine.reused["study_id"] for engine in lane.engines if engine.reused is not None}
+    return json.dumps(studies) if studies else ""
 
 
 def _common_tags(record: StudyRecord, kind: str) -> dict[str, str]:
@@ -309,6 +316,7 @@ def _study_points(record: StudyRecord, finished: float) -> list[Point]:
         "lanes_total": len(lanes),
         "lanes_done": sum(lane.complete for lane in lanes),
         "engines": sum(len(lane.engines) for lane in lanes),
+        "engines_reused": sum(engine.reused is not None for lane in lanes for engine in lane.engines),
         "duration_s": finished - record.started_at,
     }
     return [Point(name, float(value), _ms(finished)) for name, value in values.items()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,25 +63,6 @@ def log_engine(client: MlflowClient, slot: ModelSlot, record: StudyRecord, engin
     client.finalize_logged_model(slot.model_id, "READY")
 
 
-def damage(engine: EngineRecord, source: Path) -> str:
-    """What is wrong with the files of an engine; empty when they are what was compiled."""
-    for path, digest in sorted(engine.files.items()):
-        file = source / path
-        if not file.is_file():
-            return f"{file} is missing"
-        if _sha256(file) != digest:
-            return f"{file} has changed since it was compiled"
-    return ""
-
-
-def _sha256(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def _slot(model: LoggedModel) -> ModelSlot:
     points = frozenset((metric.key, metric.step) for metric in model.metrics or ())
     return ModelSlot(model.model_id, str(model.status) == "READY", points)
@@ -105,12 +86,16 @@ def _params(record: StudyRecord, engine: EngineRecord, content: Content) -> dict
 
 def _tags(record: StudyRecord, engine: EngineRecord, content: Content) -> dict[str, str]:
     """The lane's categories, and what identifies the engine."""
-    of_run = (Tag.NOTE, Tag.REASON, Tag.COMPLETE, Tag.CELLS, Tag.VERDICTS, Tag.ENGINES, Tag.COLOUR)
+    of_run = (
+        Tag.NOTE, Tag.REASON, Tag.COMPLETE, Tag.CELLS, Tag.VERDICTS, Tag.ENGINES, Tag.ENGINE_REUSED, Tag.COLOUR,
+    )  # fmt: skip
     cells = record.lanes[engine.lane].cells
     return {
         **{name: value for name, value in content.tags.items() if name not in of_run},
         Tag.KIND: Kind.ENGINE,
         Tag.ENGINE_ID: engine.id,
+        Tag.ENGINE_KEY: engine.key,
+        **({Tag.ENGINE_REUSED: json.dumps(engine.reused)} if engine.reused is not None else {}),
         Tag.SHA256: engine_digest(engine),
         Tag.BATCH_SIZES: ",".join(map(str, engine.batch_sizes)),
         Tag.VERDICT: str(worst(cells[batch] for batch in engine.batch_sizes if batch in cells)),

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlflow_ngraph.analysis import summary
+from mlflow_ngraph.engines.files import damage
 from mlflow_ngraph.errors import TrackingError
 from mlflow_ngraph.execute.record import EngineRecord, StudyRecord
 from mlflow_ngraph.tracking import connection, engine_log, files, schema, views
@@ -103,7 +104,7 @@ class Recorder:
         problems = {
             engine.id: problem
             for engine in lane.engines
-            if (problem := engine_log.damage(engine, self._directory / engine.directory))
+            if (problem := damage(self._directory / engine.directory, engine.files))
         }
         with self._talking(f"record lane {lane_id}"):
             run = self._lane_run(study, record, lane_id, content)

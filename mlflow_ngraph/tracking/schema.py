@@ -31,6 +31,8 @@ class Tag:
     STUDY = "ngraph.study"
     LANE_ID = "ngraph.lane_id"
     ENGINE_ID = "ngraph.engine_id"
+    ENGINE_KEY = "ngraph.engine_key"
+    ENGINE_REUSED = "ngraph.engine_reused"
     CELLS = "ngraph.cells"
     ENGINES = "ngraph.engines"
     CONTENT = "ngraph.content"
@@ -149,7 +151,7 @@ _METRICS = [
     CellMetric("cpu_percent", "%", "lower", "CPU use while timed, of the whole machine"),
     CellMetric("cpu_percent_of_threads", "%", "lower", "CPU use while timed, of the processors of the lane"),
     CellMetric("foreign_cpu_percent", "%", "lower", "CPU use of other processes while timed, of the machine"),
-    CellMetric("cpu_reduction", "1", "higher", "1 - CPU use / CPU use of identity"),
+    *_with_interval(CellMetric("cpu_reduction", "1", "higher", "1 - CPU use / CPU use of identity")),
     CellMetric("peak_memory_mb", "MB", "lower", "largest resident memory of the lane's process"),
     CellMetric("engine_size_mb", "MB", "lower", "size of the engine's files"),
     CellMetric("export_s", "s", "lower", "exporting the workload to the compiler's format"),
@@ -161,6 +163,7 @@ _METRICS = [
     CellMetric("load_s", "s", "lower", "loading the engine in a fresh process"),
     CellMetric("first_inference_s", "s", "lower", "the first inference after loading"),
     CellMetric("repetitions", "1", "neither", "timed repetitions reached"),
+    CellMetric("rounds", "1", "neither", "slices that the repetitions were taken in"),
     CellMetric("warmup_repetitions", "1", "neither", "repetitions before timing"),
     CellMetric("parity_max_abs", "1", "lower", "largest absolute error against identity in fp32"),
     CellMetric("parity_max_rel", "1", "lower", "largest absolute error / largest absolute reference value"),
@@ -211,7 +214,8 @@ STUDY_METRICS: dict[str, str] = {
     **{f"cells_{verdict}": f"cells with verdict {verdict}" for verdict in Verdict},
     "lanes_total": "lanes of the plan",
     "lanes_done": "lanes whose cells all have a verdict",
-    "engines": "engines built",
+    "engines": "engines, compiled or reused",
+    "engines_reused": "engines that had been compiled before, by this or another study",
     "duration_s": "seconds from the start of the study to its last cell",
 }
 """The scalars of a study run, at step 0."""

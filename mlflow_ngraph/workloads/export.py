@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlflow_ngraph.errors import NGraphError, UnsupportedError, WorkloadError
-from mlflow_ngraph.workloads.base import Format, Workload, WorkloadInfo
+from mlflow_ngraph.workloads import content
+from mlflow_ngraph.workloads.base import Format, Workload
 from mlflow_ngraph.workloads.baseline import Baseline, ModuleBaseline, OnnxBaseline, output_specs
 from mlflow_ngraph.workloads.describe import describe_built
 from mlflow_ngraph.workloads.exporting import Exporter
@@ -38,10 +37,20 @@ def prepare(
 ) -> Materials:
     """Write what compilers need of a workload into ``directory``; what is there already stays.
 
+    Parameters and errors are those of `Preparation` and its methods.
+    """
+    preparation = Preparation(workload, directory, seed=seed, progress=progress)
+    preparation.add_references(batch_sizes)
+    preparation.export(formats)
+    return preparation.materials
+
+
+class Preparation:
+    """A workload that is built and lives on, so that it can be exported once it is known who needs an export.
+
     Parameters
     ----------
-    batch_sizes: those that get inputs and reference outputs. A model with a fixed batch size gets that one only.
-    formats: those that compilers ask for. One that cannot be exported is recorded with the reason.
+    directory: where the materials are written; what is there already stays.
     seed: seeds the inputs.
     progress: called with the name of each stage before it begins.
 
@@ -50,30 +59,52 @@ def prepare(
     WorkloadError: the workload cannot be built, or does not run on its own inputs.
     NGraphError: the directory holds materials of another workload.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    progress("build")
-    local = workload.localise(directory)
-    if Materials.exist(directory):
+
+    def __init__(
+        self,
+        workload: Workload,
+        directory: Path,
+        *,
+        seed: int,
+        progress: Callable[[str], None] = lambda stage: None,
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        progress("build")
+        self._directory = directory
+        self._progress = progress
+        self._local = workload.localise(directory)
+        self.materials, self._baseline = self._open(workload, seed)
+        self._exporter = Exporter(self.materials, self._baseline, self._local, directory)
+
+    def add_references(self, batch_sizes: Sequence[int]) -> None:
+        """Write inputs and reference outputs for ``batch_sizes``; a model with a fixed one gets that one only."""
+        for batch in _missing(self.materials, batch_sizes):
+            self._progress(f"reference b{batch}")
+            _add_reference(self.materials, self._baseline, self._directory, batch)
+
+    def export(self, formats: Sequence[Format]) -> None:
+        """Export what is missing of ``formats``. One that cannot be exported is recorded with the reason."""
+        for kind in formats:
+            if kind == "module":  # the weights are written already
+                continue
+            self._progress(f"export {kind}")
+            self._exporter.add(kind)
+
+    def _open(self, workload: Workload, seed: int) -> tuple[Materials, Baseline]:
+        """The materials that are there, or new ones."""
+        directory = self._directory
+        if not Materials.exist(directory):
+            return _begin(workload, self._local, directory, seed)
         materials = Materials.read(directory)
         if (materials.ref, materials.init, materials.seed) != (workload.ref, workload.init, seed):
             raise NGraphError(f"{directory} holds materials of {materials.ref}, not {workload.ref}: use another one")
-        baseline = _reopen(local, directory)
-    else:
-        materials, baseline = _begin(workload, local, directory, seed)
-    for batch in _missing(materials, batch_sizes):
-        progress(f"reference b{batch}")
-        _add_reference(materials, baseline, directory, batch)
-    exporter = Exporter(materials, baseline, local, directory)
-    for kind in formats:
-        if kind == "module":  # the weights are written already
-            continue
-        progress(f"export {kind}")
-        exporter.add(kind)
-    return materials
+        return materials, _reopen(self._local, directory)
 
 
 def _begin(workload: Workload, local: Workload, directory: Path, seed: int) -> tuple[Materials, Baseline]:
     """Build the model and find out everything that depends on neither batch sizes nor formats."""
+    for left_over in directory.glob(f"{Path(WEIGHTS).stem}.*"):
+        left_over.unlink()  # of an attempt that was killed
     baseline = _build(local)
     outputs = output_specs(baseline, local.inputs(), str(workload.ref))
     module = baseline.module if isinstance(baseline, ModuleBaseline) else None
@@ -83,7 +114,7 @@ def _begin(workload: Workload, local: Workload, directory: Path, seed: int) -> t
         init=workload.init,
         seed=seed,
         info=info,
-        digest=_digest(info, baseline),
+        digest=content.digest(info, baseline, None if local is workload else directory),
         reference_by=baseline.name,
         versions=_versions(),
         flat=not isinstance(baseline, ModuleBaseline) or baseline.flat,
@@ -159,11 +190,6 @@ def _save_arrays(path: Path, arrays: Sequence[NDArray[Any]]) -> None:
     temporary = path.with_name(f"partial-{path.name}")  # NumPy insists on the suffix
     np.savez(temporary, *arrays)
     temporary.replace(path)
-
-
-def _digest(info: WorkloadInfo, baseline: Baseline) -> str:
-    spec = json.dumps([info.ref, [asdict(spec) for spec in info.inputs]])
-    return hashlib.sha256(f"{spec} {baseline.digest()}".encode()).hexdigest()
 
 
 def _versions() -> dict[str, str]:

@@ -27,6 +27,13 @@ WEIGHTS = "weights.safetensors"
 ANY_BATCH = "*"
 """Key of the one export that serves every batch size."""
 
+EXPORTERS: Mapping[Format, tuple[str, ...]] = {
+    "module": ("torch",),
+    "exported": ("torch",),
+    "onnx": ("torch", "onnx", "onnxscript"),
+}
+"""The packages that decide what a format looks like; `Materials.versions` has them."""
+
 _FILE = "materials.json"
 _SCHEMA = 1
 
@@ -60,7 +67,7 @@ class Materials:
     seed: int
     info: WorkloadInfo
     digest: str
-    """sha256 over the reference, the inputs and every weight."""
+    """Identifies what the model computes: see `mlflow_ngraph.workloads.content`."""
     reference_by: str
     """What computed the reference outputs."""
     versions: dict[str, str]
@@ -135,7 +142,7 @@ class Source:
 
     @property
     def digest(self) -> str:
-        """Identifies the model: its reference, inputs and weights."""
+        """Identifies what the model computes: its inputs, weights, and files or code."""
         return self.materials.digest
 
     def dynamic(self, kind: Format) -> bool:

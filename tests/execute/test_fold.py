@@ -65,6 +65,8 @@ class Script:
             stages={"export": 1.0, "compile": 2.0, "save": 0.5},
             flags={},
             requires={},
+            key="k" * 64,
+            reused=None,
         )
 
     def ready(self, compiler, batch, requests=1):

@@ -120,6 +120,8 @@ def _engine(directory: Path, lane: Lane, batches: tuple[int, ...]) -> EngineReco
         stages={"export": 1.0, "compile": 2.0, "save": 0.5},
         flags={"opt_level": 2, "graph": "fused"},
         requires={lane.compiler: "1.23.0"},
+        key=hashlib.sha256(engine_id.encode()).hexdigest(),
+        at=START,
     )
 
 

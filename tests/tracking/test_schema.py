@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import colorsys
+import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from mlflow_ngraph.analysis import results
 from mlflow_ngraph.tracking import schema
 from mlflow_ngraph.tracking.content import flags_in_force, lane_content, study_content
 from mlflow_ngraph.tracking.schema import CELL_METRICS, HEADLINES, STUDY_METRICS, Artifact, Kind, Param, Tag
@@ -86,6 +89,19 @@ def test_flags_fall_back_to_what_was_asked_for(tmp_path: Path) -> None:
     assert flags_in_force(failed)["threads"] == dict.fromkeys((1, 2, 4), None)
     partly = record.lanes[lane_id(record, "deit-t", "onnxruntime")]
     assert flags_in_force(partly)["threads"] == {1: 2, 2: 2, 4: None}
+
+
+def test_a_lane_names_the_studies_that_compiled_what_it_reused(tmp_path: Path) -> None:
+    record = study_record(tmp_path)
+    key = lane_id(record, "resnet18", "openvino")
+    assert Tag.ENGINE_REUSED not in lane_content(record, key).tags
+    engines = record.lanes[key].engines
+    engines[1] = replace(engines[1], reused={"study_id": "theirs"})
+    assert json.loads(lane_content(record, key).tags[Tag.ENGINE_REUSED]) == {engines[1].id: "theirs"}
+    points = {point.name: point.value for point in study_content(record).points}
+    assert (points["engines"], points["engines_reused"]) == (11, 1)
+    rows = results.from_record(record).set_index("cell")["engine_reused"].dropna()
+    assert dict(rows) == {record.lanes[key].lane.cell(2): "theirs"}
 
 
 def test_an_empty_study_has_content(tmp_path: Path) -> None:

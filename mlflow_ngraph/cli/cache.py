@@ -1,0 +1,163 @@
+"""``mlflow-ngraph cache``: the engines that studies share on this machine."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlflow_ngraph.cli import output
+from mlflow_ngraph.errors import UsageError
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.engines.store import Store, StoredEngine
+
+_SECONDS = {"": 86400.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_BYTES = {"": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
+
+
+@dataclass(frozen=True)
+class _Row:
+    """An engine with what the file system says about it."""
+
+    engine: StoredEngine
+    unused_s: float
+    freed_bytes: int
+
+    def as_dict(self) -> dict[str, Any]:
+        engine = self.engine
+        return {
+            "key": engine.key,
+            "workload": engine.workload,
+            "label": engine.label,
+            "compiler": engine.compiler,
+            "precision": engine.precision,
+            "batch_sizes": list(engine.batch_sizes),
+            "size_bytes": engine.size_bytes,
+            "freed_bytes": self.freed_bytes,
+            "compiled_at": engine.origin.compiled_at,
+            "compile_s": sum(engine.stages.values()),
+            "unused_s": self.unused_s,
+            "origin": engine.origin.model_dump(),
+        }
+
+
+@click.command()
+@click.option("--prune", is_flag=True, help="Remove engines; say which with --older-than or --max-size.")
+@click.option("--older-than", metavar="AGE", help="Those that no study has used for this long: 12h, 30d, 8w.")
+@click.option(
+    "--max-size", metavar="SIZE", help="The longest unused, until all together take at most this: 500MB, 20GB."
+)
+@click.option("--dry-run", is_flag=True, help="Say what --prune would remove; remove nothing.")
+@click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Where journals and engines are kept.")
+@output.json_option
+def cache(
+    prune: bool, older_than: str | None, max_size: str | None, dry_run: bool, home: Path | None, as_json: bool
+) -> int:
+    """List the engines that studies share on this machine, or remove some.
+
+    A study has all its engines in its own directory: removing one here takes it from no study, not even from one that
+    is running. What removing gives back is therefore what no study keeps.
+    """
+    from mlflow_ngraph.engines.store import Store
+    from mlflow_ngraph.execute import places
+
+    if not prune and (older_than or max_size or dry_run):
+        raise UsageError("--older-than, --max-size and --dry-run say what --prune removes: add --prune")
+    if prune and not (older_than or max_size):
+        raise UsageError("--prune needs --older-than or --max-size, such as --older-than 30d; --max-size 0 removes all")
+    age = _quantity("--older-than", older_than, _SECONDS) if older_than else None
+    size = _quantity("--max-size", max_size, _BYTES) if max_size else None
+    store = Store(places.engine_store(places.home(home)))
+    rows = _rows(store)
+    if prune:
+        rows = _superfluous(rows, age, size)
+        if not dry_run:
+            for row in rows:
+                store.remove(row.engine.key)
+    if as_json:
+        document = {"directory": str(store.root), "engines": [row.as_dict() for row in rows]}
+        output.print_json({**document, "removed": prune and not dry_run})
+        return 0
+    _show(store, rows, _done(prune, dry_run))
+    return 0
+
+
+def _rows(store: Store) -> list[_Row]:
+    """All engines, the longest unused first."""
+    now = time.time()
+    rows = [
+        _Row(engine, max(0.0, now - store.used_at(engine.key)), store.freed_bytes(engine)) for engine in store.entries()
+    ]
+    return sorted(rows, key=lambda row: -row.unused_s)
+
+
+def _superfluous(rows: list[_Row], age: float | None, size: float | None) -> list[_Row]:
+    """What has to go, so that nothing is older than ``age`` and all that stays takes at most ``size``."""
+    total = sum(row.engine.size_bytes for row in rows)
+    found = []
+    for row in rows:
+        if (age is not None and row.unused_s > age) or (size is not None and total > size):
+            found.append(row)
+            total -= row.engine.size_bytes
+    return found
+
+
+def _done(prune: bool, dry_run: bool) -> str:
+    if not prune:
+        return "kept"
+    return "would be removed" if dry_run else "removed"
+
+
+def _show(store: Store, rows: list[_Row], done: str) -> None:
+    console = output.console()
+    if rows:
+        titles: list[output.Column] = ["key", "workload", "compiler", "precision", "batch sizes"]
+        titles += [
+            ("size MB", output.RIGHT),
+            ("compiled in", output.RIGHT),
+            ("unused for", output.RIGHT),
+            "compiled by",
+        ]
+        console.print(output.table(titles, [_cells(row) for row in rows]))
+        console.print()
+    total, freed = (
+        sum(row.engine.size_bytes for row in rows) / 1e6,
+        sum(row.freed_bytes for row in rows) / 1e6,
+    )
+    console.print(
+        f"{len(rows)} engines {done}, {total:.1f} MB; {freed:.1f} MB of it in no study's directory ({store.root})",
+        soft_wrap=True,
+    )
+
+
+def _cells(row: _Row) -> tuple[Any, ...]:
+    engine, origin = row.engine, row.engine.origin
+    return (
+        engine.key[:12],
+        engine.label,
+        engine.compiler,
+        engine.precision,
+        " ".join(map(str, engine.batch_sizes)),
+        f"{engine.size_bytes / 1e6:.1f}",
+        output.seconds(sum(engine.stages.values())),
+        _age(row.unused_s),
+        f"{origin.study_id} on {origin.tracking_uri}" if origin.tracking_uri else origin.study_id,
+    )
+
+
+def _age(seconds: float) -> str:
+    return output.seconds(seconds) if seconds < 2 * 86400 else f"{seconds / 86400:.0f} d"
+
+
+def _quantity(option: str, text: str, units: dict[str, float]) -> float:
+    """A number with a unit."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+    if found is None or found[2] not in units:
+        allowed = ", ".join(unit if unit in ("h", "d", "w") else unit.upper() for unit in units if unit)
+        raise UsageError(f"{option}: expected a number with one of the units {allowed}, found {text!r}")
+    return float(found[1]) * units[found[2]]

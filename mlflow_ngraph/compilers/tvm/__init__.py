@@ -1,0 +1,1 @@
+"""Apache TVM: its default pipeline, or kernels that MetaSchedule searches for by measuring."""

@@ -1,0 +1,197 @@
+"""The adapter: what the package does, in the contract's terms."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from mlflow_ngraph.compilers.accelerator import require_gpu
+from mlflow_ngraph.compilers.base import Availability, Build, Compiler, Engine, Flags, Target, Workbench
+from mlflow_ngraph.compilers.explanation import Explanation
+from mlflow_ngraph.compilers.host import isa, package, with_cpp_compiler
+from mlflow_ngraph.compilers.reasons import reported
+from mlflow_ngraph.compilers.saved import Saved
+from mlflow_ngraph.compilers.tvm import kernels
+from mlflow_ngraph.compilers.tvm.flags import TVMFlags
+from mlflow_ngraph.devices import probes
+from mlflow_ngraph.errors import DependencyError, UnsupportedError
+from mlflow_ngraph.workloads.base import Format
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.workloads.materials import Source
+
+_INSTALL = "pip install 'mlflow-ngraph[tvm]'"
+_LIBRARY = "model.so"
+_FFI = "0.1.14.post0"
+_FFI_HINT = f"tuning is known to work with apache-tvm-ffi=={_FFI} and to crash with some later ones"
+_TRIAL_SECONDS = 1.5
+
+
+class TVM(Compiler[TVMFlags]):
+    """Compiles ONNX into a shared library for one batch size: with the default pipeline, or with searched kernels.
+
+    The default pipeline applies no schedules on a processor: expect code that is one to two orders of magnitude slower
+    than eager. With ``trials`` MetaSchedule searches for a schedule of every kernel by measuring.
+    """
+
+    name: ClassVar[str] = "tvm"
+    summary: ClassVar[str] = "Apache TVM: the default pipeline, or kernels found by a search"
+    flags_type: ClassVar[type[Flags]] = TVMFlags
+    formats: ClassVar[tuple[Format, ...]] = ("onnx",)
+    accelerators: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
+    runtime_modules: ClassVar[tuple[str, ...]] = ("tvm", "tvm.relax")
+    compile_modules: ClassVar[tuple[str, ...] | None] = ("onnx", "tvm", "tvm.relax.frontend.onnx")
+    # TVM imports torch wherever it is installed, for an exchange of tensors that nothing here uses.
+    blocked_modules: ClassVar[tuple[str, ...]] = ("torch",)
+
+    @classmethod
+    def availability(cls) -> Availability:
+        found = with_cpp_compiler(package("tvm", "apache-tvm", _INSTALL), "TVM links its engines with it")
+        if not found.available:
+            return found
+        ffi = _ffi_version()
+        if ffi is None:
+            return Availability(False, found.version, "the package apache-tvm-ffi is not installed", _INSTALL)
+        if ffi != _FFI:
+            return replace(found, hint=f"{_FFI_HINT}, this is {ffi}")
+        if find_spec("xgboost") is None:
+            return replace(found, hint=f"tuning with cost_model xgb needs xgboost: {_INSTALL}")
+        return found
+
+    @property
+    def searches(self) -> bool:
+        return self.flags.trials > 0
+
+    @property
+    def expected_compile_s(self) -> float:
+        return 20.0 + _TRIAL_SECONDS * self.flags.trials if self.searches else 4.0
+
+    @property
+    def expected_slowdown(self) -> float:
+        # A few hundred trials bring it near eager; a few dozen leave much to be found.
+        return 60.0 if not self.searches else 2.0 if self.flags.trials >= 200 else 10.0
+
+    def requires(self, target: Target) -> dict[str, str]:
+        found = {
+            "apache-tvm": self.availability().version or "",
+            "apache-tvm-ffi": _ffi_version() or "",
+            "isa": isa(),
+        }
+        if target.accelerator == "cuda":
+            gpu = probes.gpu()
+            found["gpu"] = gpu.compute_capability if gpu is not None else "none"
+        return found
+
+    def compile(
+        self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, bench: Workbench
+    ) -> Build:
+        self.check(target)
+        self._check_dependencies()
+        _set_threads(target.threads)
+        gpu = None
+        if target.accelerator == "cuda":
+            gpu = _prepare_gpu(self.name, target)
+            _choose_cuda_compiler(self.name)
+        (batch,) = batch_sizes
+        with reported(self.name):
+            from mlflow_ngraph.compilers.tvm.compilation import Compilation
+
+            facts = Compilation(self.flags, target, gpu, bench).run(source, batch, directory, _LIBRARY)
+        Saved.of(self.name, source, target, facts).write(directory)
+        return Build(facts, self.requires(target), "onnx")
+
+    def load(self, directory: Path, batch: int, target: Target) -> Engine:
+        self.check(target)
+        saved = Saved.read(directory, self.name, target)
+        on_gpu = target.accelerator == "cuda"
+        if on_gpu != ("gpu_arch" in saved.facts):
+            other = "cpu" if on_gpu else "cuda"
+            raise UnsupportedError(f"the engine was compiled for {other}, not for {target.accelerator}")
+        _set_threads(target.threads)
+        if on_gpu:
+            _prepare_gpu(self.name, target)
+        import tvm
+        import tvm_ffi
+        from tvm import relax
+
+        from mlflow_ngraph.compilers.tvm.engine import TVMEngine
+
+        device = tvm.cuda(0) if on_gpu else tvm.cpu()
+        with reported(self.name):
+            # TVM's own function keeps every library, with the weights in it, until the process ends.
+            library = tvm_ffi.load_module(directory / _LIBRARY, keep_module_alive=False)
+            machine = relax.VirtualMachine(library, device)
+        return TVMEngine(
+            machine,
+            device,
+            target.precision,
+            {**saved.facts, "threads": int(tvm.runtime.num_threads())},
+            synchronise=on_gpu,
+            transfers_inside=target.transfers == "inside",
+        )
+
+    def explain(self, directory: Path, batch: int, target: Target) -> Explanation:
+        return kernels.explain(directory, _LIBRARY)
+
+    def _check_dependencies(self) -> None:
+        if not self.searches:
+            return
+        ffi = _ffi_version()
+        if ffi != _FFI:
+            raise DependencyError(f"tvm: {_FFI_HINT}, this is {ffi}: {_INSTALL}")
+        if self.flags.cost_model == "xgb" and find_spec("xgboost") is None:
+            raise DependencyError(
+                f"tvm: cost_model xgb needs the package xgboost: {_INSTALL}, or choose cost_model random"
+            )
+
+
+def _ffi_version() -> str | None:
+    try:
+        return version("apache-tvm-ffi")
+    except PackageNotFoundError:
+        return None
+
+
+def _set_threads(threads: int | None) -> None:
+    """TVM reads it once, when its library is loaded; by default it takes half of the processors."""
+    if threads is not None:
+        os.environ["TVM_NUM_THREADS"] = str(threads)
+
+
+def _prepare_gpu(compiler: str, target: Target) -> probes.Gpu:
+    """The GPU, once it is certain that TVM can use it.
+
+    Raises
+    ------
+    UnsupportedError: there is no GPU, or TVM does not find it.
+    """
+    gpu = require_gpu(compiler, target)
+    import tvm
+
+    if not tvm.cuda(0).exist:
+        # Without its CUDA runtime TVM would compile to source code that nothing can load.
+        raise UnsupportedError(f"{compiler} does not find {gpu.name}: its CUDA runtime needs libcuda and libcudart")
+    return gpu
+
+
+def _choose_cuda_compiler(compiler: str) -> None:
+    """Tell TVM how to compile the CUDA source that it generates.
+
+    Raises
+    ------
+    DependencyError: neither of the ways is installed.
+    """
+    if shutil.which("nvcc"):
+        os.environ["TVM_CUDA_COMPILE_MODE"] = "nvcc"
+    elif package("cuda.bindings", "cuda-bindings", "").available:
+        os.environ["TVM_CUDA_COMPILE_MODE"] = "nvrtc"
+    else:
+        raise DependencyError(
+            f"{compiler} on cuda compiles with nvcc or NVRTC: install the CUDA toolkit, or pip install cuda-python"
+        )

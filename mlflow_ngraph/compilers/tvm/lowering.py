@@ -1,0 +1,146 @@
+"""From an ONNX file to kernels, and from kernels to machine code. Imports TVM: for methods of the adapter only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+import tvm
+from tvm import relax, tirx
+from tvm.relax.frontend.onnx import from_onnx
+
+from mlflow_ngraph.compilers.tvm.folding import fold_shapes
+from mlflow_ngraph.errors import UnsupportedError
+
+_ON_A_SHAPE = re.compile(r"Node (\S+) cannot handle ShapeExpr inputs")
+
+MAIN = "main"
+"""The function of a module that is the model."""
+
+
+def read(path: Path, shapes: Mapping[str, Sequence[int]]) -> Any:
+    """The model as a Relax module with fixed shapes and its weights as constants.
+
+    Raises
+    ------
+    UnsupportedError: an operator that TVM has, but not for the shape of a tensor.
+    """
+    model = fold_shapes(onnx.load(str(path)), shapes)
+    try:
+        return from_onnx(model, shape_dict={name: list(shape) for name, shape in shapes.items()})
+    except ValueError as error:
+        stuck = _ON_A_SHAPE.search(str(error))
+        if stuck is None:
+            raise
+        kind = next((node.op_type for node in model.graph.node if node.name == stuck[1]), "an operator")
+        raise UnsupportedError(f"tvm has no {kind} on the shape of a tensor (node {stuck[1]})") from error
+
+
+def convert_layout(module: Any, target: Any) -> Any:
+    """The module with convolutions in NHWC, and layout changes only where other operations insist on them."""
+    passes = [
+        relax.transform.DecomposeOpsForInference(),
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]}),
+    ]
+    with target:
+        return tvm.transform.Sequential(passes)(module)
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A module of kernels without schedules."""
+
+    module: Any
+    groups: Mapping[str, tuple[str, ...]]
+    """Operations of each kernel that fuses several, by the name that the kernel had when they were fused."""
+
+
+def lower(module: Any, target: Any, *, prepack: bool) -> Lowered:
+    """Fuse operations into kernels without schedules.
+
+    Parameters
+    ----------
+    prepack: mark constant weights, so that schedules may choose a layout for them.
+    """
+    transform = relax.transform
+    fusing = [
+        transform.DecomposeOpsForInference(),
+        transform.CanonicalizeBindings(),
+        relax.backend.DispatchSampling(),
+        relax.backend.DispatchSortScan(),
+        transform.LegalizeOps(),
+        transform.AnnotateTIROpPattern(),
+        transform.FoldConstant(),
+        transform.FuseOps(),
+    ]
+    with target:
+        module = tvm.transform.Sequential(fusing)(module)
+        groups = {name: calls(function) for name, function in _functions(module) if name != MAIN}
+        module = transform.FuseTIR()(module)
+        if prepack:
+            module = transform.AttachAttrLayoutFreeBuffers()(module)
+    return Lowered(module, groups)
+
+
+def operations(module: Any) -> int:
+    """Operations of a model as it was imported."""
+    return sum(len(_calls(function)) for _, function in _functions(module))
+
+
+def calls(function: Any) -> tuple[str, ...]:
+    """The kernels that a function of a lowered module calls, in order."""
+    return tuple(str(call.args[0].name_hint) for call in _calls(function) if call.op == tvm.ir.Op.get("relax.call_tir"))
+
+
+def _functions(module: Any) -> list[tuple[str, Any]]:
+    items = module.functions_items()
+    return [(str(name.name_hint), function) for name, function in items if isinstance(function, relax.Function)]
+
+
+def _calls(function: Any) -> list[Any]:
+    found: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, relax.Call):
+            found.append(node)
+
+    relax.analysis.post_order_visit(function.body, visit)
+    return found
+
+
+def scheduled(module: Any, target: Any, database: Any | None, *, prepack: bool) -> Any:
+    """Give kernels the best schedules that a database has, and on a GPU default ones to all others.
+
+    A kernel without a schedule is correct and slow on a processor, and does not run on a GPU.
+    """
+    transform = relax.transform
+    with target:
+        if database is not None:
+            with database:
+                module = transform.MetaScheduleApplyDatabase()(module)
+        if prepack:
+            module = transform.SplitLayoutRewritePreproc()(module)
+            module = transform.FoldConstant()(module)
+        if target.kind.name == "cuda":
+            from tvm.s_tir import dlight
+
+            gpu = dlight.gpu
+            rules = gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback()
+            module = dlight.ApplyDefaultSchedule(*rules)(module)
+    return module
+
+
+def tuned(module: Any) -> list[str]:
+    """The kernels of a module that have their schedules from a search."""
+    kernels = [(name, function) for name, function in module.functions_items() if isinstance(function, tirx.PrimFunc)]
+    return [str(name.name_hint) for name, function in kernels if "tirx.is_scheduled" in function.attrs]
+
+
+def build(module: Any, target: Any) -> Any:
+    """Machine code. TVM's pipeline for it lowers what is not lowered yet, and fuses nothing on a processor."""
+    return tvm.compile(module, target, relax_pipeline=relax.get_pipeline("default_build"))

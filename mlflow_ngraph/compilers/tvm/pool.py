@@ -1,0 +1,285 @@
+"""The processes that build and measure candidates, kept from one batch to the next.
+
+TVM has pools of its own. They start every process anew for each batch, let it import torch and parse the tensor
+intrinsics of every GPU, and run whatever module the current directory puts in the way, which together takes far longer
+than compiling a kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count
+from multiprocessing.connection import Connection
+from pathlib import Path
+from socket import socketpair
+from types import TracebackType
+from typing import Any
+
+import mlflow_ngraph
+
+START_SECONDS = 120.0
+"""Until a process has imported TVM, also on a busy machine."""
+_USES = 256
+"""Requests after which a process is replaced, because compiling leaks memory."""
+
+
+class WorkerError(RuntimeError):
+    """A request failed, its time ran out, or the process crashed."""
+
+
+class Worker:
+    """One process.
+
+    Parameters
+    ----------
+    directory: to run in, and for temporary files; holds no Python modules.
+    threads: threads of TVM's runtime in it; None leaves TVM its own default.
+    """
+
+    def __init__(self, directory: Path, threads: int | None) -> None:
+        self._directory = directory
+        self._threads = threads
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection[Any, Any] | None = None
+        self._uses = 0
+        self.threads = 0
+        """Threads in force, as TVM says; 0 until it is asked."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process, if there is one."""
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> None:
+        """Start the process, if there is none, without waiting for it."""
+        if self._process is not None:
+            return
+        ours, theirs = socketpair()
+        env = {key: value for key, value in os.environ.items() if key != "TVM_NUM_THREADS"}
+        # What a killed process leaves goes with the directory.
+        env["TMPDIR"] = str(self._directory)
+        if self._threads is not None:
+            env["TVM_NUM_THREADS"] = str(self._threads)
+        # It stays in the process group of its parent, so that whoever ends the group ends it, too.
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _bootstrap(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr.fileno() if _has_descriptor(sys.stderr) else subprocess.DEVNULL,
+            cwd=self._directory,
+            env=env,
+            pass_fds=[theirs.fileno()],
+        )
+        theirs.close()
+        self._connection = Connection(ours.detach())
+        self._uses = 0
+        self.threads = 0
+
+    def wait(self) -> None:
+        """Wait until the process has come up.
+
+        Raises
+        ------
+        WorkerError: it does not.
+        """
+        self.start()
+        if self.threads == 0:
+            self.threads = int(self._receive(START_SECONDS, "ready"))
+
+    def request(self, action: str, arguments: Sequence[Any], timeout: float) -> Any:
+        """Have the process do something, and wait for the result.
+
+        Raises
+        ------
+        WorkerError: it failed, crashed, or took longer than ``timeout`` seconds; the next request gets a new process.
+        """
+        if self._uses >= _USES:
+            self.close()
+        self.wait()
+        assert self._connection is not None
+        self._uses += 1
+        try:
+            self._connection.send_bytes(pickle.dumps((action, tuple(arguments))))
+        except OSError:
+            raise self._crashed() from None
+        return self._receive(timeout, "ok")
+
+    def _receive(self, timeout: float, wanted: str) -> Any:
+        assert self._connection is not None
+        try:
+            if not self._connection.poll(timeout):
+                self.close()
+                raise WorkerError(f"did not finish within {timeout:g} s")
+            status, value = self._connection.recv()
+        except (EOFError, ConnectionError):
+            raise self._crashed() from None
+        if status != wanted:
+            raise WorkerError(str(value))
+        return value
+
+    def _crashed(self) -> WorkerError:
+        code = self.close()
+        return WorkerError(f"the process ended with {f'signal {-code}' if code and code < 0 else f'status {code}'}")
+
+    def close(self) -> int | None:
+        """End the process; returns its exit status."""
+        process, self._process = self._process, None
+        connection, self._connection = self._connection, None
+        if process is None:
+            return None
+        if connection is not None:
+            connection.close()
+        try:
+            # Lets one that crashed tell its own status; any other is waiting for a request, or will not end by itself.
+            return process.wait(0.2)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+
+def _bootstrap(descriptor: int) -> str:
+    """The program of a process. What it can import does not depend on the directory that this one runs in.
+
+    A file there with the name of a module of the standard library would otherwise be imported in its place.
+    """
+    here, home = Path.cwd().resolve(), Path(mlflow_ngraph.__file__).parents[1]
+    paths = [path for path in sys.path if path and Path(path).resolve() != here]
+    paths.append(str(home))
+    return (
+        f"import sys; sys.path[:] = {paths!r}; from mlflow_ngraph.compilers.tvm.worker import main; "
+        f"main({descriptor}, {os.getpid()})"
+    )
+
+
+def _has_descriptor(stream: Any) -> bool:
+    try:
+        stream.fileno()
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """How a kernel is measured."""
+
+    device: str
+    number: int
+    repeat: int
+    min_ms: int
+    timeout: float
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel to build and measure."""
+
+    code: bytes
+    """The pickled module and target."""
+    arguments: Sequence[Any]
+    """Type and shape of each argument, as TVM describes them."""
+
+
+class Pool:
+    """Several processes that build, and one that measures while nothing is built.
+
+    Parameters
+    ----------
+    directory: where candidates are kept for the moment; made here, and removed by `close`.
+    builders: processes that build.
+    threads: threads of TVM's runtime in the process that measures; None leaves TVM its own default.
+    """
+
+    def __init__(self, directory: Path, builders: int, threads: int | None, build_timeout: float) -> None:
+        # What a killed attempt left is of no use: the search proposes anew.
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        self._directory = directory
+        self._builders = [Worker(directory, 1) for _ in range(builders)]
+        self._runner = Worker(directory, threads)
+        self._build_timeout = build_timeout
+        self._numbers = count()
+        # One thread for each builder, which waits for it.
+        self._waiting = ThreadPoolExecutor(builders, thread_name_prefix="tvm-builder")
+        self._free = list(self._builders)
+
+    def __enter__(self) -> Pool:
+        try:
+            for worker in (*self._builders, self._runner):
+                worker.start()
+            for worker in (*self._builders, self._runner):
+                worker.wait()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def runner(self) -> Worker:
+        """The process that measures."""
+        return self._runner
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that run now."""
+        return [pid for worker in (*self._builders, self._runner) if (pid := worker.pid) is not None]
+
+    def run(
+        self, candidates: Sequence[Candidate], evaluator: Evaluator, best: float, failed: Callable[[str], None]
+    ) -> list[float | None]:
+        """Build all candidates, then measure one after the other; seconds of each, None where it failed.
+
+        Parameters
+        ----------
+        best: seconds of the best kernel for the same task so far.
+        failed: is told why a candidate failed.
+        """
+        libraries = list(self._waiting.map(self._build, candidates))
+        latencies: list[float | None] = []
+        for candidate, library in zip(candidates, libraries, strict=True):
+            latency = None
+            if isinstance(library, WorkerError):
+                failed(f"building a candidate: {library}")
+            else:
+                try:
+                    latency = self._measure(library, candidate, evaluator, best)
+                    best = min(best, latency)
+                except WorkerError as error:
+                    failed(f"measuring a candidate: {error}")
+                library.unlink(missing_ok=True)
+            latencies.append(latency)
+        return latencies
+
+    def _build(self, candidate: Candidate) -> Path | WorkerError:
+        # A new name each time: a process that has loaded a library gets the same one for the same name.
+        library = self._directory / f"candidate-{next(self._numbers)}.so"
+        worker = self._free.pop()
+        try:
+            worker.request("build", (candidate.code, str(library)), self._build_timeout)
+        except WorkerError as error:
+            return error
+        finally:
+            self._free.append(worker)
+        return library
+
+    def _measure(self, library: Path, candidate: Candidate, evaluator: Evaluator, best: float) -> float:
+        how = (evaluator.device, candidate.arguments, evaluator.number, evaluator.repeat, evaluator.min_ms, best)
+        return float(self._runner.request("measure", (str(library), *how), evaluator.timeout))
+
+    def close(self) -> None:
+        """End all processes and remove what they wrote."""
+        self._waiting.shutdown(cancel_futures=True)
+        for worker in (*self._builders, self._runner):
+            worker.close()
+        shutil.rmtree(self._directory, ignore_errors=True)

@@ -1,0 +1,149 @@
+"""Engines that need not be compiled, because somebody has compiled just these before.
+
+An engine is looked for under its key on this machine, then, where the study says so, among those that others share.
+Nothing here may cost a study more than a compilation: whatever is damaged, does not fit or cannot be reached is said,
+and the engine is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+from mlflow_ngraph.engines.store import FILES, EngineOrigin, Store, StoredEngine
+from mlflow_ngraph.errors import EngineError, NGraphError
+from mlflow_ngraph.execute.journal import Journal
+from mlflow_ngraph.execute.record import EngineRecord, Lane
+
+
+class SharedEngines(Protocol):
+    """Engines that others made, such as those on a tracking server."""
+
+    def fetch(
+        self, key: str, requires: Mapping[str, str], directory: Path, tell: Callable[[str], None]
+    ) -> StoredEngine | None:
+        """Put the files of an engine with this key into the new ``directory``, verified; None where there is none.
+
+        Parameters
+        ----------
+        requires: what the compiler requires here; an engine that requires anything else is left where it is.
+        tell: told of engines that were found and could not be used.
+
+        Raises
+        ------
+        NGraphError: the others cannot be asked.
+        """
+
+
+@dataclass(frozen=True)
+class Maker:
+    """The study that compiles, for those who will use its engines."""
+
+    study: str
+    study_id: str
+    machine: str
+    """Digest of the machine's hardware."""
+
+
+class EngineCache:
+    """Finds and keeps engines for the lanes of one study.
+
+    Parameters
+    ----------
+    store: engines on this machine.
+    shared: asked for what is not on this machine.
+    """
+
+    def __init__(self, journal: Journal, maker: Maker, store: Store, shared: SharedEngines | None = None) -> None:
+        self._journal = journal
+        self._maker = maker
+        self._store = store
+        self._shared = shared
+
+    def expects(self, lane: Lane) -> bool:
+        """Whether this machine had engines like those of a lane when the study began. Only a guess: keys decide."""
+        return (lane.workload, lane.compiler, lane.precision) in self._kinds
+
+    @cached_property
+    def _kinds(self) -> set[tuple[str, str, str]]:
+        return {(engine.workload, engine.compiler, engine.precision) for engine in self._store.entries()}
+
+    def take(
+        self, lane: Lane, key: str, requires: Mapping[str, str], target: Path, *, shared: bool = True
+    ) -> StoredEngine | None:
+        """Put the engine with this key into the new directory ``target``; None where it has to be compiled.
+
+        Parameters
+        ----------
+        requires: what the compiler requires here.
+        shared: look beyond this machine, if the study does.
+        """
+        found = self._local(lane, key) or (self._pull(lane, key, requires) if shared else None)
+        if found is None:
+            return None
+        try:
+            self._store.place(found, target)
+        except OSError as error:
+            self._say(lane, f"an engine could not be taken from the cache: {error}")
+            return None
+        return found
+
+    def keep(self, lane: Lane, engine: EngineRecord, directory: Path) -> None:
+        """Keep an engine that was compiled just now, for others."""
+        origin = EngineOrigin(
+            study=self._maker.study,
+            study_id=self._maker.study_id,
+            lane_id=lane.id,
+            engine_id=engine.id,
+            compiled_at=engine.at,
+            machine=self._maker.machine,
+        )
+        stored = StoredEngine(
+            key=engine.key,
+            workload=lane.workload,
+            label=lane.label,
+            compiler=lane.compiler,
+            precision=lane.precision,
+            batch_sizes=engine.batch_sizes,
+            stages=dict(engine.stages),
+            flags=dict(engine.flags),
+            requires=dict(engine.requires),
+            files=dict(engine.files),
+            size_bytes=engine.size_bytes,
+            origin=origin,
+        )
+        try:
+            self._store.add(stored, directory)
+        except OSError as error:
+            self._say(lane, f"an engine could not be kept in the cache: {error}")
+
+    def _local(self, lane: Lane, key: str) -> StoredEngine | None:
+        try:
+            return self._store.find(key)
+        except (EngineError, OSError) as error:
+            self._say(lane, f"an engine in the cache is damaged, and is thrown away: {error}")
+            with suppress(OSError):
+                self._store.remove(key)
+            return None
+
+    def _pull(self, lane: Lane, key: str, requires: Mapping[str, str]) -> StoredEngine | None:
+        if self._shared is None:
+            return None
+        try:
+            with self._store.staging() as directory:
+                found = self._shared.fetch(key, requires, directory / FILES, lambda text: self._say(lane, text))
+                if found is not None:
+                    self._store.publish(found, directory)
+                return found
+        except (NGraphError, OSError) as error:
+            # Asking again for every engine would cost more than it can bring.
+            self._shared = None
+            self._say(lane, f"engines of others are not looked for any more: {error}")
+            return None
+
+    def _say(self, lane: Lane, reason: str) -> None:
+        self._journal.append("cache_problem", lane=lane.id, reason=reason)

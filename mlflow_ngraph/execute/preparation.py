@@ -1,0 +1,70 @@
+"""Preparing a workload in a child process, which lives until it is known which exports are needed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from mlflow_ngraph.execute.child import Child, Warden, environment
+from mlflow_ngraph.execute.journal import Journal
+from mlflow_ngraph.execute.places import Places
+from mlflow_ngraph.execute.plan import Plan, WorkloadPlan
+
+Materials = dict[str, Any]
+"""The content of ``materials.json``."""
+
+
+class Preparation:
+    """The child that builds a workload once. Every method raises `ChildFailure` when it has no result."""
+
+    def __init__(
+        self, plan: Plan, workload: WorkloadPlan, places: Places, journal: Journal, warden: Warden, session: int
+    ) -> None:
+        self._plan = plan
+        self._workload = workload
+        self._journal = journal
+        self._directory = places.materials(str(workload.ref))
+        self._seconds = 0.0
+        name = f"prepare-{self._directory.name}-{session}"
+        self._child = Child(name, environment(plan.threads, places.scratch(name)), places.log(name), warden)
+
+    def build(self, batch_sizes: Sequence[int]) -> Materials:
+        """Build the model, and run the baseline on seeded inputs at ``batch_sizes``."""
+        study = self._plan.study
+        return self._ask(
+            "prepare",
+            workload=asdict(self._workload.ref),
+            init=asdict(study.init),
+            directory=str(self._directory),
+            batch_sizes=list(batch_sizes),
+            seed=study.seed,
+        )
+
+    def export(self, formats: Sequence[str]) -> Materials:
+        """Export the model for compilers that start from ``formats``."""
+        return self._ask("export", formats=list(formats))
+
+    def close(self) -> None:
+        """End the child, and put what came of it into the journal, if anything did."""
+        self._child.close()
+        if self._seconds:
+            self._journal.append(
+                "workload_prepared", workload=str(self._workload.ref), seconds=self._seconds, materials=self._read()
+            )
+
+    def _ask(self, command: str, **fields: Any) -> Materials:
+        ref = str(self._workload.ref)
+        result = self._child.request(
+            command,
+            self._plan.study.limits.prepare_seconds,
+            on_stage=lambda stage: self._journal.tell("stage", workload=ref, stage=stage),
+            **fields,
+        )
+        self._seconds += result["seconds"]
+        return self._read()
+
+    def _read(self) -> Materials:
+        content: Materials = json.loads((self._directory / "materials.json").read_text(encoding="utf-8"))
+        return content

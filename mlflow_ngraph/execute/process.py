@@ -1,0 +1,89 @@
+"""The process of a lane: one that compiles, and after it a fresh one that measures."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from mlflow_ngraph.compilers.base import Compiler
+from mlflow_ngraph.execute.child import Child, ChildFailure, Warden, environment
+from mlflow_ngraph.execute.places import Places
+from mlflow_ngraph.execute.record import Lane
+
+Purpose = Literal["build", "run"]
+
+
+class LaneProcess:
+    """At most one child at a time, which begins by importing what it needs.
+
+    Parameters
+    ----------
+    import_seconds: time limit for imports.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        compiler: Compiler[Any],
+        places: Places,
+        warden: Warden,
+        session: int,
+        *,
+        import_seconds: float,
+    ) -> None:
+        self.overhead_s = 0.0
+        """Of the children that have ended; see `Child.overhead_s`."""
+        self._lane = lane
+        self._compiler = compiler
+        self._places = places
+        self._warden = warden
+        self._session = session
+        self._import_seconds = import_seconds
+        self._child: Child | None = None
+        self._children = 0
+
+    def start(self, purpose: Purpose) -> None:
+        """Start a child, if there is none, without waiting for it."""
+        if self._child is None:
+            self._child = self._spawn(purpose)
+
+    def ready(self, purpose: Purpose) -> Child:
+        """The child, which has imported everything: nothing that is timed next contains an import.
+
+        Raises
+        ------
+        ChildFailure: it cannot import what it needs.
+        """
+        self.start(purpose)
+        assert self._child is not None
+        self._child.finish()
+        return self._child
+
+    def settle(self) -> None:
+        """Wait until the child, if there is one, has imported everything.
+
+        One that cannot is ended: another takes its place where it is needed, and says why.
+        """
+        if self._child is not None:
+            try:
+                self._child.finish()
+            except ChildFailure:
+                self.close()
+
+    def close(self) -> None:
+        """End the child, if there is one."""
+        if self._child is not None:
+            self._child.close()
+            self.overhead_s += self._child.overhead_s
+            self._child = None
+
+    def _spawn(self, purpose: Purpose) -> Child:
+        self._children += 1
+        name = f"{self._lane.id}-{self._session}-{self._children}-{purpose}"
+        env = environment(self._lane.threads, self._places.scratch(name))
+        child = Child(name, env, self._places.log(name), self._warden)
+        kind = self._compiler
+        modules = kind.runtime_modules
+        if purpose == "build" and kind.compile_modules is not None:
+            modules = kind.compile_modules
+        child.begin("import", self._import_seconds, modules=list(modules), blocked=list(kind.blocked_modules))
+        return child

@@ -1,0 +1,83 @@
+"""What a model computes, as one digest: equal digests may share an engine. For child processes only.
+
+The weights alone do not say it. Two models with equal weights may differ in an operator, in a number that an operator
+keeps as an attribute, or in the code of a module's ``forward``; each of these changes the digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mlflow_ngraph.workloads.base import WorkloadInfo
+from mlflow_ngraph.workloads.baseline import Baseline, OnnxBaseline
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+_PLAIN = (bool, int, float, str, type(None))
+_ADDRESS = re.compile(r"\bat 0x[0-9a-f]+")
+
+
+def digest(info: WorkloadInfo, baseline: Baseline, directory: Path | None) -> str:
+    """sha256 over the inputs, every weight, the files of the model, and its structure and code.
+
+    Parameters
+    ----------
+    directory: holds the local copy of a model that comes from files, and nothing else; None for any other model.
+    """
+    result = hashlib.sha256(json.dumps([asdict(spec) for spec in info.inputs]).encode())
+    result.update(baseline.digest().encode())
+    if directory is None:
+        # Only a file is content whole; anything else is also what its reference makes of it.
+        result.update(f"\nreference {info.ref}".encode())
+    else:
+        for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+            result.update(f"\nfile {path.relative_to(directory).as_posix()} ".encode())
+            result.update(hashlib.sha256(path.read_bytes()).digest())
+    if not isinstance(baseline, OnnxBaseline):
+        for line in _structure(baseline.module):
+            result.update(b"\n" + line)
+    return result.hexdigest()
+
+
+def _structure(module: nn.Module) -> Iterator[bytes]:
+    """The submodules with their settings, and the source code of their classes."""
+    from torch.fx import GraphModule
+
+    sources: dict[str, bytes] = {}
+    for name, part in module.named_modules():
+        kind = type(part)
+        settings = {key: value for key, value in sorted(vars(part).items()) if _is_plain(value)}
+        yield f"module {name} {kind.__module__}.{kind.__qualname__} {settings} {_shown(part)}".encode()
+        if isinstance(part, GraphModule):
+            yield f"code {part.code}".encode()
+        elif kind.__module__.partition(".")[0] != "torch" and kind.__module__ not in sources:
+            sources[kind.__module__] = _source(kind)
+    for name, source in sorted(sources.items()):
+        yield f"source {name} ".encode() + source
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, _PLAIN) or (isinstance(value, list | tuple) and all(map(_is_plain, value)))
+
+
+def _shown(part: torch.nn.Module) -> str:
+    """What a module says about itself, without addresses in memory."""
+    return _ADDRESS.sub("", part.extra_repr())
+
+
+def _source(kind: type) -> bytes:
+    """Digest of the file that defines a class; nothing where there is none."""
+    try:
+        file = inspect.getsourcefile(kind)
+        return hashlib.sha256(Path(file).read_bytes()).digest() if file else b""
+    except (OSError, TypeError):
+        return b""

@@ -1,0 +1,199 @@
+"""The engines of this machine: whole or not at all, whoever else is filling, taking and removing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from mlflow_ngraph.engines import files, store
+from mlflow_ngraph.engines.files import digest_files
+from mlflow_ngraph.engines.store import EngineOrigin, Store, StoredEngine
+from mlflow_ngraph.errors import EngineError
+
+KEY = "ab" * 32
+
+
+def compiled(directory: Path, text: str = "code") -> tuple[StoredEngine, Path]:
+    """An engine as a compiler leaves it, and where it lies."""
+    (directory / "nested").mkdir(parents=True)
+    (directory / "model.bin").write_bytes(text.encode() * 1000)
+    (directory / "nested" / "explanation-b1.json").write_text("{}")
+    found = digest_files(directory)
+    engine = StoredEngine(
+        key=KEY,
+        workload="timm:resnet18",
+        label="ResNet-18",
+        compiler="fake",
+        precision="fp32",
+        batch_sizes=(1, 2),
+        stages={"compile": 3.0},
+        flags={"level": 3},
+        requires={"fake": "1.0"},
+        files=found,
+        size_bytes=sum((directory / path).stat().st_size for path in found),
+        origin=EngineOrigin(
+            study="s", study_id="s-1", lane_id="l", engine_id="e", compiled_at=1_760_000_000.0, machine="m"
+        ),
+    )
+    return engine, directory
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> tuple[Store, StoredEngine]:
+    kept = Store(tmp_path / "engines")
+    engine, source = compiled(tmp_path / "study" / "engine")
+    kept.add(engine, source)
+    return kept, engine
+
+
+def test_what_was_kept_is_found_and_placed(filled: tuple[Store, StoredEngine], tmp_path: Path) -> None:
+    kept, engine = filled
+    assert kept.find(KEY) == engine
+    kept.place(engine, tmp_path / "other" / "e1")
+    assert digest_files(tmp_path / "other" / "e1") == engine.files
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["e1"]
+
+
+def test_an_unknown_key_is_no_error(tmp_path: Path) -> None:
+    assert Store(tmp_path / "nothing").find(KEY) is None
+    assert Store(tmp_path / "nothing").entries() == []
+
+
+def test_links_cost_no_space_and_cannot_be_written_by_accident(
+    filled: tuple[Store, StoredEngine], tmp_path: Path
+) -> None:
+    kept, engine = filled
+    kept.place(engine, tmp_path / "e")
+    one, other = (place / "model.bin" for place in (tmp_path / "study" / "engine", tmp_path / "e"))
+    assert one.samefile(other)
+    assert not one.stat().st_mode & 0o222
+    assert kept.freed_bytes(engine) == 0
+
+
+def test_without_hard_links_files_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(files.os, "link", refuse)
+    engine, source = compiled(tmp_path / "source")
+    kept = Store(tmp_path / "engines")
+    kept.add(engine, source)
+    assert kept.find(KEY) == engine
+    assert not (source / "model.bin").samefile(kept.root / KEY / store.FILES / "model.bin")
+    assert kept.freed_bytes(engine) == engine.size_bytes
+
+
+@pytest.mark.parametrize("harm", ["change", "remove", "add", "record", "other key"])
+def test_damage_is_found_by_name(filled: tuple[Store, StoredEngine], harm: str) -> None:
+    kept, _ = filled
+    file, record = kept.root / KEY / store.FILES / "model.bin", kept.root / KEY / store.RECORD
+    if harm == "change":
+        content = file.read_bytes()
+        file.unlink()
+        file.write_bytes(b"x" + content[1:])
+    elif harm == "remove":
+        file.unlink()
+    elif harm == "add":
+        file.with_name("more.bin").touch()
+    elif harm == "record":
+        record.write_text("{")
+    else:
+        record.write_text(record.read_text().replace(KEY, "cd" * 32))
+    with pytest.raises(EngineError, match=KEY):
+        kept.find(KEY)
+    kept.remove(KEY)
+    assert kept.find(KEY) is None
+
+
+def test_removing_takes_nothing_from_a_study(filled: tuple[Store, StoredEngine], tmp_path: Path) -> None:
+    kept, engine = filled
+    kept.place(engine, tmp_path / "running")
+    kept.remove(KEY)
+    kept.remove(KEY)
+    assert digest_files(tmp_path / "running") == engine.files
+    assert list(kept.root.iterdir()) == []
+
+
+def test_an_entry_that_vanishes_while_it_is_placed_leaves_nothing(
+    filled: tuple[Store, StoredEngine], tmp_path: Path
+) -> None:
+    kept, engine = filled
+    kept.remove(KEY)
+    with pytest.raises(OSError, match="model"):
+        kept.place(engine, tmp_path / "e")
+    assert not (tmp_path / "e").exists()
+
+
+def test_a_fill_that_breaks_off_leaves_no_entry(tmp_path: Path) -> None:
+    engine, source = compiled(tmp_path / "source")
+    lost = engine.model_copy(update={"files": {**engine.files, "not-there.bin": "0" * 64}})
+    kept = Store(tmp_path / "engines")
+    with pytest.raises(OSError, match="not-there"):
+        kept.add(lost, source)
+    assert list(kept.root.iterdir()) == []
+
+
+def test_a_fill_that_is_killed_leaves_no_entry_and_its_rest_is_swept(tmp_path: Path) -> None:
+    """SIGKILL between the files and the record."""
+    script = """
+        import os, signal, sys
+        from pathlib import Path
+        from mlflow_ngraph.engines.store import Store
+        from tests.engines.test_store import compiled
+
+        Store.publish = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+        engine, source = compiled(Path("source"))
+        Store(Path("engines")).add(engine, source)
+    """
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *sys.path])}
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=tmp_path, env=env, check=False)
+    assert done.returncode == -9
+    kept = Store(tmp_path / "engines")
+    assert kept.find(KEY) is None
+    assert kept.entries() == []
+    (rest,) = kept.root.iterdir()
+    os.utime(rest, (0, 0))
+    engine, source = compiled(tmp_path / "again")
+    kept.add(engine, source)
+    assert [path.name for path in kept.root.iterdir()] == [KEY]
+
+
+def fill(place: Path, number: int) -> bool:
+    """What each of several processes does."""
+    engine, source = compiled(place / f"source-{number}")
+    kept = Store(place / "engines")
+    kept.add(engine, source)
+    return kept.find(KEY) is not None
+
+
+def test_several_processes_fill_the_same_key_at_once(tmp_path: Path) -> None:
+    with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
+        assert all(pool.map(fill, [tmp_path] * 16, range(16)))
+    kept = Store(tmp_path / "engines")
+    assert [path.name for path in kept.root.iterdir()] == [KEY]
+    assert kept.find(KEY) is not None
+
+
+@pytest.mark.parametrize("path", ["../out", "/etc/passwd", "a/../../out", "", "..\\out"])
+def test_an_engine_cannot_write_outside_its_directory(tmp_path: Path, path: str) -> None:
+    engine, _ = compiled(tmp_path / "source")
+    evil = engine.model_copy(update={"files": {path: "0" * 64}})
+    kept = Store(tmp_path / "engines")
+    with pytest.raises(EngineError, match="outside its directory"), kept.staging() as directory:
+        kept.publish(evil, directory)
+    assert list(kept.root.iterdir()) == []
+
+
+def test_an_engine_serves_equal_machines_only(tmp_path: Path) -> None:
+    engine, _ = compiled(tmp_path / "source")
+    assert engine.serves({"fake": "1.0"}) == ""
+    assert engine.serves({}) == ""
+    assert engine.serves({"fake": "1.1"}) == "it needs fake 1.0, here is 1.1"
+    assert engine.serves({"fake": "1.0", "isa": "avx2"}) == "it needs isa unknown, here is avx2"
