@@ -1,7 +1,7 @@
 """The formulas of the paper (sections V-A4 and V-C), as pure functions.
 
 ``T_c(b)`` is the throughput in samples/s of compiler ``c`` at batch size ``b``. Arguments may be numbers or
-arrays of equal shape, such as bootstrap replicates, so that intervals travel through every formula.
+arrays of equal shape.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from mlflow_ngraph import metrics
 from mlflow_ngraph.execute.fold import fold
 from mlflow_ngraph.verdicts import Verdict
 
@@ -140,10 +141,12 @@ def test_every_formula_of_the_paper(study):
     found = study.cell("fast", 4).metrics
     assert found["throughput"] == pytest.approx(400)
     assert found["latency_p50_ms"] == pytest.approx(10)
-    assert found["speedup"] == pytest.approx(3.2)
-    assert found["rtr"] == pytest.approx(2.0)
-    assert found["ase"] == pytest.approx(0.5)
-    assert found["bsr"] == pytest.approx(0.5 / (125 / 400))
+    assert found["speedup"] == pytest.approx(metrics.speedup(400.0, 125.0)) == pytest.approx(3.2)
+    assert found["rtr"] == pytest.approx(metrics.relative_throughput_rate(400.0, 200.0)) == pytest.approx(2.0)
+    ase = metrics.absolute_scaling_efficiency(400.0, 200.0, 4)
+    assert found["ase"] == pytest.approx(ase) == pytest.approx(0.5)
+    baseline = metrics.absolute_scaling_efficiency(125.0, 100.0, 4)
+    assert found["bsr"] == pytest.approx(metrics.batch_scaling_resilience(ase, baseline)) == pytest.approx(1.6)
     assert study.cell("identity", 4).metrics["speedup"] == 1.0
     for name in ("throughput", "speedup", "rtr", "ase", "bsr"):
         assert found[f"{name}_ci_low"] <= found[name] <= found[f"{name}_ci_high"]
