@@ -63,26 +63,3 @@ def test_a_file_that_is_no_model_fails_in_one_line(compiler: str, tmp_path: Path
         in_fresh_process(compile_file, compiler, tmp_path / "model.onnx", tmp_path)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
-
-
-def write_tiled_shape(path: Path) -> None:
-    """Tiles the shape of its input, as exporters write for some positional encodings."""
-    import numpy as np
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
-
-    nodes = [
-        helper.make_node("Shape", ["x"], ["shape"], name="n0"),
-        helper.make_node("Tile", ["shape", "twice"], ["y"], name="n1"),
-    ]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])
-    y = helper.make_tensor_value_info("y", TensorProto.INT64, [4])
-    twice = numpy_helper.from_array(np.array([2], np.int64), "twice")
-    graph = helper.make_graph(nodes, "g", [x], [y], [twice])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), str(path))
-
-
-def test_tvm_names_an_operator_that_it_has_for_tensors_only(tmp_path: Path) -> None:
-    write_tiled_shape(tmp_path / "model.onnx")
-    with pytest.raises(UnsupportedError, match=r"no Tile on the shape of a tensor \(node n1\)"):
-        in_fresh_process(compile_file, "tvm", tmp_path / "model.onnx", tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,30 +13,15 @@ from tvm import relax, tirx
 from tvm.relax.frontend.onnx import from_onnx
 
 from mlflow_ngraph.compilers.tvm.folding import fold_shapes
-from mlflow_ngraph.errors import UnsupportedError
-
-_ON_A_SHAPE = re.compile(r"Node (\S+) cannot handle ShapeExpr inputs")
 
 MAIN = "main"
 """The function of a module that is the model."""
 
 
 def read(path: Path, shapes: Mapping[str, Sequence[int]]) -> Any:
-    """The model as a Relax module with fixed shapes and its weights as constants.
-
-    Raises
-    ------
-    UnsupportedError: an operator that TVM has, but not for the shape of a tensor.
-    """
+    """The model as a Relax module with fixed shapes and its weights as constants."""
     model = fold_shapes(onnx.load(str(path)), shapes)
-    try:
-        return from_onnx(model, shape_dict={name: list(shape) for name, shape in shapes.items()})
-    except ValueError as error:
-        stuck = _ON_A_SHAPE.search(str(error))
-        if stuck is None:
-            raise
-        kind = next((node.op_type for node in model.graph.node if node.name == stuck[1]), "an operator")
-        raise UnsupportedError(f"tvm has no {kind} on the shape of a tensor (node {stuck[1]})") from error
+    return from_onnx(model, shape_dict={name: list(shape) for name, shape in shapes.items()})
 
 
 def convert_layout(module: Any, target: Any) -> Any:
