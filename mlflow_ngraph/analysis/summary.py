@@ -34,7 +34,9 @@ class SummaryRow:
     """Of the whole machine."""
     parity_cosine: float | None
     compile_s: float | None
-    """Export included."""
+    """Export included; of the study that compiled the engine, where it was reused."""
+    compiled_by: str | None
+    """The id of that study; None where the engine was compiled here."""
     precision_in_force: str | None
     fallback_nodes: int
     """Nodes that another provider took than the one that was asked for, as far as the compiler tells."""
@@ -47,6 +49,11 @@ class SummaryRow:
     def precisions(self) -> str:
         """The precision in force, with the one asked for where they differ."""
         return precisions(self.precision, self.precision_in_force)
+
+    @property
+    def compile_text(self) -> str:
+        """The compile seconds, marked where another study spent them."""
+        return _number(self.compile_s) + (" (reused)" if self.compiled_by and self.compile_s is not None else "")
 
     @property
     def verdict_text(self) -> str:
@@ -143,6 +150,7 @@ def _row(lane: LaneRecord, cell: CellRecord) -> SummaryRow:
         cpu_percent=figure("cpu_percent"),
         parity_cosine=figure("parity_cosine"),
         compile_s=figure("compile_total_s"),
+        compiled_by=engine.reused["study_id"] if engine is not None and engine.reused is not None else None,
         precision_in_force=cell.precision_in_force,
         fallback_nodes=fallback_nodes(flags),
         cell=cell.id,
@@ -165,7 +173,7 @@ def _line(row: SummaryRow) -> str:
         speedup,
         _number(row.cpu_percent),
         "" if row.parity_cosine is None else f"{row.parity_cosine:.6f}",
-        _number(row.compile_s),
+        row.compile_text,
         row.precisions,
         row.verdict_text if row.verdict is Verdict.OK else f"**{row.verdict}** {row.reason}"[:160],
     ]

@@ -50,7 +50,7 @@ def _cells(row: SummaryRow, width: int, *, precise: bool) -> list[Text]:
     shown = [row.workload, str(row.batch), row.compiler, _speedup(row, width), _number(row.throughput) + spread]
     shown += [_number(row.latency_p50_ms)]
     if width >= _NARROW:
-        shown += [_number(row.cpu_percent), _number(row.compile_s)]
+        shown += [_number(row.cpu_percent), row.compile_text]
     if precise:
         shown += [row.precisions]
     if width >= _WIDE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,14 @@ def test_a_row_names_its_cell(tmp_path: Path) -> None:
     record = study_record(tmp_path)
     cells = {cell.id for lane in record.lanes.values() for cell in lane.cells.values()}
     assert {row.cell for row in summary_rows(record)} == cells
+
+
+def test_compile_seconds_of_another_study_are_marked(tmp_path: Path) -> None:
+    record = study_record(tmp_path)
+    lane = record.lanes[lane_id(record, "resnet18", "openvino")]
+    lane.engines = [replace(engine, reused={"study_id": "theirs"}) for engine in lane.engines]
+    rows = [row for row in summary_rows(record) if row.compile_s is not None and row.workload == "resnet18"]
+    assert {row.compiler: row.compiled_by for row in rows}["openvino"] == "theirs"
+    assert {row.compile_text for row in rows if row.compiler == "openvino"} == {"3.5 (reused)"}
+    assert {row.compile_text for row in rows if row.compiler != "openvino"} == {"3.5"}
+    assert "| 3.5 (reused) |" in markdown(rows)
