@@ -202,11 +202,11 @@ class _Study:
             self._cell(lane, batch)
             for lane in self._lanes.values()
             for batch in lane["batch_sizes"]
-            if (lane["id"], batch) in self._engines or _cell_id(lane, batch) in self._verdicts
+            if (lane["id"], batch) in self._engines or journal.cell_id(lane["id"], batch) in self._verdicts
         ]
 
     def _cell(self, lane: dict[str, Any], batch: int) -> Cell:
-        cell_id = _cell_id(lane, batch)
+        cell_id = journal.cell_id(lane["id"], batch)
         verdict, reason = self._verdicts.get(cell_id, ("", ""))
         return Cell(
             id=cell_id,
@@ -229,10 +229,6 @@ _STEPS: dict[str, Callable[[_Study, journal.Event], None]] = {
     "cell_ready": _Study.ready,
     "cell_finished": _Study.finished,
 }
-
-
-def _cell_id(lane: dict[str, Any], batch: int) -> str:
-    return f"{lane['id']}-b{batch}"
 
 
 def of_results(frame: pd.DataFrame) -> Iterator[list[Cell]]:

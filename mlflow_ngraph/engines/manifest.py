@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from mlflow_ngraph.compilers.base import FlagValue
 from mlflow_ngraph.engines.files import escapes
-from mlflow_ngraph.engines.store import EngineOrigin, StoredEngine
+from mlflow_ngraph.engines.store import EngineOrigin, Part, StoredEngine
 from mlflow_ngraph.execute.record import EngineRecord, LaneRecord, StudyRecord
 
 ENGINE_DIRECTORY = "engine"
 """Where the compiler's own files lie within a package."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class About(_Part):
+class About(Part):
     """The model and the compiler."""
 
     workload: str
@@ -44,7 +38,7 @@ class About(_Part):
     """Every flag with the value in force. Give them again when the engine is loaded."""
 
 
-class Compilation(_Part):
+class Compilation(Part):
     """How the engine was made: what another study needs to use it as its own."""
 
     key: str
@@ -59,7 +53,7 @@ class Compilation(_Part):
     """Who compiled it, where the study in `Manifest.origin` has only used it."""
 
 
-class Origin(_Part):
+class Origin(Part):
     """Where the engine comes from."""
 
     study: str
@@ -71,7 +65,7 @@ class Origin(_Part):
     versions: dict[str, str]
 
 
-class Figures(_Part):
+class Figures(Part):
     """What was measured at one batch size."""
 
     batch: int
@@ -80,7 +74,7 @@ class Figures(_Part):
     metrics: dict[str, float]
 
 
-class Manifest(_Part):
+class Manifest(Part):
     """The content of ``manifest.json``."""
 
     schema_version: Literal[1] = 1

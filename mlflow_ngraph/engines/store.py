@@ -30,11 +30,13 @@ _ABANDONED_S = 86400.0
 """Age of a temporary directory from which on whoever made it is taken for dead."""
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
+    """A piece of what is written beside an engine: nothing unknown in it, and never changed."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-class EngineOrigin(_Part):
+class EngineOrigin(Part):
     """Who really compiled an engine that others use."""
 
     study: str
@@ -51,7 +53,7 @@ class EngineOrigin(_Part):
     run_id: str | None = None
 
 
-class StoredEngine(_Part):
+class StoredEngine(Part):
     """The content of ``record.json``."""
 
     schema_version: Literal[1] = 1

@@ -116,10 +116,12 @@ def _compare(lane: LaneRecord, baseline: LaneRecord | None, companions: Mapping[
             if estimate is not None:
                 speedups[batch] = estimate
                 _put(cell.metrics, "speedup", estimate)
-    for batch, throughput in _throughputs(lane).items():
-        one, metric = _throughputs(lane).get(1), lane.cells[batch].metrics
-        if one is None:
-            continue
+    throughputs = _throughputs(lane)
+    one = throughputs.get(1)
+    if one is None:
+        return
+    for batch, throughput in throughputs.items():
+        metric = lane.cells[batch].metrics
         # At batch size 1 both are 1 by definition, not by measurement.
         rtr = statistics.ratio(throughput, one) if batch > 1 else _exactly(1.0)
         _put(metric, "rtr", rtr)

@@ -24,6 +24,11 @@ FILE_NAME = "journal.jsonl"
 Event = dict[str, Any]
 
 
+def cell_id(lane: str, batch: int) -> str:
+    """What events call the cell of a lane at a batch size."""
+    return f"{lane}-b{batch}"
+
+
 class Journal:
     """Appends events to the journal of one study directory; at most one process at a time.
 

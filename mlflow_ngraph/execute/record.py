@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlflow_ngraph.compilers.base import FlagValue
+from mlflow_ngraph.execute.journal import cell_id
 from mlflow_ngraph.measure.parity import Parity
 from mlflow_ngraph.verdicts import Verdict
 
@@ -38,7 +39,7 @@ class Lane:
 
     def cell(self, batch: int) -> str:
         """The id of the cell at a batch size."""
-        return f"{self.id}-b{batch}"
+        return cell_id(self.id, batch)
 
 
 @dataclass(frozen=True)

@@ -58,13 +58,19 @@ class ServerEngines:
     def _client(self) -> MlflowClient:
         return connection.reach(self._uri)
 
+    @cached_property
+    def _experiment_ids(self) -> list[str]:
+        """All experiments; asked for once, and not for every engine of a study."""
+        client = self._client
+        found: list[Experiment] = connection.every(lambda token: client.search_experiments(page_token=token))
+        return [experiment.experiment_id for experiment in found]
+
     def _candidates(self, key: str) -> list[LoggedModel]:
         """LoggedModels with this key whose files are complete, the newest first."""
         client = self._client
         with connection.talking(self._uri, "look for engines", connection.RECORDING):
-            experiments: list[Experiment] = connection.every(lambda token: client.search_experiments(page_token=token))
             found = client.search_logged_models(
-                [experiment.experiment_id for experiment in experiments],
+                self._experiment_ids,
                 f"tags.`{Tag.ENGINE_KEY}` = '{key}'",
                 order_by=[{"field_name": "creation_timestamp", "ascending": False}],
             )

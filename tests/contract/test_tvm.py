@@ -38,5 +38,7 @@ class TestTunedTVM(CompilerContract):
     other_flags = TestTVM.other_flags
     never_imported = ("torch", "timm", "onnx", "xgboost")
     models = ("cnn", "text_encoder")
+    # Which candidates win is decided by their times: two searches may end with other orders of summation.
+    repeatable = 1e-5
     # Covered by the untuned class, whose other values include a search.
     test_other_values_of_flags_give_the_same_function = None  # type: ignore[assignment]
