@@ -56,8 +56,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", nargs="?", default="quick")
     parser.add_argument("--only", default="", help="workloads instead of the study's own")
-    parser.add_argument("--keep", type=Path, help="an empty directory in which everything stays")
+    parser.add_argument("--keep", type=Path, help="an empty or new directory in which everything stays")
     options = parser.parse_args()
+    if options.keep:
+        options.keep.mkdir(parents=True, exist_ok=True)
     place = nullcontext(str(options.keep)) if options.keep else tempfile.TemporaryDirectory()
     with place as directory, _server(Path(directory)) as uri:
         runs = {}
