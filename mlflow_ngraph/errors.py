@@ -9,6 +9,7 @@
     │   ├── WorkloadError           a workload cannot be found, read or built as described
     │   ├── FlagError               a compiler flag is unknown or has a wrong value
     │   ├── DeviceError             this machine cannot serve the requested device
+    │   │   └── DeviceBusyError     somebody else is measuring on this machine
     │   ├── DependencyError         a package that the request needs is not installed
     │   └── TrackingError           the tracking server cannot be reached or refuses the request
     ├── CellError                   a cell has no trustworthy number; carries its verdict
@@ -67,6 +68,10 @@ class FlagError(UsageError):
 
 class DeviceError(UsageError):
     """This machine cannot serve the requested device."""
+
+
+class DeviceBusyError(DeviceError):
+    """Somebody else is measuring on this machine; the message names them."""
 
 
 class DependencyError(UsageError):

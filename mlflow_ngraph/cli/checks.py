@@ -8,33 +8,20 @@ import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 from urllib.parse import urlparse
 
 import platformdirs
 import psutil
 
+from mlflow_ngraph.cli import machine_checks
+from mlflow_ngraph.cli.finding import Finding, Status
 from mlflow_ngraph.devices import probes, processors
 from mlflow_ngraph.tracking.connection import masked
-
-Status = Literal["ok", "warning", "problem"]
 
 _BUSY_PERCENT = 10.0
 _MEMORY_GIB = 4
 _DISK_GIB = 10
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What a check saw."""
-
-    check: str
-    status: Status
-    found: str
-    remedy: str = ""
-    """What to do about it; empty when there is nothing to do."""
 
 
 def all_checks() -> Iterator[Finding]:
@@ -79,8 +66,6 @@ def _processors() -> Iterator[Finding]:
         yield Finding(
             "processors", "warning", found, "lift the affinity mask or CPU quota to measure the whole machine"
         )
-    elif cpu.threads > cpu.cores:
-        yield Finding("processors", "ok", f"{found}; cores share threads: compare with threads: {cpu.cores}")
     else:
         yield Finding("processors", "ok", found)
 
@@ -119,8 +104,12 @@ def _frequency() -> Iterator[Finding]:
     turbo = probes.turbo()
     if turbo is None:
         yield Finding("turbo", "ok", "not shown by the kernel")
+    elif turbo:
+        remedy = "for steadier clocks: echo 1 | sudo tee /sys/devices/system/cpu/intel_pstate/no_turbo, on other "
+        remedy += "processors echo 0 | sudo tee /sys/devices/system/cpu/cpufreq/boost"
+        yield Finding("turbo", "ok", "on: clocks depend on load and temperature", remedy)
     else:
-        yield Finding("turbo", "ok", "on: clocks depend on load and temperature" if turbo else "off")
+        yield Finding("turbo", "ok", "off")
 
 
 def _memory() -> Iterator[Finding]:
@@ -189,6 +178,7 @@ _CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     _processors,
     _load,
     _frequency,
+    *machine_checks.CHECKS,
     _memory,
     _home,
     _tracking,

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 
 from mlflow_ngraph.devices import probes, processors
+from mlflow_ngraph.devices.sensors import Sensors
 
 PACKAGES = (
     "mlflow-ngraph", "mlflow", "numpy", "torch", "torchvision", "timm", "onnx", "onnxscript", "onnxruntime",
@@ -42,7 +43,11 @@ def fingerprint() -> dict[str, Any]:
         "host": hashlib.sha256(socket.gethostname().encode()).hexdigest()[:12],
         "processors": processors.available(),
         "hardware": hardware,
-        "system": {**_system(), "gpu_driver": gpus[0].driver if gpus else ""},
+        "system": {
+            **_system(),
+            "gpu_driver": gpus[0].driver if gpus else "",
+            "sensors": Sensors(accelerator="cuda" if gpus else "cpu").names(),
+        },
     }
 
 
@@ -81,6 +86,7 @@ def _system() -> dict[str, Any]:
         "turbo": probes.turbo(),
         "virtualization": dict(probes.virtualization()),
         "jetpack": probes.jetpack_release(),
+        "power_mode": probes.power_mode(),
     }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -161,6 +162,19 @@ def jetpack_release(path: Path = Path("/etc/nv_tegra_release")) -> str:
     return ", ".join(part.strip("# ") for part in first.split(",")[:2])
 
 
+def power_mode(status: Path = Path("/var/lib/nvpmodel/status"), modes: Path = Path("/etc/nvpmodel.conf")) -> str:
+    """The power mode of a Jetson, such as ``15W`` or ``MAXN``; empty elsewhere.
+
+    It decides how many processors there are and how fast they and the GPU may run.
+    """
+    names = dict(re.findall(r"POWER_MODEL\s+ID=(\d+)\s+NAME=(\S+)", _read(modes)))
+    now = re.search(r"pmode:0*(\d+)", _read(status))
+    if now is not None:
+        return str(names.get(now[1], f"mode {now[1]}"))
+    told = re.search(r"NV Power Mode:\s*(\S+)", _output(["nvpmodel", "-q"]))
+    return str(told[1]) if told is not None else ""
+
+
 def governor() -> str:
     """The frequency governors in use, such as ``performance``; empty where the kernel does not tell."""
     found = {_read(path).strip() for path in _SYSFS_CPU.glob("cpu*/cpufreq/scaling_governor")}
@@ -174,6 +188,12 @@ def turbo() -> bool | None:
         return no_turbo == "0"
     boost = _read(_SYSFS_CPU / "cpufreq/boost").strip()
     return boost == "1" if boost else None
+
+
+def threads_share_cores() -> bool | None:
+    """Whether two threads of a core are in use (SMT); None where the kernel does not tell."""
+    active = _read(_SYSFS_CPU / "smt/active").strip()
+    return active == "1" if active else None
 
 
 def virtualization() -> Mapping[str, str]:

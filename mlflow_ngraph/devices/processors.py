@@ -6,7 +6,7 @@ import math
 import os
 from pathlib import Path
 
-_CGROUP = Path("/sys/fs/cgroup")
+from mlflow_ngraph.devices import control_groups
 
 
 def available() -> int:
@@ -16,27 +16,12 @@ def available() -> int:
     return allowed if quota is None else max(1, min(allowed, math.floor(quota)))
 
 
-def cpu_quota(root: Path = _CGROUP, membership: Path = Path("/proc/self/cgroup")) -> float | None:
+def cpu_quota(root: Path = control_groups.ROOT, membership: Path = control_groups.MEMBERSHIP) -> float | None:
     """The smallest CPU quota, in processors, of the control groups that this process is in; None without a quota."""
-    quotas = [quota for group in _groups(root, membership) if (quota := _quota_of(group)) is not None]
+    quotas = [
+        quota for group in control_groups.groups("cpu", root, membership) if (quota := _quota_of(group)) is not None
+    ]
     return min(quotas, default=None)
-
-
-def _groups(root: Path, membership: Path) -> list[Path]:
-    """The directories of this process's group and all groups above it, of control groups v2 and v1."""
-    found: list[Path] = []
-    try:
-        lines = membership.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        top = root / controllers if controllers else root
-        group = top / path.lstrip("/")
-        found += [group, *(parent for parent in group.parents if parent == top or top in parent.parents)]
-    return [*dict.fromkeys(found)]
 
 
 def _quota_of(group: Path) -> float | None:

@@ -52,7 +52,7 @@ def take_slice(call: Callable[[], object], repetitions: int, limit_s: float) -> 
     gc.collect()
     gc.disable()
     try:
-        busy, cpu, started = _machine_busy(), time.process_time(), time.time_ns()
+        busy, cpu, started = machine_busy(), time.process_time(), time.time_ns()
         begin = clock()
         deadline = begin + int(limit_s * NS)
         done = 0
@@ -65,7 +65,7 @@ def take_slice(call: Callable[[], object], repetitions: int, limit_s: float) -> 
             if end >= deadline:
                 break
         wall = clock() - begin
-        cpu, busy = time.process_time() - cpu, _machine_busy() - busy
+        cpu, busy = time.process_time() - cpu, machine_busy() - busy
     finally:
         if collecting:
             gc.enable()
@@ -111,7 +111,7 @@ def warm_up(
         previous = current
 
 
-def _machine_busy() -> float:
+def machine_busy() -> float:
     """CPU seconds that all processors together have spent on anything but idling and waiting."""
     times = psutil.cpu_times()
     return float(sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal")))

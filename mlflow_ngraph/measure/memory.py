@@ -1,4 +1,4 @@
-"""Peak resident memory of this process."""
+"""Resident memory of this process."""
 
 from __future__ import annotations
 
@@ -21,11 +21,24 @@ def reset_peak() -> bool:
 
 def peak_bytes() -> int:
     """The largest resident set since the last `reset_peak`, or since the start where that is not possible."""
+    known = _status("VmHWM:")
+    if known is not None:
+        return known
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def resident_bytes() -> int | None:
+    """The resident set now; None where the kernel does not tell."""
+    return _status("VmRSS:")
+
+
+def _status(name: str) -> int | None:
+    """A size in the kernel's account of this process."""
     try:
         for line in _STATUS.read_text().splitlines():
-            if line.startswith("VmHWM:"):
+            if line.startswith(name):
                 return int(line.split()[1]) * 1024
     except OSError:
         pass
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return None

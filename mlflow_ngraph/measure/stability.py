@@ -1,15 +1,32 @@
-"""Whether the machine was quiet enough for a number to be trusted."""
+"""Whether the machine was quiet enough for a number to be trusted.
+
+Each question is about one cell, from what its slices saw of the machine. What a machine does not tell accuses nobody.
+"""
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from scipy import stats
 
 TICK_S = 0.01
 """The kernel counts the CPU time of the whole machine in steps of this length, on each processor."""
 SIGMA_PER_MAD = 1.4826
 """The standard deviation of a normal distribution in units of its median absolute deviation."""
+DRIFT_LEVEL = 0.01
+"""Of cells that only scatter, so many seem to drift. Needs six slices at least: the order of fewer says too little."""
+DRIFT_OVER_SCATTER = 6.0
+"""How far a drift stands out from the scatter around it. Neighbours that come and go make slices that follow each other
+alike, and a wander of chance then easily looks like a trend."""
+SWAPPED_MB = 1.0
+"""What a machine moves between memory and disk now and then without anybody waiting for it."""
+THROTTLED_SHARE = 0.01
+"""Of the time. Less does not move a median."""
+AGAIN = "then measure again with --resume"
 
 
 @dataclass(frozen=True)
@@ -23,26 +40,130 @@ class SliceFacts:
     """CPU time of the measuring process."""
     machine_busy_s: float
     """CPU time of all processes together."""
+    seconds: float = 0.0
+    """Between the looks at the machine before the slice and after it."""
+    counted: Mapping[str, float] = field(default_factory=dict)
+    """What happened to the machine meanwhile; see `mlflow_ngraph.devices.sensors`."""
+    values: Mapping[str, float] = field(default_factory=dict)
+    """What its sensors said afterwards."""
+
+    @classmethod
+    def of(cls, taken: Mapping[str, Any]) -> SliceFacts:
+        """The facts of a slice as a worker reports it."""
+        machine = taken.get("machine", {})
+        return cls(
+            statistics.median(taken["durations_ns"]) / 1e9,
+            taken["wall_s"],
+            taken["cpu_s"],
+            taken["machine_busy_s"],
+            machine.get("seconds", 0.0),
+            machine.get("counted", {}),
+            machine.get("values", {}),
+        )
 
 
 def problem(
-    slices: Sequence[SliceFacts], processors: int, max_foreign_cpu_percent: float, max_spread: float
+    slices: Sequence[SliceFacts],
+    processors: int,
+    max_foreign_cpu_percent: float,
+    max_spread: float,
+    max_drift: float = math.inf,
+    max_clock_change: float = math.inf,
+    max_temperature_rise_c: float = math.inf,
 ) -> str | None:
     """Why the numbers of a cell may not be trusted, with a remedy; None if nothing speaks against them.
+
+    The first reason counts, and those that explain others come first: a machine that swaps also scatters.
 
     Parameters
     ----------
     processors: of the whole machine.
     max_foreign_cpu_percent: largest share of the machine that other processes may have used.
     max_spread: largest robust coefficient of variation of the slice medians (1.4826 MAD / median); needs three slices.
+    max_drift: largest relative change of the slice medians from the first to the last, along a trend that chance does
+        not explain.
+    max_clock_change: largest relative range of the clocks over the slices.
+    max_temperature_rise_c: largest rise of the temperature since the first slice.
     """
-    foreign = foreign_cpu_percent(slices, processors)
-    if foreign > max_foreign_cpu_percent:
-        return f"other processes used {foreign:.0f} % of the machine meanwhile; stop them, then measure again with --resume"
-    spread = slice_spread(slices)
-    if spread is not None and spread > max_spread:
-        return f"the medians of its slices scatter by {100 * spread:.0f} %; quiet the machine, then measure again with --resume"
+    found = (
+        _swapping(slices),
+        _throttling(slices),
+        _foreign(slices, processors, max_foreign_cpu_percent),
+        _clocks(slices, max_clock_change),
+        _temperature(slices, max_temperature_rise_c),
+        _drift(slices, max_drift),
+        _scatter(slices, max_spread),
+    )
+    return next((reason for reason in found if reason is not None), None)
+
+
+def _swapping(slices: Sequence[SliceFacts]) -> str | None:
+    swapped = _counted(slices, "swapped_mb")
+    if swapped <= SWAPPED_MB:
+        return None
+    return f"the machine swapped {swapped:.0f} MB meanwhile; free memory or switch swap off, {AGAIN}"
+
+
+def _throttling(slices: Sequence[SliceFacts]) -> str | None:
+    events = _counted(slices, "throttled")
+    if events > 0:
+        return f"processors were slowed down for heat {events:.0f} times meanwhile; cool the machine, {AGAIN}"
+    held_s, seconds = _counted(slices, "gpu_throttled_s"), sum(part.seconds for part in slices)
+    if held_s > THROTTLED_SHARE * seconds:
+        share = 100 * held_s / seconds
+        return f"the GPU was slowed down for heat in {share:.0f} % of the time; cool the machine, {AGAIN}"
     return None
+
+
+def _foreign(slices: Sequence[SliceFacts], processors: int, most: float) -> str | None:
+    foreign = foreign_cpu_percent(slices, processors)
+    if foreign <= most:
+        return None
+    others = sum(part.machine_busy_s - part.cpu_s for part in slices)
+    stolen_s = _counted(slices, "stolen_s")
+    if stolen_s > others / 2:
+        share = 100 * stolen_s / others
+        return (
+            f"others used {foreign:.0f} % of the machine meanwhile, and {share:.0f} % of that was stolen by other virtual "
+            f"machines of its host; choose a quieter time or a host of your own, {AGAIN}"
+        )
+    return f"other processes used {foreign:.0f} % of the machine meanwhile; stop them, {AGAIN}"
+
+
+def _clocks(slices: Sequence[SliceFacts], most: float) -> str | None:
+    change = clock_change(slices)
+    if change is None or change <= most:
+        return None
+    clocks = _of_engine(slices, "clock_mhz")
+    return (
+        f"the clock went between {min(clocks):.0f} and {max(clocks):.0f} MHz ({100 * change:.0f} %); "
+        f"fix it (mlflow-ngraph doctor says how), {AGAIN}"
+    )
+
+
+def _temperature(slices: Sequence[SliceFacts], most: float) -> str | None:
+    temperatures = _of_engine(slices, "temperature_c")
+    rise = max(temperatures) - temperatures[0] if temperatures else 0.0
+    if rise <= most:
+        return None
+    return f"the temperature rose by {rise:.0f} °C to {max(temperatures):.0f} °C; cool the machine or lengthen warmup.max_seconds, {AGAIN}"
+
+
+def _drift(slices: Sequence[SliceFacts], most: float) -> str | None:
+    change = drift(slices)
+    if change is None or abs(change) <= most:
+        return None
+    way = "slower" if change > 0 else "faster"
+    return (
+        f"it became {100 * abs(change):.0f} % {way} from its first slice to its last; let the machine settle, {AGAIN}"
+    )
+
+
+def _scatter(slices: Sequence[SliceFacts], most: float) -> str | None:
+    spread = slice_spread(slices)
+    if spread is None or spread <= most:
+        return None
+    return f"the medians of its slices scatter by {100 * spread:.0f} %; quiet the machine, {AGAIN}"
 
 
 def foreign_cpu_percent(slices: Sequence[SliceFacts], processors: int) -> float:
@@ -55,7 +176,57 @@ def foreign_cpu_percent(slices: Sequence[SliceFacts], processors: int) -> float:
 def slice_spread(slices: Sequence[SliceFacts]) -> float | None:
     """The robust coefficient of variation of the slice medians, or None for fewer than three slices."""
     medians = [part.median_s for part in slices]
-    if len(medians) < 3:
+    return _spread(medians) / statistics.median(medians) if len(medians) >= 3 else None
+
+
+def drift(slices: Sequence[SliceFacts]) -> float | None:
+    """The relative change of the slice medians from the first slice to the last; None where chance explains it.
+
+    The slope is that of Theil and Sen, on the logarithms; whether there is one, says Kendall's rank correlation with the
+    order of the slices, and how far it leads beyond the scatter. All three are deaf to a few outliers.
+    """
+    logs = [math.log(part.median_s) for part in slices]
+    if len(logs) < 3 or min(logs) == max(logs):
         return None
-    centre = statistics.median(medians)
-    return SIGMA_PER_MAD * statistics.median(abs(value - centre) for value in medians) / centre
+    order = range(len(logs))
+    if not stats.kendalltau(order, logs).pvalue < DRIFT_LEVEL:
+        return None
+    slope = float(stats.theilslopes(logs, order).slope)
+    change = slope * (len(logs) - 1)
+    if abs(change) < DRIFT_OVER_SCATTER * _spread(
+        [value - slope * place for place, value in zip(order, logs, strict=True)]
+    ):
+        return None
+    return math.exp(change) - 1
+
+
+def clock_change(slices: Sequence[SliceFacts]) -> float | None:
+    """The range of the clocks over the slices, but for the outer tenths, relative to the median; None without clocks."""
+    clocks = _of_engine(slices, "clock_mhz")
+    if len(clocks) < 3:
+        return None
+    tenths = statistics.quantiles(clocks, n=10, method="inclusive")
+    return (tenths[-1] - tenths[0]) / statistics.median(clocks)
+
+
+def _spread(values: Sequence[float]) -> float:
+    """The standard deviation, estimated from the median absolute deviation."""
+    centre = statistics.median(values)
+    return SIGMA_PER_MAD * statistics.median(abs(value - centre) for value in values)
+
+
+def _counted(slices: Sequence[SliceFacts], name: str) -> float:
+    return sum(part.counted.get(name, 0.0) for part in slices)
+
+
+def _of_engine(slices: Sequence[SliceFacts], name: str) -> list[float]:
+    """What a sensor said after each slice: that of the GPU where there is one, for the processors then only feed it."""
+    return list(of_engine((part.values for part in slices), name))
+
+
+def of_engine(values: Iterator[Mapping[str, float]] | Sequence[Mapping[str, float]], name: str) -> Iterator[float]:
+    """What a sensor of the hardware that computes said: of the GPU where it is read, else of the processors."""
+    for said in values:
+        value = said.get(f"gpu_{name}", said.get(name))
+        if value is not None:
+            yield value

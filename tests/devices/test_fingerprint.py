@@ -39,6 +39,15 @@ def test_settings_do_not_make_another_machine(monkeypatch: pytest.MonkeyPatch) -
     assert there["system"]["governor"] == "powersave"
 
 
+def test_power_mode_and_sensors_do_not_make_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = fingerprint()
+    assert "stolen_s" in here["system"]["sensors"]
+    monkeypatch.setattr(probes, "power_mode", lambda: "15W")
+    there = fingerprint()
+    assert there["digest"] == here["digest"]
+    assert there["system"]["power_mode"] == "15W"
+
+
 def test_a_gpu_counts_and_its_driver_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = (probes.Gpu("RTX 4070", 12282, driver, "8.9") for driver in ("550", "560"))
     plain = fingerprint()

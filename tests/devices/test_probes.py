@@ -137,3 +137,34 @@ def test_a_board_ends_its_name_with_a_zero_byte(tmp_path: Path) -> None:
     (tmp_path / "release").write_text("# R36 (release), REVISION: 4.3, GCID: 38968081, BOARD: generic\nmore\n")
     assert probes.device_tree_model(tmp_path / "model") == "NVIDIA Jetson Orin Nano Developer Kit"
     assert probes.jetpack_release(tmp_path / "release") == "R36 (release), REVISION: 4.3"
+
+
+MODES = """\
+< PARAM TYPE=FILE NAME=CPU_ONLINE >
+CORE_0 /sys/devices/system/cpu/cpu0/online
+< POWER_MODEL ID=0 NAME=15W >
+CPU_ONLINE CORE_0 1
+< POWER_MODEL ID=2 NAME=MAXN_SUPER >
+< PM_CONFIG DEFAULT=0 >
+"""
+
+
+@pytest.mark.parametrize(
+    ("status", "modes", "mode"),
+    [
+        ("pmode:0002 fmode:quiet", MODES, "MAXN_SUPER"),
+        ("pmode:0000", MODES, "15W"),
+        ("pmode:0007", MODES, "mode 7"),
+        ("pmode:0001", "", "mode 1"),
+    ],
+)
+def test_the_power_mode_of_a_jetson(tmp_path: Path, status: str, modes: str, mode: str) -> None:
+    (tmp_path / "status").write_text(status)
+    (tmp_path / "modes").write_text(modes)
+    assert probes.power_mode(tmp_path / "status", tmp_path / "modes") == mode
+
+
+def test_a_power_mode_that_only_the_tool_tells(tmp_path: Path, fake_tool) -> None:
+    assert probes.power_mode(tmp_path / "missing", tmp_path / "missing") == ""
+    fake_tool("nvpmodel", "NV Power Mode: MODE_15W\n0\n")
+    assert probes.power_mode(tmp_path / "missing", tmp_path / "missing") == "MODE_15W"

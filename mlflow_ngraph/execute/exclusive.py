@@ -1,0 +1,223 @@
+"""One benchmark at a time on a machine, across processes and users.
+
+Two studies that measure at the same time measure each other. The holder of the machine has an exclusive lock on a file
+that all users share; the kernel takes it away when the holder's process ends, however it ends. What the file says is for
+people only: who holds it.
+
+The package filelock, which guards journals, polls while it waits and empties the file that it locks. Whoever waits here
+must not disturb what is being measured, and wants to know for whom he waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import getpass
+import json
+import os
+import socket
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+from mlflow_ngraph.errors import DeviceBusyError, DeviceError
+
+WhenBusy = Literal["wait", "refuse"]
+
+FOLDERS = (Path("/run/lock"), Path("/var/tmp"), Path("/tmp"))  # noqa: S108 - shared by all users, and holds no data
+"""Where the file may be: the first of them that everybody may write, so that all users come to the same one."""
+VARIABLE = "NGRAPH_LOCK_DIR"
+"""Names another folder, such as one that the containers of a machine share."""
+NAME = "mlflow-ngraph.lock"
+
+_PATIENCE_S = 1.0
+"""How long a holder may take to write down who it is, or a passer-by to look, before it counts as somebody unknown."""
+_LOOK_AGAIN_S = 0.05
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who measures on this machine."""
+
+    pid: int
+    host: str
+    """Its name; that of the container where it runs in one, whose processes have numbers of their own."""
+    user: str
+    study: str
+    since: float
+    """Unix seconds."""
+
+    @classmethod
+    def myself(cls, study: str) -> Holder:
+        """This process."""
+        return cls(os.getpid(), socket.gethostname(), _user(), study, time.time())
+
+    def __str__(self) -> str:
+        where = "" if self.host == socket.gethostname() else f" in {self.host}"
+        since = time.strftime("%H:%M", time.localtime(self.since))
+        return f"study {self.study!r} of {self.user} (process {self.pid}{where}, since {since})"
+
+
+class ExclusiveMachine:
+    """Holds the machine within a ``with`` block.
+
+    Parameters
+    ----------
+    study: what is measured, for others to read.
+    when_busy: ``wait`` until the machine is free, or ``refuse``.
+    on_wait: called once before waiting, with the holder; None if it does not say who it is.
+    folder: where the lock is; by default ``$NGRAPH_LOCK_DIR``, else the first of `FOLDERS` that everybody may write.
+
+    Raises
+    ------
+    DeviceBusyError: somebody else holds it, and ``when_busy`` is ``refuse``.
+    DeviceError: the lock cannot be made; says where.
+    """
+
+    def __init__(
+        self,
+        study: str,
+        when_busy: WhenBusy = "refuse",
+        on_wait: Callable[[Holder | None], None] = lambda holder: None,
+        folder: Path | None = None,
+    ) -> None:
+        self._study = study
+        self._when_busy = when_busy
+        self._on_wait = on_wait
+        self._path = (folder or lock_folder()) / NAME
+        self._file: int | None = None
+
+    def __enter__(self) -> ExclusiveMachine:
+        file = _open(self._path)
+        try:
+            self._lock(file)
+            _write(file, Holder.myself(self._study))
+        except BaseException:
+            os.close(file)
+            raise
+        self._file = file
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Let others measure. Releasing again does nothing."""
+        if self._file is not None:
+            # The file stays: whoever waits has it open, and would lock another one if it were replaced.
+            os.ftruncate(self._file, 0)
+            os.close(self._file)
+            self._file = None
+
+    def _lock(self, file: int) -> None:
+        if self._at_once(file):
+            return
+        deadline = time.monotonic() + _PATIENCE_S
+        while (other := _read(file)) is None and time.monotonic() < deadline:
+            # Somebody has just begun, or is only looking who holds it.
+            time.sleep(_LOOK_AGAIN_S)
+            if self._at_once(file):
+                return
+        if self._when_busy == "refuse":
+            who = other or "somebody who does not say who it is"
+            raise DeviceBusyError(f"this machine is measuring {who}; wait for its end with --when-busy wait")
+        self._on_wait(other)
+        # Sleeps in the kernel until the holder is gone: looking again and again would disturb what it measures.
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+    def _at_once(self, file: int) -> bool:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return False
+            raise DeviceError(
+                f"cannot lock {self._path}: {error.strerror}; name another folder in {VARIABLE}"
+            ) from None
+        return True
+
+
+def holder(folder: Path | None = None) -> Holder | None:
+    """Who holds the machine now; None if nobody does."""
+    try:
+        file = os.open((folder or lock_folder()) / NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return _read(file)
+    else:
+        return None
+    finally:
+        os.close(file)
+
+
+def lock_folder() -> Path:
+    """Where the lock is on this machine."""
+    given = os.environ.get(VARIABLE)
+    if given:
+        return Path(given)
+    return next((folder for folder in FOLDERS if _shared(folder)), FOLDERS[-1])
+
+
+def _shared(folder: Path) -> bool:
+    """Whether everybody may write there: what root alone may, would keep root's benchmarks apart from nobody's."""
+    with contextlib.suppress(OSError):
+        return bool(folder.stat().st_mode & stat.S_IWOTH) and os.access(folder, os.W_OK)
+    return False
+
+
+def _open(path: Path) -> int:
+    """The lock's file, writable by everybody.
+
+    Opened before it is made: in folders with the sticky bit the kernel refuses ``O_CREAT`` on other users' files.
+    """
+    for _ in range(3):
+        with contextlib.suppress(FileNotFoundError):
+            return _attempt(path, os.O_RDWR)
+        with contextlib.suppress(FileExistsError):
+            file = _attempt(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            os.fchmod(file, 0o666)  # whatever the umask says
+            return file
+    raise DeviceError(f"cannot make {path}: it comes and goes; name another folder in {VARIABLE}")
+
+
+def _attempt(path: Path, flags: int) -> int:
+    try:
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    except (FileNotFoundError, FileExistsError):
+        if path.parent.is_dir():
+            raise
+        raise DeviceError(f"there is no folder {path.parent}, which {VARIABLE} names") from None
+    except OSError as error:
+        raise DeviceError(
+            f"cannot open {path}, which keeps benchmarks apart: {error.strerror}; name another folder in {VARIABLE}"
+        ) from None
+
+
+def _write(file: int, holder: Holder) -> None:
+    os.ftruncate(file, 0)
+    os.pwrite(file, json.dumps(asdict(holder)).encode(), 0)
+
+
+def _read(file: int) -> Holder | None:
+    """What the holder wrote; None while it has not."""
+    with contextlib.suppress(ValueError, TypeError):
+        return Holder(**json.loads(os.pread(file, 4096, 0)))
+    return None
+
+
+def _user() -> str:
+    """The name of this process's user; its number where it has none, as in many containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"

@@ -1,0 +1,104 @@
+"""What a cell's slices say about processors, memory, clocks and energy. Pure, as all of `mlflow_ngraph.execute.derive`.
+
+Journals of older versions lack some of it; what is not there is left out.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mlflow_ngraph.measure.stability import of_engine
+
+SliceRecord = Mapping[str, Any]
+MB = 1e6
+
+_ENERGY, _POWER = "energy_j.", "power_w."
+
+
+def resources(
+    slices: Sequence[SliceRecord], processors: int, threads: int, samples_per_call: float
+) -> dict[str, float]:
+    """The metrics of a cell that has slices.
+
+    Parameters
+    ----------
+    processors: of the whole machine.
+    threads: processors that the lane was given.
+    samples_per_call: inferences within a repetition.
+    """
+    wall = sum(part["wall_s"] for part in slices)
+    cpu = sum(part["cpu_s"] for part in slices)
+    busy = sum(part["machine_busy_s"] for part in slices)
+    found: dict[str, float] = {
+        "cpu_percent": 100 * cpu / wall / processors,
+        "cpu_percent_of_threads": 100 * cpu / wall / threads,
+        "cpu_cores": cpu / wall,
+        "foreign_cpu_percent": 100 * max(0.0, busy - cpu) / wall / processors,
+        "peak_memory_mb": max(part["peak_bytes"] for part in slices) / MB,
+    }
+    resident = [size for part in slices if (size := part.get("resident_bytes")) is not None]
+    if resident:
+        found["steady_memory_mb"] = statistics.median(resident) / MB
+    waited = sum(part.get("harness_wall_s", 0.0) for part in slices)
+    if waited > 0:
+        found["harness_cpu_percent"] = 100 * sum(part.get("harness_cpu_s", 0.0) for part in slices) / waited
+    return {**found, **_machine([part for part in slices if "machine" in part], samples_per_call)}
+
+
+def _machine(slices: Sequence[SliceRecord], samples_per_call: float) -> dict[str, float]:
+    """What the looks at the machine before and after each slice tell."""
+    found: dict[str, float] = {}
+    said = [part["machine"]["values"] for part in slices]
+    clocks, temperatures = list(of_engine(said, "clock_mhz")), list(of_engine(said, "temperature_c"))
+    if clocks:
+        found["clock_mhz"] = statistics.fmean(clocks)
+    if temperatures:
+        found["temperature_c"] = max(temperatures)
+    busiest = _busiest_percent([part["machine"] for part in slices])
+    if busiest is not None:
+        found["cpu_percent_busiest_core"] = busiest
+    return {**found, **_energy(slices, samples_per_call)}
+
+
+def _busiest_percent(machines: Sequence[Mapping[str, Any]]) -> float | None:
+    """How busy the busiest processor was with anything."""
+    spent: dict[str, float] = {}
+    for machine in machines:
+        for processor, seconds in machine["busy_s"].items():
+            spent[processor] = spent.get(processor, 0.0) + seconds
+    watched = sum(machine["seconds"] for machine in machines)
+    # A tick more than there was time for is the kernel's rounding.
+    return min(100.0, 100 * max(spent.values()) / watched) if spent and watched > 0 else None
+
+
+def _energy(slices: Sequence[SliceRecord], samples_per_call: float) -> dict[str, float]:
+    """Joules and watts, over the slices in which every meter of the machine could be read."""
+    domains = {domain for part in slices for domain in _domains(part["machine"])}
+    metered = [part for part in slices if domains <= _domains(part["machine"])]
+    joules = sum(_joules(part["machine"], domain) for part in metered for domain in domains)
+    if joules <= 0:
+        # No meter, or one that has not moved in so short a time: nobody computes for nothing.
+        return {}
+    samples = samples_per_call * sum(len(part["durations_ns"]) for part in metered)
+    seconds = sum(part["machine"]["seconds"] for part in metered)
+    return {"energy_per_sample_j": joules / samples, "power_w": joules / seconds}
+
+
+def _domains(machine: Mapping[str, Any]) -> set[str]:
+    """What has a meter of energy or a sensor of power."""
+    return {
+        name.removeprefix(prefix)
+        for names, prefix in ((machine["counted"], _ENERGY), (machine["values"], _POWER))
+        for name in names
+        if name.startswith(prefix)
+    }
+
+
+def _joules(machine: Mapping[str, Any], domain: str) -> float:
+    """By the meter; else the power after the slice held for the whole of it."""
+    metered = machine["counted"].get(_ENERGY + domain)
+    if metered is not None:
+        return float(metered)
+    return float(machine["values"][_POWER + domain] * machine["seconds"])
