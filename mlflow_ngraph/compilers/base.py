@@ -109,6 +109,17 @@ class Build:
 
 
 @dataclass(frozen=True)
+class Request:
+    """One of the inferences that an invocation keeps in flight, with memory of its own."""
+
+    call: Callable[[], object]
+    """Runs this inference alone and returns when its outputs are complete. Requests may be called from different
+    threads at the same time."""
+    outputs: Callable[[], list[NDArray[np.generic]]]
+    """Copies of the outputs of its last inference."""
+
+
+@dataclass(frozen=True)
 class Invocation:
     """Inputs bound to a loaded engine."""
 
@@ -118,6 +129,20 @@ class Invocation:
     """Copies of the outputs of the last `call`."""
     requests: int = 1
     """Inferences in flight within one `call`; more than one only in ``async`` mode."""
+    singly: tuple[Request, ...] = ()
+    """The inferences of `call` one by one, for whoever serves requests as they come. Needed in ``async`` mode only:
+    with one request in flight it is the `call` itself."""
+
+    def each(self) -> tuple[Request, ...]:
+        """Every inference of `call` by itself.
+
+        Raises
+        ------
+        UnsupportedError: several are in flight, and the adapter does not tell them apart.
+        """
+        if self.requests > 1 and len(self.singly) != self.requests:
+            raise UnsupportedError(f"the adapter does not give its {self.requests} requests one by one")
+        return self.singly or (Request(self.call, self.outputs),)
 
 
 class Engine(ABC):
@@ -162,6 +187,9 @@ class Compiler(ABC, Generic[F]):
     """Modules that `compile` needs, likewise; None: the same as `load`."""
     blocked_modules: ClassVar[tuple[str, ...]] = ()
     """Modules that must not be imported where an engine is loaded, because a runtime imports them needlessly."""
+
+    needs_module: ClassVar[bool] = False
+    """Whether `load` builds the live model again, with the packages that the model comes from."""
 
     shared: ClassVar[bool] = True
     """Whether an engine is worth pulling from another machine; False where making it costs less than moving it."""

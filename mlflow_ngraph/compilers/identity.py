@@ -44,6 +44,7 @@ class Identity(TorchAdapter[IdentityFlags]):
     formats: ClassVar[tuple[Format, ...]] = ("module",)
     # Files are linked, nothing is compiled.
     compile_modules: ClassVar[tuple[str, ...] | None] = ()
+    needs_module: ClassVar[bool] = True
     shared: ClassVar[bool] = False
 
     @property

@@ -45,6 +45,11 @@ class Estimate:
         reach = float(stats.t.ppf((1 + level) / 2, self.freedom)) * self.error
         return float(np.exp(self.log - reach)), float(np.exp(self.log + reach))
 
+    def reach(self, level: float = LEVEL) -> float | None:
+        """How far the upper end of the interval lies from the figure, as a share of it; None without an interval."""
+        ends = self.interval(level)
+        return None if ends is None else ends[1] / self.value - 1
+
     def times(self, factor: float) -> Estimate:
         """The figure multiplied by an exact, positive number."""
         return replace(self, log=self.log + float(np.log(factor)))

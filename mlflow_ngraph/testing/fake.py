@@ -28,6 +28,7 @@ from mlflow_ngraph.compilers.base import (
     FlagValue,
     Invocation,
     Mode,
+    Request,
     Target,
     Workbench,
 )
@@ -276,4 +277,5 @@ class _FakeEngine(Engine):
     def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:
         if self._inputs is not None and not _equal(inputs, self._inputs):
             raise ValueError("the fake compiler knows the outputs of the prepared inputs only")
-        return Invocation(self._act, lambda: [array.copy() for array in self._outputs], self._requests)
+        single = Request(self._act, lambda: [array.copy() for array in self._outputs])
+        return Invocation(single.call, single.outputs, self._requests, (single,) * self._requests)

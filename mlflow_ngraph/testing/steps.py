@@ -5,7 +5,7 @@ from __future__ import annotations
 import faulthandler
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -91,6 +91,18 @@ class Outcome:
     """Outputs of a later call, after other engines of the process were called."""
     others: Sequence[Arrays]
     """Outputs for the inputs of `Case.others`."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """What the requests of an engine in async mode did."""
+
+    flags: Mapping[str, FlagValue]
+    requests: int
+    together: Sequence[Arrays]
+    """Outputs of every request after one call for all of them."""
+    at_once: Sequence[Arrays]
+    """Outputs of every request after a thread each has called it again and again, all at the same time."""
 
 
 @dataclass(frozen=True)
@@ -208,6 +220,40 @@ def run_cases(cases: Mapping[str, Case], never_imported: Sequence[str] = ()) -> 
     imported = [name for name in never_imported if sys.modules.get(name) is not None]
     assert not imported, f"imported in spite of all: {imported}"
     return outcomes
+
+
+def serve_cases(cases: Mapping[str, Case], never_imported: Sequence[str] = ()) -> dict[str, dict[int, Served]]:
+    """Load every engine, call all its requests together, and then each of them from a thread of its own.
+
+    Returns
+    -------
+    by label and batch size.
+    """
+    from mlflow_ngraph.workloads.materials import Source
+
+    block(never_imported)
+    found: dict[str, dict[int, Served]] = {label: {} for label in cases}
+    for label, case in cases.items():
+        compiler, source = ready(case.job), Source(case.materials)
+        for group in case.groups():
+            for batch in group:
+                engine = compiler.load(case.directory(group), batch, case.job.target)
+                invocation = engine.bind(source.example(batch))
+                invocation.call()
+                singly = invocation.each()
+                together = [request.outputs() for request in singly]
+                with ThreadPoolExecutor(len(singly)) as pool:
+                    for done in [pool.submit(_call_often, request.call) for request in singly]:
+                        done.result()
+                at_once = [request.outputs() for request in singly]
+                found[label][batch] = Served(dict(engine.flags), invocation.requests, together, at_once)
+                engine.close()
+    return found
+
+
+def _call_often(call: Callable[[], object]) -> None:
+    for _ in range(20):
+        call()
 
 
 def load_cases(cases: Mapping[str, Case]) -> dict[str, str]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from mlflow_ngraph.compilers.base import Build, Target, Workbench
 from mlflow_ngraph.compilers.registry import create
-from mlflow_ngraph.errors import CompileError
+from mlflow_ngraph.errors import CompileError, UnsupportedError
 from mlflow_ngraph.workloads.materials import Source
 
 pytest.importorskip("onnxruntime")
@@ -77,3 +78,42 @@ def test_bound_inputs_are_the_runtimes_own_copies(cnn: Source, tmp_path: Path) -
     np.testing.assert_allclose(outputs[0], cnn.reference(1)[0], rtol=1e-3, atol=1e-4)
     outputs[0][...] = 0
     np.testing.assert_allclose(invocation.outputs()[0], cnn.reference(1)[0], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("threads", "requests", "in_flight", "intra"), [(2, None, 2, 1), (4, 2, 2, 3), (3, 1, 1, 3), (2, 5, 5, 1)]
+)
+def test_the_threads_are_shared_out_among_the_requests(
+    cnn: Source, tmp_path: Path, threads: int, requests: int | None, in_flight: int, intra: int
+) -> None:
+    flags, target = {"requests": requests}, Target(mode="async", threads=threads)
+    create("onnxruntime", flags).compile(cnn, [1], target, tmp_path, Workbench(tmp_path / "work"))
+    engine = create("onnxruntime", flags).load(tmp_path, 1, target)
+    invocation = engine.bind(cnn.example(1))
+    assert invocation.requests == engine.flags["requests"] == in_flight
+    assert engine._session.get_session_options().intra_op_num_threads == intra  # type: ignore[attr-defined]
+    assert engine.flags["threads"] == max(threads, in_flight)
+    invocation.call()
+    for request in invocation.each():
+        np.testing.assert_allclose(request.outputs()[0], cnn.reference(1)[0], rtol=1e-3, atol=1e-4)
+    engine.close()
+
+
+def test_requests_are_in_flight_at_the_same_time(cnn: Source, tmp_path: Path) -> None:
+    """Each request is called by a thread of its own."""
+    compiled(cnn, tmp_path, [1])
+    engine = create("onnxruntime", {"requests": 3}).load(tmp_path, 1, Target(mode="async", threads=2))
+    before = threading.active_count()
+    engine.bind(cnn.example(1))
+    assert threading.active_count() == before + 2, "the third is the one that calls"
+    engine.close()
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [({"provider": "tensorrt"}, "one inference of a session at a time"), ({"cuda_graph": True}, "no cuda_graph")],
+)
+def test_what_runs_one_inference_at_a_time_has_no_async_mode(flags: dict[str, object], reason: str) -> None:
+    with pytest.raises(UnsupportedError, match=reason):
+        create("onnxruntime", flags).check(Target(mode="async", accelerator="cuda"))

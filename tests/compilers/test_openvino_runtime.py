@@ -74,6 +74,18 @@ def test_async_mode_uses_the_requests_that_the_runtime_wants(cnn: Source, tmp_pa
     np.testing.assert_allclose(invocation.outputs()[0], cnn.reference(1)[0], rtol=1e-3, atol=1e-4)
 
 
+def test_the_number_of_requests_can_be_asked_for(cnn: Source, tmp_path: Path) -> None:
+    target, flags = Target(mode="async", threads=2), {"requests": 3}
+    create("openvino", flags).compile(cnn, [1], target, tmp_path, Workbench(tmp_path / "work"))
+    engine = create("openvino", flags).load(tmp_path, 1, target)
+    invocation = engine.bind(cnn.example(1))
+    assert invocation.requests == engine.flags["requests"] == 3
+    invocation.call()
+    for request in invocation.each():
+        np.testing.assert_allclose(request.outputs()[0], cnn.reference(1)[0], rtol=1e-3, atol=1e-4)
+    assert create("openvino", flags).load(tmp_path, 1, Target(threads=2)).flags["requests"] == 1, "in sync mode"
+
+
 def processes_and_connections(materials: Path, directory: Path) -> list[str]:
     import sys
     import time

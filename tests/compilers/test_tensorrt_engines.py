@@ -225,3 +225,34 @@ def test_only_the_batch_size_stays_free(batch_sizes: list[int], sizes: list[int]
     inputs = [TensorSpec("x", "float32", (BATCH, 7))]
     model = _model(tmp_path / "model.onnx", inputs, batch_sizes, "fp32")
     assert [dimension.dim_value for dimension in model.graph.input[0].type.tensor_type.shape.dim] == sizes
+
+
+@pytest.mark.parametrize("transfers", ["outside", "inside"])
+@pytest.mark.parametrize("cuda_graph", [False, True])
+def test_requests_in_flight_have_streams_and_memory_of_their_own(
+    machine: Machine, cnn: Source, transfers: Any, cuda_graph: bool
+) -> None:
+    target = Target(accelerator="cuda", mode="async", transfers=transfers)
+    flags = {"requests": 3, "cuda_graph": cuda_graph}
+    machine.compile(cnn, [3], target, **flags)
+    engine = create("tensorrt", flags).load(machine.engine, 3, target)
+    invocation = engine.bind(cnn.example(3))
+    assert invocation.requests == engine.flags["requests"] == 3
+    calls = calls_of(machine, invocation.call)
+    assert calls[-3:] == ["cudaStreamSynchronize"] * 3, "all are started before one is waited for"
+    assert "cudaStreamSynchronize" not in calls[:-3]
+    assert calls.count("cudaGraphLaunch") == (3 if cuda_graph else 0)
+    for request in invocation.each():
+        assert_parity(request.outputs(), cnn, 3)
+    # One alone is an inference, too.
+    assert calls_of(machine, invocation.each()[1].call).count("cudaStreamSynchronize") == 1
+    engine.close()
+    assert machine.cuda.left() == 0
+
+
+def test_two_requests_are_in_flight_unless_told_otherwise(newest: Machine, cnn: Source) -> None:
+    newest.compile(cnn, [3])
+    for mode, requests in (("sync", 1), ("async", 2)):
+        engine = create("tensorrt").load(newest.engine, 3, Target(accelerator="cuda", mode=mode))  # type: ignore[arg-type]
+        assert engine.bind(cnn.example(3)).requests == engine.flags["requests"] == requests
+        engine.close()

@@ -21,6 +21,7 @@ class TestOnnxRuntime(CompilerContract):
         "dynamic_batch": False,
         "cudnn_conv_algo_search": "heuristic",
         "cuda_graph": True,
+        "requests": 3,
     }
     never_imported = ("torch", "timm", "onnx")
 

@@ -8,6 +8,7 @@ class TestOpenVINO(CompilerContract):
     other_flags: ClassVar = {
         "performance_hint": "throughput",
         "num_streams": 2,
+        "requests": 3,
         "enable_cpu_pinning": False,
         "enable_hyper_threading": True,
         "scheduling_core_type": "pcore",

@@ -15,5 +15,6 @@ class TestTensorRT(OnGpu, CompilerContract):
         "hardware_compatibility": "ampere_plus",
         "sparsity": True,
         "cuda_graph": True,
+        "requests": 3,
     }
     never_imported = ("torch", "timm", "onnx")

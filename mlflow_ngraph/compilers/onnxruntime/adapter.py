@@ -18,12 +18,14 @@ from mlflow_ngraph.compilers.base import (
     Engine,
     Flags,
     FlagValue,
+    Mode,
     Precision,
     Target,
     Workbench,
 )
 from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.host import isa, package
+from mlflow_ngraph.compilers.onnxruntime import requests
 from mlflow_ngraph.compilers.onnxruntime.build import installed
 from mlflow_ngraph.compilers.onnxruntime.explaining import explain
 from mlflow_ngraph.compilers.onnxruntime.opening import WITHOUT_GPU, Layout, Opener
@@ -50,6 +52,9 @@ class OnnxRuntimeFlags(Flags):
     """Graph rewrites: ``basic`` removes redundant nodes, ``extended`` fuses, ``all`` also changes layouts (NCHWc)."""
     inter_op_threads: int = Field(1, ge=1)
     """Nodes that may run at the same time; more than 1 runs independent branches in parallel."""
+    requests: int | None = Field(None, ge=1)
+    """Inferences in flight in async mode, each from a thread of its own; by default as many as there are threads, so that
+    each computes on one, and two on a GPU. One in sync mode."""
     spinning: bool = True
     """Whether idle worker threads spin before they sleep: a little faster alone, much slower on a busy machine."""
     memory_pattern: bool = True
@@ -74,6 +79,7 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
     flags_type: ClassVar[type[Flags]] = OnnxRuntimeFlags
     formats: ClassVar[tuple[Format, ...]] = ("onnx",)
     precisions: ClassVar[tuple[Precision, ...]] = ("fp32", "tf32", "bf16", "fp16")
+    modes: ClassVar[tuple[Mode, ...]] = ("sync", "async")
     accelerators: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     runtime_modules: ClassVar[tuple[str, ...]] = ("onnxruntime",)
     compile_modules: ClassVar[tuple[str, ...] | None] = ("onnxruntime", "onnx")
@@ -108,6 +114,7 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
             raise UnsupportedError(
                 f"save_format ort keeps what the cpu provider optimised; {provider.name} loads the model as onnx"
             )
+        requests.check(provider, self.flags, target)
         if target.accelerator == "cuda":
             require_gpu(self.name, target)
 
@@ -122,6 +129,7 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
         facts: dict[str, FlagValue] = {
             **WITHOUT_GPU,
             "provider": provider.name,
+            "requests": requests.count(self.flags, target),
             "dynamic_batch": dynamic,
             "shared": shared,
         }
@@ -154,6 +162,7 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
         self.check(target)
         saved = Saved.read(directory, self.name, target)
         provider = choose(self.flags.provider, target)
+        in_flight = requests.count(self.flags, target)
         with reported(self.name):
             before = psutil.Process().num_threads()
             opened = self._opener(directory, saved.facts, target).open(batch)
@@ -163,7 +172,8 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
             **opened.facts,
             "provider": provider.name,
             "dynamic_batch": saved.facts["dynamic_batch"],
-            "threads": _threads(opened.session, provider, target, started),
+            "requests": in_flight,
+            "threads": _threads(opened.session, provider, target, started, in_flight),
         }
         return OnnxRuntimeEngine(opened.session, saved, batch, target, flags)
 
@@ -212,12 +222,14 @@ def _keep(source: Path, target: Path) -> None:
     copy(source, target, {})
 
 
-def _threads(session: Any, provider: Provider, target: Target, started: int) -> int | None:
-    """The threads of one inference.
+def _threads(session: Any, provider: Provider, target: Target, started: int, in_flight: int) -> int | None:
+    """The threads of all inferences in flight: the session's, and those that call it.
 
     The runtime does not tell how many its own default is; it starts one fewer than it uses. OpenVINO within it tells
     nothing at all.
     """
     if provider.name == "openvino":
         return target.threads
-    return int(session.get_session_options().intra_op_num_threads) or started + 1
+    own = int(session.get_session_options().intra_op_num_threads) or started + 1
+    # One of its own is the thread that calls; where a GPU computes, the others only wait.
+    return own + (in_flight - 1 if target.accelerator == "cpu" else 0)

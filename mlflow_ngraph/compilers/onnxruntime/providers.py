@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import psutil
 
 from mlflow_ngraph.compilers.base import FlagValue, Precision, Target
+from mlflow_ngraph.compilers.onnxruntime.requests import count
 from mlflow_ngraph.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -84,6 +85,9 @@ def with_options(provider: Provider, flags: OnnxRuntimeFlags, target: Target, ca
         options = {"device_type": "CPU", "precision": "FP32"}
         if target.threads is not None:
             options["num_of_threads"] = str(target.threads)
+        if target.mode == "async":
+            # Else it has one stream, in which requests wait for each other.
+            options["num_streams"] = str(count(flags, target))
         return [(_OPENVINO, options)]
     cuda = {
         "use_tf32": _switch(target.precision == "tf32"),

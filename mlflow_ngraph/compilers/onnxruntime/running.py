@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlflow_ngraph.compilers.base import Engine, FlagValue, Invocation, Target
+from mlflow_ngraph.compilers.base import Engine, FlagValue, Invocation, Request, Target
+from mlflow_ngraph.compilers.crew import Crew
 from mlflow_ngraph.compilers.saved import Saved
 
 if TYPE_CHECKING:
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
 
 
 class OnnxRuntimeEngine(Engine):
-    """A session with the interface of the engine that it was loaded from."""
+    """A session with the interface of the engine that it was loaded from; in async mode it is called by several threads.
+
+    Parameters
+    ----------
+    flags: every flag with the value in force, and among them ``requests``.
+    """
 
     def __init__(self, session: Any, saved: Saved, batch: int, target: Target, flags: Mapping[str, FlagValue]) -> None:
         super().__init__(saved.precision, flags)
@@ -27,8 +33,19 @@ class OnnxRuntimeEngine(Engine):
         self._saved = saved
         self._batch = batch
         self._target = target
+        self._crews: list[Crew] = []
 
     def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:
+        if self._target.mode == "sync":
+            single = self._request(inputs)
+            return Invocation(single.call, single.outputs)
+        singly = tuple(self._request(inputs) for _ in range(int(str(self.flags["requests"]))))
+        crew = Crew([request.call for request in singly])
+        self._crews.append(crew)
+        return Invocation(crew.run, singly[-1].outputs, len(singly), singly)
+
+    def _request(self, inputs: Sequence[NDArray[np.generic]]) -> Request:
+        """One inference, with inputs and outputs of its own in the runtime's memory."""
         import onnxruntime as ort
 
         device = self._target.accelerator
@@ -46,12 +63,15 @@ class OnnxRuntimeEngine(Engine):
             binding.bind_ortvalue_output(node.name, ort.OrtValue.ortvalue_from_shape_and_type(shape, dtype, device))
         run: Callable[[], object] = partial(self._session.run_with_iobinding, binding)
         if device == "cpu":
-            return Invocation(run, lambda: [np.array(value.numpy()) for value in binding.get_outputs()])
+            return Request(run, lambda: [np.array(value.numpy()) for value in binding.get_outputs()])
         if self._target.transfers == "outside":
-            return Invocation(_waiting(run, binding), binding.copy_outputs_to_cpu)
+            return Request(_waiting(run, binding), binding.copy_outputs_to_cpu)
         return _with_transfers(run, binding, copies)
 
     def close(self) -> None:
+        crews, self._crews = self._crews, []
+        for crew in crews:
+            crew.close()
         with suppress(AttributeError):
             del self._session
 
@@ -66,7 +86,7 @@ def _waiting(run: Callable[[], object], binding: Any) -> Callable[[], None]:
     return call
 
 
-def _with_transfers(run: Callable[[], object], binding: Any, copies: Sequence[Callable[[], object]]) -> Invocation:
+def _with_transfers(run: Callable[[], object], binding: Any, copies: Sequence[Callable[[], object]]) -> Request:
     """A call that copies the inputs to the device, and returns when the outputs are back."""
     outputs: Arrays = []
 
@@ -77,4 +97,4 @@ def _with_transfers(run: Callable[[], object], binding: Any, copies: Sequence[Ca
         # Copying waits for what is copied.
         outputs[:] = binding.copy_outputs_to_cpu()
 
-    return Invocation(call, lambda: [np.array(array) for array in outputs])
+    return Request(call, lambda: [np.array(array) for array in outputs])

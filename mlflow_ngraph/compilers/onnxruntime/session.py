@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mlflow_ngraph.compilers.base import Target
 from mlflow_ngraph.compilers.onnxruntime.build import installed
 from mlflow_ngraph.compilers.onnxruntime.providers import CPU, PROVIDERS, Chosen
+from mlflow_ngraph.compilers.onnxruntime.requests import intra_op_threads
 from mlflow_ngraph.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def options(flags: OnnxRuntimeFlags, target: Target, level: str) -> Any:
     found = ort.SessionOptions()
     found.log_severity_level = _ERRORS_ONLY
     found.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[level])
-    found.intra_op_num_threads = target.threads or 0
+    found.intra_op_num_threads = intra_op_threads(flags, target)
     found.inter_op_num_threads = flags.inter_op_threads
     if flags.inter_op_threads > 1:
         found.execution_mode = ort.ExecutionMode.ORT_PARALLEL

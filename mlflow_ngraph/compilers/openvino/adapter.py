@@ -51,6 +51,8 @@ class OpenVINOFlags(Flags):
     """What to configure streams and threads for; by default ``latency`` in sync and ``throughput`` in async mode."""
     num_streams: int | None = Field(None, ge=1)
     """Inferences that run at the same time, each on its share of the threads; by default what the hint gives."""
+    requests: int | None = Field(None, ge=1)
+    """Inferences in flight in async mode; by default as many as the runtime calls optimal. One in sync mode."""
     enable_cpu_pinning: bool | None = None
     """Bind threads to processors; by default the runtime decides."""
     enable_hyper_threading: bool | None = None
@@ -196,6 +198,8 @@ class OpenVINO(Compiler[OpenVINOFlags]):
             "PERFORMANCE_HINT": hint.upper(),
             "INFERENCE_NUM_THREADS": target.threads,
             "NUM_STREAMS": self.flags.num_streams,
+            # Without it the throughput hint makes streams for more requests than there are.
+            "PERFORMANCE_HINT_NUM_REQUESTS": self.flags.requests if target.mode == "async" else None,
             "ENABLE_CPU_PINNING": self.flags.enable_cpu_pinning,
             "ENABLE_HYPER_THREADING": self.flags.enable_hyper_threading,
             "SCHEDULING_CORE_TYPE": core_type and _CORES[core_type],
@@ -216,8 +220,14 @@ class OpenVINO(Compiler[OpenVINOFlags]):
             "inference_precision": compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name(),
             "execution_mode": text(compiled.get_property("EXECUTION_MODE_HINT")).lower(),
             "threads": int(compiled.get_property("INFERENCE_NUM_THREADS")),
-            "requests": _requests(compiled, target.mode),
+            "requests": self._requests(compiled, target.mode),
         }
+
+    def _requests(self, compiled: Any, mode: Mode) -> int:
+        """Inferences in flight."""
+        if mode == "sync":
+            return 1
+        return self.flags.requests or int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
 
 
 def _file(batch: int | None, suffix: str) -> str:
@@ -230,7 +240,3 @@ def _precision(flags: Mapping[str, FlagValue], target: Target) -> Precision:
     if _PRECISIONS.get(found) != target.precision:
         raise UnsupportedError(f"openvino computes in {found} on this CPU when asked for {target.precision}")
     return target.precision
-
-
-def _requests(compiled: Any, mode: Mode) -> int:
-    return int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")) if mode == "async" else 1

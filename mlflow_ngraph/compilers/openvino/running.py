@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlflow_ngraph.compilers.base import Engine, FlagValue, Invocation, Mode, Precision
+from mlflow_ngraph.compilers.base import Engine, FlagValue, Invocation, Mode, Precision, Request
 from mlflow_ngraph.compilers.openvino.library import library
 from mlflow_ngraph.workloads.base import TensorSpec
 
@@ -35,10 +35,8 @@ class OpenVINOEngine(Engine):
     def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:
         arrays = dict(zip((spec.name for spec in self._inputs), inputs, strict=True))
         if self._mode == "sync":
-            request = filled(self._compiled, arrays)
-            # Shared outputs are views; the default would copy them at every call.
-            infer: Callable[[], object] = partial(request.infer, share_outputs=True)
-            return Invocation(infer, partial(self._outputs, request))
+            single = self._single(filled(self._compiled, arrays))
+            return Invocation(single.call, single.outputs)
         count = int(str(self.flags["requests"]))
         requests = [filled(self._compiled, arrays) for _ in range(count)]
         starts = [request.start_async for request in requests]
@@ -50,7 +48,13 @@ class OpenVINOEngine(Engine):
             for wait in waits:
                 wait()
 
-        return Invocation(call, partial(self._outputs, requests[-1]), count)
+        singly = tuple(self._single(request) for request in requests)
+        return Invocation(call, singly[-1].outputs, count, singly)
+
+    def _single(self, request: Any) -> Request:
+        # Shared outputs are views; the default would copy them at every call.
+        infer: Callable[[], object] = partial(request.infer, share_outputs=True)
+        return Request(infer, partial(self._outputs, request))
 
     def _outputs(self, request: Any) -> list[NDArray[np.generic]]:
         return [np.array(request.get_output_tensor(index).data) for index in range(len(self._compiled.outputs))]

@@ -17,6 +17,7 @@ from mlflow_ngraph.compilers.base import (
     Engine,
     Flags,
     FlagValue,
+    Mode,
     Precision,
     Target,
     Workbench,
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from mlflow_ngraph.workloads.materials import Source
 
 _AMPERE = (8, 0)
+_IN_FLIGHT = 2
+"""Requests in async mode by default: while one computes, the other is started."""
 
 
 class TensorRT(Compiler[TensorRTFlags]):
@@ -45,6 +48,7 @@ class TensorRT(Compiler[TensorRTFlags]):
     flags_type: ClassVar[type[Flags]] = TensorRTFlags
     formats: ClassVar[tuple[Format, ...]] = ("onnx",)
     precisions: ClassVar[tuple[Precision, ...]] = ("fp32", "tf32", "bf16", "fp16")
+    modes: ClassVar[tuple[Mode, ...]] = ("sync", "async")
     accelerators: ClassVar[tuple[str, ...]] = ("cuda",)
     runtime_modules: ClassVar[tuple[str, ...]] = ("tensorrt", "cuda.bindings.runtime")
     compile_modules: ClassVar[tuple[str, ...] | None] = ("tensorrt", "cuda.bindings.runtime", "onnx")
@@ -116,6 +120,7 @@ class TensorRT(Compiler[TensorRTFlags]):
             **self.flags.model_dump(),
             **in_force,
             "dynamic_batch": shared,
+            "requests": self._requests(target),
         }
         with bench.stage("save"):
             Saved.of(self.name, source, target, facts).write(directory)
@@ -132,6 +137,7 @@ class TensorRT(Compiler[TensorRTFlags]):
             flags = {
                 **saved.facts,
                 "cuda_graph": self.flags.cuda_graph,
+                "requests": self._requests(target),
                 "tensorrt_version": loaded.trt.__version__,
                 "gpu": require_gpu(self.name, target).name,
                 "compute_capability": cuda.compute_capability(),
@@ -141,6 +147,10 @@ class TensorRT(Compiler[TensorRTFlags]):
                 "threads": 1,
             }
             return TensorRTEngine(loaded, saved, said["outputs"], batch, target, flags)
+
+    def _requests(self, target: Target) -> int:
+        """Inferences in flight."""
+        return 1 if target.mode == "sync" else self.flags.requests or _IN_FLIGHT
 
     def explain(self, directory: Path, batch: int, target: Target) -> Explanation:
         self.check(target)

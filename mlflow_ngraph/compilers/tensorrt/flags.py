@@ -29,3 +29,6 @@ class TensorRTFlags(Flags):
     """Let the builder use sparse kernels for weights that have two zeros in every four values."""
     cuda_graph: bool = False
     """Record the engine's kernels once, and launch them as one graph in every repetition."""
+    requests: int | None = Field(None, ge=1)
+    """Inferences in flight in async mode, each with an execution context, a stream and memory of its own; by default two:
+    while one computes, the other is started. One in sync mode."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlflow_ngraph.compilers import cuda
-from mlflow_ngraph.compilers.base import Engine, FlagValue, Invocation, Target
+from mlflow_ngraph.compilers.base import Engine, FlagValue, Invocation, Request, Target
 from mlflow_ngraph.compilers.tensorrt.library import granted, library, make_logger, reason
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 
@@ -49,13 +50,26 @@ class Deserialized:
         self._runtime = None
 
 
+@dataclass(frozen=True)
+class _Queued:
+    """An inference in a stream of its own."""
+
+    start: Callable[[], None]
+    wait: Callable[[], None]
+    fetch: Callable[[], list[NDArray[np.generic]]]
+
+    def request(self) -> Request:
+        """Starts and waits by itself."""
+        return Request(partial(_all, [self.start, self.wait]), self.fetch)
+
+
 class TensorRTEngine(Engine):
     """One engine at one batch size.
 
     Parameters
     ----------
     outputs: names of the outputs, in the model's order.
-    flags: every flag with the value in force.
+    flags: every flag with the value in force, and among them `requests`.
     """
 
     def __init__(
@@ -74,12 +88,21 @@ class TensorRTEngine(Engine):
         self._batch = batch
         self._inside = target.transfers == "inside"
         self._graphs = bool(flags["cuda_graph"])
+        self._requests = int(str(flags["requests"]))
         # Made here, because it is part of what loading costs.
-        self._contexts = [loaded.context()]
+        self._contexts = [loaded.context() for _ in range(self._requests)]
         self._bound = 0
         self._closing: list[Callable[[], None]] = []
 
     def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:
+        queued = [self._queue(inputs) for _ in range(self._requests)]
+        starts, waits = [one.start for one in queued], [one.wait for one in queued]
+        # All are started before the first is waited for: that is what keeps them in flight.
+        call = partial(_all, [*starts, *waits])
+        return Invocation(call, queued[-1].fetch, self._requests, tuple(one.request() for one in queued))
+
+    def _queue(self, inputs: Sequence[NDArray[np.generic]]) -> _Queued:
+        """An inference with a context, a stream and memory of its own."""
         stream = cuda.Stream()
         self._closing.append(stream.close)
         context = self._next_context()
@@ -95,13 +118,11 @@ class TensorRTEngine(Engine):
             work = partial(_all, steps)
         else:
             work = execute
-        return Invocation(
-            partial(_then_wait, self._recorded(stream, work) if self._graphs else work, stream.synchronize),
-            partial(self._fetch, results, stream),
-        )
+        start = self._recorded(stream, work) if self._graphs else work
+        return _Queued(start, stream.synchronize, partial(self._fetch, results, stream))
 
     def _next_context(self) -> Any:
-        """The context that was made when the engine was loaded, and another one for each further binding."""
+        """The contexts that were made when the engine was loaded, and further ones for further bindings."""
         if self._bound == len(self._contexts):
             self._contexts.append(self._loaded.context())
         self._bound += 1
@@ -175,8 +196,3 @@ class TensorRTEngine(Engine):
 def _all(steps: Sequence[Callable[[], None]]) -> None:
     for step in steps:
         step()
-
-
-def _then_wait(work: Callable[[], None], wait: Callable[[], None]) -> None:
-    work()
-    wait()

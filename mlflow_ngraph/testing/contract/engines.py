@@ -155,9 +155,12 @@ class Engines(Base):
             return
         model = self.models[0]
         case = self._case(materials, model, cases[model].engines, mode="async")
-        for batch, outcome in self._run(steps.run_cases, {model: case})[model].items():
-            assert outcome.requests >= 1
-            assert parity_problem(outcome.second, case.materials, batch) is None
+        for batch, served in self._run(steps.serve_cases, {model: case}, self._blocked())[model].items():
+            assert served.requests >= 1
+            assert served.flags["requests"] == served.requests, "the requests in force are not those that are in flight"
+            assert len(served.together) == len(served.at_once) == served.requests
+            for outputs in (*served.together, *served.at_once):
+                assert parity_problem(outputs, case.materials, batch) is None
 
     def test_an_operator_that_nobody_knows_is_unsupported_by_its_name(
         self, kind: type[Compiler[Any]], materials: Path, tmp_path: Path

@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from mlflow_ngraph.compilers.base import Compiler
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.testing import steps
 from mlflow_ngraph.testing.contract.base import Base, parity_problem
-from mlflow_ngraph.testing.endurance import load_and_run_often
+from mlflow_ngraph.testing.endurance import SAMPLES, load_and_run_often
 from mlflow_ngraph.testing.interruption import Cut, compile_in_worker, cut_by_time, cut_with_parent
 from mlflow_ngraph.testing.steps import Case, Made, Outcome, Refusal, attempt
 from mlflow_ngraph.verdicts import Verdict
@@ -53,6 +55,16 @@ class Limits(Base):
 
     def test_engines_leave_nothing_behind(self, cases: Mapping[str, Case], builds: object) -> None:
         usage = self._run(load_and_run_often, cases[self.models[-1]], self.cycles, self._blocked())
+        assert usage.problem() is None
+
+    def test_requests_in_flight_leave_nothing_behind(
+        self, kind: type[Compiler[Any]], cases: Mapping[str, Case], builds: object, materials: Path
+    ) -> None:
+        if "async" not in kind.modes:
+            pytest.skip(f"{self.compiler} has no mode async")
+        model = self.models[-1]
+        case = self._case(materials, model, cases[model].engines, mode="async")
+        usage = self._run(load_and_run_often, case, max(SAMPLES, self.cycles // 4), self._blocked())
         assert usage.problem() is None
 
     def test_a_time_limit_ends_a_compilation_and_all_that_it_started(self, interrupted: Interrupted) -> None:

@@ -1,0 +1,63 @@
+"""How many inferences a session has in flight, and how the threads are shared out among them.
+
+A session is called from several threads at once, one for each request. A call computes in the thread that makes it, and
+takes what is free of the session's own threads. The runtime's `run_async` would start a request from one of these
+threads: it needs at least one beside, cannot bind inputs and outputs, and hands the outputs over as new arrays.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mlflow_ngraph.compilers.base import Target
+from mlflow_ngraph.devices import processors
+from mlflow_ngraph.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.compilers.onnxruntime.adapter import OnnxRuntimeFlags
+    from mlflow_ngraph.compilers.onnxruntime.providers import Provider
+
+ON_GPU = 2
+"""Requests by default where a GPU computes: while one computes, the other is started."""
+
+
+def count(flags: OnnxRuntimeFlags, target: Target) -> int:
+    """Inferences in flight: in async mode by default as many as there are threads, on a GPU two."""
+    if target.mode == "sync":
+        return 1
+    return flags.requests or (ON_GPU if target.accelerator == "cuda" else _threads(target))
+
+
+def intra_op_threads(flags: OnnxRuntimeFlags, target: Target) -> int:
+    """What to set ``intra_op_num_threads`` to, so that all requests together have the target's threads.
+
+    The number counts the calling thread; 0 is the runtime's own default.
+    """
+    if target.mode == "sync" or target.accelerator == "cuda":
+        return target.threads or 0
+    return max(1, _threads(target) - count(flags, target) + 1)
+
+
+def check(provider: Provider, flags: OnnxRuntimeFlags, target: Target) -> None:
+    """Refuse what cannot have several requests in flight.
+
+    Raises
+    ------
+    UnsupportedError: the provider runs one inference at a time, or a CUDA graph is asked for.
+    """
+    if target.mode == "sync":
+        return
+    if provider.name == "tensorrt":
+        raise UnsupportedError(
+            "onnxruntime's provider tensorrt runs one inference of a session at a time, so it has no mode async; "
+            "the compiler tensorrt has it"
+        )
+    if flags.cuda_graph and target.accelerator == "cuda":
+        raise UnsupportedError(
+            "onnxruntime replays a CUDA graph for one inference at a time: no cuda_graph in async mode"
+        )
+
+
+def _threads(target: Target) -> int:
+    """Of all requests together; the runtime has no default for that."""
+    return target.threads or processors.available()
