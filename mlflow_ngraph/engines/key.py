@@ -15,7 +15,7 @@ from mlflow_ngraph import __version__
 from mlflow_ngraph.compilers.base import Compiler, FlagValue, Target
 from mlflow_ngraph.workloads.materials import EXPORTERS
 
-SCHEMA = 1
+SCHEMA = 2
 """Goes into every key: engines of a package that keyed them in another way are never found."""
 
 _HERE = Path(__file__).resolve().parent.parent

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any, Literal
+
+from pydantic import ValidationError, field_validator
 
 from mlflow_ngraph.compilers.base import FlagValue
 from mlflow_ngraph.engines.files import escapes
+from mlflow_ngraph.engines.loading import Loading
 from mlflow_ngraph.engines.store import EngineOrigin, Part, StoredEngine
+from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph.execute.record import EngineRecord, LaneRecord, StudyRecord
 
+FILE = "manifest.json"
+DIGEST_FILE = "manifest.json.sha256"
+"""Beside the manifest: its own digest, in the form that ``sha256sum --check`` reads."""
 ENGINE_DIRECTORY = "engine"
-"""Where the compiler's own files lie within a package."""
+"""Where the engine's own files lie within a package."""
+MAX_BYTES = 16 << 20
+"""No manifest is larger; what is, was not written by this package."""
+
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 class About(Part):
@@ -35,7 +48,7 @@ class About(Part):
     threads: int | None
     batch_sizes: list[int]
     flags: dict[str, FlagValue]
-    """Every flag with the value in force. Give them again when the engine is loaded."""
+    """Every flag with the value in force."""
 
 
 class Compilation(Part):
@@ -60,6 +73,10 @@ class Origin(Part):
     study_id: str
     lane_id: str
     engine_id: str
+    run_id: str | None
+    """The lane run on the tracking server, where it was logged to one."""
+    source_commit: str | None
+    """The commit of the source that the study was started from, where it was under version control."""
     device: str
     fingerprint: dict[str, Any]
     versions: dict[str, str]
@@ -79,26 +96,64 @@ class Manifest(Part):
 
     schema_version: Literal[1] = 1
     about: About
+    loading: Loading
+    """How the engine is loaded; equal to the file ``loading.json`` in the engine's directory."""
     requires: dict[str, str]
     """What a machine must have to load the engine."""
     files: dict[str, str]
     """sha256 of every other file of the package, by path relative to the manifest."""
     size_bytes: int
+    """Of the engine's own files."""
     compilation: Compilation
     origin: Origin
     figures: list[Figures]
+
+    @field_validator("files")
+    @classmethod
+    def _stay_inside(cls, files: dict[str, str]) -> dict[str, str]:
+        """Refuse whatever could write to or read from a place outside the package."""
+        for path, digest in files.items():
+            # What is normal has one spelling; a second one could name a file that is already checked.
+            if escapes(path) or path in (FILE, DIGEST_FILE) or any(part in ("", ".") for part in path.split("/")):
+                raise ValueError(f"the file {path!r} leads out of the package or stands in its manifest's place")
+            if not _SHA256.fullmatch(digest):
+                raise ValueError(f"the file {path!r} has no sha256 but {digest!r}")
+        if not any(path.startswith(f"{ENGINE_DIRECTORY}/") for path in files):
+            raise ValueError(f"there is no file in {ENGINE_DIRECTORY!r}")
+        return files
+
+    @classmethod
+    def parse(cls, content: bytes, where: str) -> Manifest:
+        """Read the text of a manifest.
+
+        Parameters
+        ----------
+        where: names the manifest in messages.
+
+        Raises
+        ------
+        EngineError: it is no manifest, of another version, or has paths that lead out of the package.
+        """
+        if len(content) > MAX_BYTES:
+            raise EngineError(f"{where} is no manifest: it has {len(content)} bytes")
+        try:
+            return cls.model_validate_json(content)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            raise EngineError(f"{where} is not readable: {place + ': ' if place else ''}{first['msg']}") from None
 
     def to_json(self) -> str:
         """The text of the file; equal manifests have equal text."""
         return self.model_dump_json(indent=2) + "\n"
 
-    def stored(self, tracking_uri: str, model_id: str, run_id: str | None) -> StoredEngine:
-        """The engine as this machine keeps it, pulled from a LoggedModel of a tracking server.
+    def engine_files(self) -> dict[str, str]:
+        """sha256 of the engine's own files, by path relative to the engine's directory."""
+        start = f"{ENGINE_DIRECTORY}/"
+        return {path.removeprefix(start): digest for path, digest in self.files.items() if path.startswith(start)}
 
-        Raises
-        ------
-        ValueError: a file of the package lies outside the engine's directory.
-        """
+    def stored(self, tracking_uri: str, model_id: str, run_id: str | None) -> StoredEngine:
+        """The engine as this machine keeps it, pulled from a LoggedModel of a tracking server."""
         made = self.compilation
         origin = made.reused or EngineOrigin(
             study=self.origin.study,
@@ -118,28 +173,35 @@ class Manifest(Part):
             stages=made.stages,
             flags=made.flags,
             requires=self.requires,
-            files={_within(path): digest for path, digest in self.files.items()},
+            files=self.engine_files(),
             size_bytes=self.size_bytes,
             origin=origin.model_copy(update={"tracking_uri": tracking_uri, "model_id": model_id, "run_id": run_id}),
         )
 
 
-def _within(path: str) -> str:
-    """The path relative to the engine's directory of a path of the package."""
-    directory, _, rest = path.partition("/")
-    if directory != ENGINE_DIRECTORY or escapes(rest):
-        raise ValueError(f"the package has the file {path!r}, which is not in its directory {ENGINE_DIRECTORY!r}")
-    return rest
+def build(
+    record: StudyRecord,
+    engine: EngineRecord,
+    loading: Loading,
+    others: Mapping[str, str],
+    *,
+    run_id: str | None = None,
+    source_commit: str | None = None,
+) -> Manifest:
+    """The manifest of an engine of a study.
 
-
-def build(record: StudyRecord, lane_id: str, engine: EngineRecord) -> Manifest:
-    """The manifest of an engine of a study."""
-    lane = record.lanes[lane_id]
+    Parameters
+    ----------
+    others: sha256 of the package's files outside the engine's directory, by path.
+    """
+    lane = record.lanes[engine.lane]
     reused = EngineOrigin.model_validate(engine.reused) if engine.reused is not None else None
+    own = {f"{ENGINE_DIRECTORY}/{path}": digest for path, digest in engine.files.items()}
     return Manifest(
-        about=_about(record, lane, engine),
+        about=about(record, engine),
+        loading=loading,
         requires=dict(engine.requires),
-        files={f"{ENGINE_DIRECTORY}/{path}": digest for path, digest in sorted(engine.files.items())},
+        files=dict(sorted({**own, **others}.items())),
         size_bytes=engine.size_bytes,
         compilation=Compilation(
             key=engine.key,
@@ -151,21 +213,29 @@ def build(record: StudyRecord, lane_id: str, engine: EngineRecord) -> Manifest:
         origin=Origin(
             study=record.name,
             study_id=record.id,
-            lane_id=lane_id,
+            lane_id=engine.lane,
             engine_id=engine.id,
+            run_id=run_id,
+            source_commit=source_commit,
             device=record.device,
             fingerprint=dict(record.fingerprint),
             versions=dict(record.versions),
         ),
-        figures=[
-            Figures(batch=cell.batch, verdict=str(cell.verdict), reason=cell.reason, metrics=cell.metrics)
-            for batch, cell in sorted(lane.cells.items())
-            if batch in engine.batch_sizes
-        ],
+        figures=_figures(lane, engine),
     )
 
 
-def _about(record: StudyRecord, lane: LaneRecord, engine: EngineRecord) -> About:
+def _figures(lane: LaneRecord, engine: EngineRecord) -> list[Figures]:
+    return [
+        Figures(batch=cell.batch, verdict=str(cell.verdict), reason=cell.reason, metrics=cell.metrics)
+        for batch, cell in sorted(lane.cells.items())
+        if batch in engine.batch_sizes
+    ]
+
+
+def about(record: StudyRecord, engine: EngineRecord) -> About:
+    """What an engine of a study is."""
+    lane = record.lanes[engine.lane]
     workload = record.workloads.get(lane.lane.workload, {})
     cells = [lane.cells[batch] for batch in engine.batch_sizes if batch in lane.cells]
     in_force = {name: value for cell in cells for name, value in cell.flags.items()}

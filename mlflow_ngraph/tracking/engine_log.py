@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlflow_ngraph.engines import manifest
+from mlflow_ngraph.engines import manifest, model_files
+from mlflow_ngraph.engines.loading import Loading
+from mlflow_ngraph.engines.manifest import Manifest
+from mlflow_ngraph.engines.package import write_manifest
 from mlflow_ngraph.execute.record import EngineRecord, StudyRecord
 from mlflow_ngraph.tracking import schema
 from mlflow_ngraph.tracking.content import Content, engine_digest, plain, worst
-from mlflow_ngraph.tracking.schema import Artifact, Kind, Param, Tag
+from mlflow_ngraph.tracking.schema import Kind, Param, Tag
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import LoggedModel
+    from mlflow.entities import LoggedModel, Run
+
+
+_COMMIT = "mlflow.source.git.commit"
 
 
 @dataclass(frozen=True)
@@ -53,14 +60,57 @@ def open_model(
     return _slot(created)
 
 
-def log_engine(client: MlflowClient, slot: ModelSlot, record: StudyRecord, engine: EngineRecord, source: Path) -> None:
-    """Upload the files of an engine and finish its LoggedModel. The manifest goes last: where it is, all is."""
-    client.log_model_artifacts(slot.model_id, str(source), Artifact.ENGINE)
+def log_engine(
+    client: MlflowClient, slot: ModelSlot, run: Run, record: StudyRecord, engine: EngineRecord, source: Path
+) -> None:
+    """Upload an engine as a package that is a model of MLflow, and finish its LoggedModel.
+
+    The manifest goes last: where it is, all is. Then its digest goes into a tag, where it cannot be changed together
+    with the files.
+    """
+    from mlflow.models import Model
+
+    loading, about = Loading.read(source), manifest.about(record, engine)
+    client.log_model_artifacts(slot.model_id, str(source), manifest.ENGINE_DIRECTORY)
     with tempfile.TemporaryDirectory() as temporary:
-        path = Path(temporary, Artifact.MANIFEST)
-        path.write_text(manifest.build(record, engine.lane, engine).to_json(), encoding="utf-8")
-        client.log_model_artifact(slot.model_id, str(path))
+        directory = Path(temporary)
+        described = Model(
+            artifact_path=client.get_logged_model(slot.model_id).artifact_location,
+            run_id=run.info.run_id,
+            model_uuid=slot.model_id,
+            model_id=slot.model_id,
+        )
+        others = model_files.write(directory, about, loading, described, size_bytes=engine.size_bytes)
+        client.log_model_artifacts(slot.model_id, str(directory))
+        shutil.rmtree(directory)
+        directory.mkdir()
+        commit = run.data.tags.get(_COMMIT)
+        made = manifest.build(record, engine, loading, others, run_id=run.info.run_id, source_commit=commit)
+        digest = write_manifest(directory, made)
+        client.log_model_artifacts(slot.model_id, str(directory))
+    client.set_logged_model_tags(slot.model_id, {Tag.MANIFEST_SHA256: digest})
     client.finalize_logged_model(slot.model_id, "READY")
+
+
+def package_tags(package: Manifest, digest: str) -> dict[str, str]:
+    """What the LoggedModel of a package says, whose study is not on this server."""
+    about, origin = package.about, package.origin
+    tags = {
+        Tag.SCHEMA: schema.SCHEMA_VERSION,
+        Tag.KIND: Kind.ENGINE,
+        Tag.WORKLOAD: about.workload,
+        Tag.LABEL: about.label,
+        Tag.FAMILY: about.family,
+        Tag.COMPILER: about.compiler,
+        Tag.PRECISION: about.precision,
+        Tag.MODE: about.mode,
+        Tag.DEVICE: origin.device,
+        Tag.FINGERPRINT: str(origin.fingerprint.get("digest", "")),
+        Tag.ENGINE_KEY: package.compilation.key,
+        Tag.BATCH_SIZES: ",".join(map(str, about.batch_sizes)),
+        Tag.MANIFEST_SHA256: digest,
+    }
+    return {name: schema.cut(value, schema.MAX_TAG) for name, value in tags.items() if value}
 
 
 def _slot(model: LoggedModel) -> ModelSlot:
@@ -76,7 +126,7 @@ def _name(record: StudyRecord, engine: EngineRecord) -> str:
 
 def _params(record: StudyRecord, engine: EngineRecord, content: Content) -> dict[str, str]:
     """The lane's params, with the flags of this engine alone."""
-    about = manifest.build(record, engine.lane, engine).about
+    about = manifest.about(record, engine)
     flags = {
         schema.metric_name(Param.FLAG + name): schema.cut(plain(value), schema.MAX_PARAM)
         for name, value in about.flags.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from mlflow_ngraph.analysis import results, samples, summary
+from mlflow_ngraph.analysis import arrivals, results, samples, summary
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.tracking.schema import Artifact
 
@@ -33,13 +34,20 @@ def write(
     table.to_parquet(target / Artifact.RESULTS, index=False)
     table.to_csv(target / Artifact.RESULTS_CSV, index=False)
     samples.from_record(record).to_parquet(target / Artifact.SAMPLES, index=False)
+    if arrivals.measured(record):
+        arrivals.from_record(record).to_parquet(target / Artifact.ARRIVALS, index=False)
     study = json.loads(json.dumps(record.study))
     _text(target / Artifact.STUDY, yaml.safe_dump(study, sort_keys=False, allow_unicode=True))
     _text(target / Artifact.FINGERPRINT, json.dumps(record.fingerprint, indent=2, sort_keys=True) + "\n")
-    _text(target / Artifact.SUMMARY, summary.markdown(summary.summary_rows(record)))
+    _text(target / Artifact.SUMMARY, summary.markdown(summary.summary_rows(record)) + arrivals.markdown(record))
     journal = directory / Artifact.JOURNAL
     if journal.is_file():
         shutil.copyfile(journal, target / Artifact.JOURNAL)
+
+
+def digest(path: Path) -> str:
+    """The sha256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _text(path: Path, text: str) -> None:

@@ -137,6 +137,8 @@ class Recorder:
                 lane_runs, models = self._ids(study, record.id)
                 files.write(record, self._directory, target, study.run_id, lane_runs, models)
                 self.client.log_artifacts(study.run_id, str(target))
+                # Last, so that whoever reads the tag finds the table that it speaks of.
+                self.client.set_tag(study.run_id, Tag.RESULTS_SHA256, files.digest(target / schema.Artifact.RESULTS))
             self._view = views.supported(connection.server_version(self.tracking_uri))
             if self._view:
                 views.install(self.client, study.experiment_id)
@@ -202,7 +204,7 @@ class Recorder:
         for engine in engines:
             if not slots[engine.id].ready:
                 source = self._directory / engine.directory
-                engine_log.log_engine(self.client, slots[engine.id], record, engine, source)
+                engine_log.log_engine(self.client, slots[engine.id], run, record, engine, source)
         linked = {output.model_id for output in (run.outputs.model_outputs if run.outputs else ())}
         missing = [LoggedModelOutput(slot.model_id, 0) for slot in slots.values() if slot.model_id not in linked]
         if missing:

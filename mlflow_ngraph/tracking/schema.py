@@ -8,7 +8,6 @@ import zlib
 from dataclasses import dataclass
 from typing import Literal
 
-from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph.verdicts import Verdict
 
 SCHEMA_VERSION = "1"
@@ -53,9 +52,11 @@ class Tag:
     VERSION = "ngraph.version."
     """Followed by the name of a package or compiler."""
     SHA256 = "ngraph.sha256"
+    MANIFEST_SHA256 = "ngraph.manifest_sha256"
     BATCH_SIZES = "ngraph.batch_sizes"
     ENGINE_PROBLEM = "ngraph.engine_problem"
     RESUMED_BY = "ngraph.resumed_by"
+    RESULTS_SHA256 = "ngraph.results_sha256"
     HOST = "ngraph.host"
     HOST_ARCH = "ngraph.host.arch"
     HOST_SYSTEM = "ngraph.host.system"
@@ -101,6 +102,7 @@ class Artifact:
     RESULTS = "results.parquet"
     RESULTS_CSV = "results.csv"
     SAMPLES = "samples.parquet"
+    ARRIVALS = "arrivals.parquet"
     STUDY = "study.yaml"
     FINGERPRINT = "fingerprint.json"
     JOURNAL = "journal.jsonl"
@@ -150,9 +152,19 @@ _METRICS = [
     CellMetric("latency_p99_ms", "ms", "lower", "99th percentile of the duration"),
     CellMetric("cpu_percent", "%", "lower", "CPU use while timed, of the whole machine"),
     CellMetric("cpu_percent_of_threads", "%", "lower", "CPU use while timed, of the processors of the lane"),
+    CellMetric("cpu_percent_busiest_core", "%", "neither", "use of the busiest processor while timed, by anything"),
+    CellMetric("cpu_cores", "1", "lower", "processors that the lane's process kept busy while timed"),
     CellMetric("foreign_cpu_percent", "%", "lower", "CPU use of other processes while timed, of the machine"),
+    CellMetric(
+        "harness_cpu_percent", "%", "lower", "CPU use of the parent while it waits for slices, of one processor"
+    ),
     *_with_interval(CellMetric("cpu_reduction", "1", "higher", "1 - CPU use / CPU use of identity")),
     CellMetric("peak_memory_mb", "MB", "lower", "largest resident memory of the lane's process"),
+    CellMetric("steady_memory_mb", "MB", "lower", "resident memory of the lane's process after a slice, median"),
+    CellMetric("energy_per_sample_j", "J", "lower", "energy by all meters while timed / samples"),
+    CellMetric("power_w", "W", "lower", "energy by all meters while timed / seconds"),
+    CellMetric("clock_mhz", "MHz", "neither", "clock of what computes, mean over slices"),
+    CellMetric("temperature_c", "°C", "lower", "temperature of what computes, largest over slices"),
     CellMetric("engine_size_mb", "MB", "lower", "size of the engine's files"),
     CellMetric("export_s", "s", "lower", "exporting the workload to the compiler's format"),
     CellMetric("convert_s", "s", "lower", "converting the export to the compiler's representation"),
@@ -173,6 +185,11 @@ _METRICS = [
     *_with_interval(CellMetric("rtr", "1", "higher", "throughput / throughput at batch 1")),
     *_with_interval(CellMetric("ase", "1", "higher", "throughput / (batch * throughput at batch 1)")),
     *_with_interval(CellMetric("bsr", "1", "higher", "ASE / ASE of identity, same batch")),
+    CellMetric("serve_max_rate", "requests/s", "higher", "highest rate of arrivals whose p99 kept the bound"),
+    CellMetric("serve_max_rate_p99_ms", "ms", "lower", "99th percentile of the latency at serve_max_rate"),
+    CellMetric("serve_peak_rate", "requests/s", "higher", "highest rate of arrivals without overload"),
+    CellMetric("serve_peak_p99_ms", "ms", "lower", "99th percentile of the latency at serve_peak_rate"),
+    CellMetric("serve_peak_p999_ms", "ms", "lower", "99.9th percentile of the latency at serve_peak_rate"),
 ]
 CELL_METRICS: dict[str, CellMetric] = {metric.name: metric for metric in _METRICS}
 """The metrics of a cell by name."""
@@ -191,6 +208,11 @@ AT_BEST = (
     "rtr",
     "ase",
     "bsr",
+    "serve_max_rate",
+    "serve_max_rate_p99_ms",
+    "serve_peak_rate",
+    "serve_peak_p99_ms",
+    "serve_peak_p999_ms",
 )
 """Headline scalars of a lane that are the cell's own at its best batch size."""
 AT_BATCH_1 = ("throughput", "latency_p50_ms", "latency_p99_ms", "speedup")
@@ -246,6 +268,8 @@ def colour(device: str, compiler: str = "") -> str:
     base = _COLOURS.get(device) or _OTHER_COLOURS[sum(device.encode()) % len(_OTHER_COLOURS)]
     if not compiler:
         return base
+    from mlflow_ngraph.compilers.registry import COMPILERS
+
     names = COMPILERS.names()
     place = (
         names.index(compiler) / max(1, len(names) - 1) if compiler in names else zlib.crc32(compiler.encode()) / 2**32

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
-from mlflow_ngraph.engines.files import digest_files
-from mlflow_ngraph.engines.manifest import Manifest
+from mlflow_ngraph.engines.manifest import ENGINE_DIRECTORY
 from mlflow_ngraph.engines.store import StoredEngine
 from mlflow_ngraph.errors import EngineError, TrackingError
-from mlflow_ngraph.tracking import connection
-from mlflow_ngraph.tracking.schema import Artifact, Tag
+from mlflow_ngraph.tracking import connection, download
+from mlflow_ngraph.tracking.schema import Tag
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -51,7 +48,6 @@ class ServerEngines:
             except EngineError as error:
                 shown = f"engine {model.model_id} of {connection.masked(self._uri)}"
                 tell(f"{shown} is not used: {error}")
-                shutil.rmtree(directory, ignore_errors=True)
         return None
 
     @cached_property
@@ -77,50 +73,20 @@ class ServerEngines:
         return [model for model in found if str(model.status) == "READY"][:MOST]
 
     def _pull(self, model: LoggedModel, key: str, requires: Mapping[str, str], directory: Path) -> StoredEngine:
-        manifest = self._manifest(model, directory)
-        try:
-            engine = manifest.stored(connection.masked(self._uri), model.model_id, model.source_run_id)
-        except ValueError as error:
-            raise EngineError(str(error)) from None
-        if engine.key != key:
-            raise EngineError(f"its manifest has the key {engine.key}")
-        misfit = engine.serves(requires)
-        if misfit:
-            raise EngineError(misfit)
-        self._download(model, Artifact.ENGINE, directory)
-        if digest_files(directory) != engine.files:
-            raise EngineError("its files are not those of its manifest")
+        """The engine's own files alone: what makes the package a model of MLflow is not wanted here."""
+        remote = download.of_model(model, self._uri)
+        with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f"{directory.name}.package-") as temporary:
+            package = Path(temporary)
+            try:
+                manifest = download.manifest(remote, package)
+                engine = manifest.stored(connection.masked(self._uri), model.model_id, model.source_run_id)
+                if engine.key != key:
+                    raise EngineError(f"its manifest has the key {engine.key}")
+                misfit = engine.serves(requires)
+                if misfit:
+                    raise EngineError(misfit)
+                download.files(remote, manifest, [f"{ENGINE_DIRECTORY}/{path}" for path in engine.files], package)
+            except TrackingError as error:
+                raise EngineError(str(error)) from None
+            (package / ENGINE_DIRECTORY).rename(directory)
         return engine
-
-    def _manifest(self, model: LoggedModel, directory: Path) -> Manifest:
-        self._download(model, Artifact.MANIFEST, directory)
-        path = directory / Artifact.MANIFEST
-        try:
-            return Manifest.model_validate_json(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, ValidationError):
-            raise EngineError("its manifest is not readable") from None
-        finally:
-            path.unlink(missing_ok=True)
-
-    def _download(self, model: LoggedModel, artifact: str, directory: Path) -> None:
-        """Put an artifact of a model, or what is in it if it is a directory, into ``directory``."""
-        import mlflow
-
-        uri = f"{model.artifact_location.rstrip('/')}/{artifact}"
-        temporary = directory.with_name(f"{directory.name}.download")
-        try:
-            with connection.talking(self._uri, f"download {artifact}", connection.RECORDING):
-                found = Path(
-                    mlflow.artifacts.download_artifacts(
-                        artifact_uri=uri, dst_path=str(temporary), tracking_uri=self._uri
-                    )
-                )
-            if found.is_dir():
-                found.rename(directory)
-            else:
-                directory.mkdir(parents=True, exist_ok=True)
-                found.rename(directory / artifact)
-        except TrackingError as error:
-            raise EngineError(str(error)) from None
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)

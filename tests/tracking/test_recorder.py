@@ -13,12 +13,19 @@ import yaml
 from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
 
+from mlflow_ngraph.engines.package import open_package
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.tracking import schema, views
 from mlflow_ngraph.tracking.recorder import Recorder
 from mlflow_ngraph.tracking.schema import CELL_METRICS, CURVE, HEADLINES, STUDY_METRICS, Tag
 from mlflow_ngraph.verdicts import Verdict
 from tests.support.records import BATCHES, START, lane_id, study_record
+
+PACKAGE = {
+    *("engine", "wheels", "manifest.json", "manifest.json.sha256"),
+    *("MLmodel", "conda.yaml", "python_env.yaml", "requirements.txt"),
+}
+"""What lies in the package of an engine."""
 
 
 class Crash(BaseException):
@@ -95,7 +102,7 @@ def check_once(client: MlflowClient, record: StudyRecord) -> None:
         model = client.get_logged_model(summary.model_id)
         assert str(model.status) == "READY"
         paths = {file.path for file in client.list_logged_model_artifacts(model.model_id)}
-        assert paths == {"engine", "manifest.json"}
+        assert paths == PACKAGE
         points = [(metric.key, metric.step) for metric in model.metrics or ()]
         assert len(points) == len(set(points))
         assert bool(points) == (model.tags[Tag.VERDICT] != "crashed")
@@ -240,7 +247,10 @@ def test_engines_are_models_with_manifest_and_files(sqlite_uri: str, tmp_path: P
     assert (root / "engine/nested/meta.json").read_bytes() == engine.id.encode()
     manifest = json.loads((root / "manifest.json").read_text())
     assert manifest["schema_version"] == 1
-    assert manifest["files"] == {f"engine/{path}": digest for path, digest in engine.files.items()}
+    own = {path: digest for path, digest in manifest["files"].items() if path.startswith("engine/")}
+    assert own == {f"engine/{path}": digest for path, digest in engine.files.items()}
+    assert {path.partition("/")[0] for path in manifest["files"]} == PACKAGE - {"manifest.json", "manifest.json.sha256"}
+    assert open_package(root, model.tags[Tag.MANIFEST_SHA256]).manifest.origin.run_id == model.source_run_id
     assert manifest["about"]["flags"]["streams"] == 2
     assert manifest["about"]["inputs"][0]["shape"] == ["batch", 3, 224, 224]
     assert manifest["origin"]["fingerprint"]["digest"] == "f1a9c0ffee12"

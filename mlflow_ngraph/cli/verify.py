@@ -1,0 +1,73 @@
+"""``mlflow-ngraph verify``: whether an engine is whole, fits this machine, and computes what its model does."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlflow_ngraph.cli import output
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.engines.verification import Verification
+
+STYLES = {"ok": "green", "problem": "red", "skipped": "yellow"}
+
+
+@click.command()
+@click.argument("engine", metavar="PATH|URI")
+@click.option("--measure", is_flag=True, help="Also time the engine, and compare with what was recorded.")
+@click.option("--seconds", type=click.FloatRange(0.1, 600), default=5.0, show_default=True, help="How long to time.")
+@click.option("--tracking-uri", metavar="URI", help="Where models: are; by default what MLflow is configured to use.")
+@output.json_option
+def verify(engine: str, measure: bool, seconds: float, tracking_uri: str | None, as_json: bool) -> int:
+    """Check the digests of an engine, whether it fits this machine, and its outputs on its probe.
+
+    PATH is the directory of an engine package. URI is models:/NAME@ALIAS, models:/NAME/VERSION or models:/MODEL_ID;
+    the engine is then brought here for the time of the check. The engine runs in a process of its own. The exit code is
+    1 if anything is wrong.
+    """
+    from mlflow_ngraph.engines.verification import verify as look
+
+    timed = seconds if measure else 0.0
+    if Path(engine).is_dir() or ":" not in engine:
+        found = look(Path(engine), measure_seconds=timed)
+        return show(found, as_json=as_json)
+    from mlflow_ngraph.tracking import connection, download
+
+    remote = download.locate(engine, connection.resolve_uri(tracking_uri))
+    with tempfile.TemporaryDirectory(prefix="ngraph-verify-") as temporary:
+        package = download.pull(remote, Path(temporary) / "package")
+        return show(look(package.directory, remote.digest, timed), as_json=as_json)
+
+
+def show(found: Verification, *, as_json: bool) -> int:
+    """Print what was found, and return the exit code."""
+    if as_json:
+        output.print_json(document(found))
+        return 0 if found.ok else 1
+    console = output.console()
+    if found.package is not None:
+        about = found.package.manifest.about
+        sizes = ", ".join(map(str, about.batch_sizes))
+        console.print(f"{about.workload} by {about.compiler}, {about.precision}, batch {sizes}", style="bold")
+    for check in found.checks:
+        console.print(f"{check.name:<14}", end="")
+        console.print(f"{check.status:<8}", style=STYLES[check.status], end="")
+        console.print(check.found, markup=False, soft_wrap=True)
+    return 0 if found.ok else 1
+
+
+def document(found: Verification) -> dict[str, Any]:
+    """The same for programs."""
+    manifest = found.package.manifest if found.package else None
+    return {
+        "path": str(found.directory),
+        "ok": found.ok,
+        "workload": manifest.about.workload if manifest else None,
+        "compiler": manifest.about.compiler if manifest else None,
+        "manifest_sha256": found.package.digest if found.package else None,
+        "checks": [{"check": check.name, "status": check.status, "found": check.found} for check in found.checks],
+    }

@@ -1,0 +1,83 @@
+"""What callers give an engine, as the arrays that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.workloads.base import BATCH, TensorSpec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def taken(given: Mapping[str, Any] | Sequence[Any], specs: Sequence[TensorSpec]) -> list[NDArray[Any]]:
+    """The inputs in the order of ``specs``, as NumPy arrays.
+
+    Parameters
+    ----------
+    given: by name, or in order; NumPy arrays, or anything with DLPack in the memory of the host.
+
+    Raises
+    ------
+    UsageError: one is missing, unknown, of another type or shape, or on a device.
+    """
+    names = [spec.name for spec in specs]
+    if isinstance(given, Mapping):
+        unknown, missing = [name for name in given if name not in names], [name for name in names if name not in given]
+        if unknown or missing:
+            problem = f"no input is called {unknown[0]!r}" if unknown else f"input {missing[0]!r} is missing"
+            raise UsageError(f"{problem}: the engine takes {', '.join(names)}")
+        values = [given[name] for name in names]
+    else:
+        if hasattr(given, "__dlpack__"):
+            raise UsageError(f"expected inputs by name or in a list, found a single array: the engine takes {names}")
+        values = list(given)
+        if len(values) != len(specs):
+            raise UsageError(f"the engine takes {len(specs)} inputs ({', '.join(names)}), not {len(values)}")
+    arrays = [_array(value, spec) for value, spec in zip(values, specs, strict=True)]
+    samples(arrays, specs)
+    return arrays
+
+
+def samples(arrays: Sequence[NDArray[Any]], specs: Sequence[TensorSpec]) -> int | None:
+    """The batch size of ``arrays``; None where no input has a batch axis.
+
+    Raises
+    ------
+    UsageError: inputs differ in it.
+    """
+    found = {
+        spec.name: array.shape[spec.shape.index(BATCH)]
+        for array, spec in zip(arrays, specs, strict=True)
+        if BATCH in spec.shape
+    }
+    if len(set(found.values())) > 1:
+        raise UsageError(f"inputs have different batch sizes: {found}")
+    return next(iter(found.values()), None)
+
+
+def _array(value: Any, spec: TensorSpec) -> NDArray[Any]:
+    array = value if isinstance(value, np.ndarray) else _from_dlpack(value, spec)
+    if array.dtype != np.dtype(spec.dtype):
+        raise UsageError(f"input {spec.name!r} is {array.dtype}, the engine takes {spec.dtype}")
+    fits = len(array.shape) == len(spec.shape) and all(
+        wanted in (BATCH, size) for size, wanted in zip(array.shape, spec.shape, strict=True)
+    )
+    if not fits:
+        wanted = "(" + ", ".join(map(str, spec.shape)) + ")"
+        raise UsageError(f"input {spec.name!r} has shape {array.shape}, the engine takes {wanted}")
+    return array
+
+
+def _from_dlpack(value: Any, spec: TensorSpec) -> NDArray[Any]:
+    if not hasattr(value, "__dlpack__"):
+        raise UsageError(f"input {spec.name!r} is a {type(value).__name__}: give a NumPy array, or one with DLPack")
+    try:
+        return np.from_dlpack(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(f"input {spec.name!r} cannot be read in the host's memory: {reason}") from None

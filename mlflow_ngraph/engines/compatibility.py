@@ -1,0 +1,128 @@
+"""Whether an engine fits this machine, known before any runtime sees a file of it; and the command that builds it here."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from mlflow_ngraph.compilers.base import Compiler
+from mlflow_ngraph.compilers.host import isa
+from mlflow_ngraph.compilers.registry import create
+from mlflow_ngraph.engines.loading import Loading
+from mlflow_ngraph.engines.manifest import Manifest
+from mlflow_ngraph.errors import EngineError, UsageError
+
+_ACCELERATED = "gpu"
+"""The device profile whose name a rebuild command gives for an engine that needs a GPU, but for a Jetson."""
+
+
+def compiler_of(loading: Loading) -> Compiler[Any]:
+    """The adapter that loads an engine, with the flags that it was compiled with.
+
+    Raises
+    ------
+    EngineError: there is no such compiler here, or it does not know these flags.
+    """
+    try:
+        return create(loading.compiler, loading.flags)
+    except UsageError as error:
+        raise EngineError(f"nothing here loads an engine of {loading.compiler}: {error}") from None
+
+
+def check(manifest: Manifest, where: str) -> None:
+    """Make sure that an engine fits this machine.
+
+    Parameters
+    ----------
+    where: names the engine in the message.
+
+    Raises
+    ------
+    EngineError: it does not; says what differs, and how to build it here.
+    """
+    found = misfit(manifest)
+    if found:
+        raise EngineError(f"{where} does not fit this machine: {found}; {rebuild(manifest)}")
+
+
+def misfit(manifest: Manifest) -> str:
+    """What keeps an engine from serving here; empty when nothing known does."""
+    loading = manifest.loading
+    try:
+        compiler = compiler_of(loading)
+    except EngineError as error:
+        return str(error)
+    availability = compiler.availability()
+    if not availability.available:
+        hint = f" ({availability.hint})" if availability.hint else ""
+        return f"{loading.compiler} cannot run here: {availability.reason}{hint}"
+    here = compiler.requires(loading.aim())
+    if "isa" in manifest.requires:
+        here.setdefault("isa", isa())
+    return "; ".join(_differences(manifest.requires, here))
+
+
+def _differences(needed: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
+    """One clause for each requirement that is not met. What only a runtime could tell is left to the runtime."""
+    found = []
+    for name, value in here.items():
+        wanted = needed.get(name, "")
+        if _public(wanted) == _public(value):
+            continue
+        if name == "isa":
+            found.append(_instruction_sets(wanted, value))
+        else:
+            found.append(f"it needs {name} {wanted or 'unknown'}, here is {value or 'none'}")
+    return found
+
+
+def _public(version: str) -> str:
+    """A version without the part that tells builds of one release apart, such as ``+cpu``."""
+    return version.partition("+")[0]
+
+
+def _instruction_sets(needed: str, here: str) -> str:
+    """Where two processors differ; code chosen for one is not looked at closely enough to serve on a superset."""
+    wanted, found = needed.split(), here.split()
+    missing = [name for name in wanted if name not in found]
+    more = [name for name in found if name not in wanted]
+    said = [f"here lacks {' '.join(missing)}"] if missing else []
+    said += [f"here also has {' '.join(more)}"] if more else []
+    return f"it was compiled for other instruction sets: {' and '.join(said)}"
+
+
+def rebuild(manifest: Manifest) -> str:
+    """What to do to have the same engine for this machine: a command, or why there is none."""
+    about, loading = manifest.about, manifest.loading
+    if "#" in about.workload:
+        return f"run study {manifest.origin.study!r} here: its workload has options that no command line can hold"
+    command = ["mlflow-ngraph", "benchmark", "--workloads", about.workload, "--compilers", _chosen(loading)]
+    command += ["--batch-sizes", ",".join(map(str, loading.batch_sizes)), "--precision", about.precision]
+    command += ["--threads", "default" if about.threads is None else str(about.threads), "--mode", about.mode]
+    command += ["--device", _device(manifest)]
+    return f"build it here: {shlex.join(command)}"
+
+
+def _chosen(loading: Loading) -> str:
+    """The compiler with the flags that are not its defaults, as the command line takes it."""
+    try:
+        compiler = compiler_of(loading)
+        defaults = type(compiler.flags)().model_dump(mode="json")
+    except EngineError:
+        defaults = {}
+    flags = {name: _plain(value) for name, value in loading.flags.items() if defaults.get(name) != value}
+    return loading.compiler + (f"?{urlencode(flags)}" if flags else "")
+
+
+def _plain(value: object) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _device(manifest: Manifest) -> str:
+    if manifest.loading.target.get("accelerator") != "cuda":
+        return "host"
+    return manifest.origin.device if manifest.origin.device in ("gpu", "orin") else _ACCELERATED

@@ -1,0 +1,131 @@
+"""An engine package on disk: one directory with a manifest, read only after everything in it has proved whole.
+
+``manifest.json`` has the sha256 of every other file, and ``manifest.json.sha256`` that of the manifest. Who wants to
+change a package has to change a file, the manifest and that digest together, and nothing beside the package would
+tell. So whoever gets a package from elsewhere gives `open_package` the digest that the sender told by another way: on
+a tracking server it is the tag ``ngraph.manifest_sha256`` of the LoggedModel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlflow_ngraph.engines.files import sha256
+from mlflow_ngraph.engines.manifest import DIGEST_FILE, ENGINE_DIRECTORY, FILE, Manifest
+from mlflow_ngraph.errors import EngineError
+
+_OF_MLFLOW = ("registered_model_meta",)
+"""Files that MLflow adds to what it downloads."""
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package whose manifest has been read."""
+
+    directory: Path
+    manifest: Manifest
+    digest: str
+    """sha256 of the manifest, which stands for the whole package."""
+
+    @property
+    def engine(self) -> Path:
+        """Where the engine's own files are."""
+        return self.directory / ENGINE_DIRECTORY
+
+
+def open_package(directory: Path, digest: str | None = None) -> Package:
+    """Read a package and check every file of it.
+
+    Parameters
+    ----------
+    digest: sha256 that the manifest must have, as somebody else knows it.
+
+    Raises
+    ------
+    EngineError: something is missing, changed or there without being in the manifest; the message names the file.
+    """
+    package = read_manifest(directory, digest)
+    check_files(package)
+    return package
+
+
+def read_manifest(directory: Path, digest: str | None = None) -> Package:
+    """Read the manifest of a package, checked against its digest; the other files are not looked at.
+
+    Raises
+    ------
+    EngineError: it is missing, not what its digest says, or not readable.
+    """
+    path = directory / FILE
+    if not directory.is_dir():
+        raise EngineError(f"there is no engine package at {directory}")
+    content = _content(path)
+    found = hashlib.sha256(content).hexdigest()
+    beside = _content(directory / DIGEST_FILE)
+    if beside.decode(errors="replace") != digest_line(found):
+        raise EngineError(f"{path} has changed: its sha256 is not the one in {DIGEST_FILE}, or that file has changed")
+    if digest is not None and digest != found:
+        raise EngineError(f"{path} is not the manifest that was logged: its sha256 is {found}, not {digest}")
+    return Package(directory, Manifest.parse(content, str(path)), found)
+
+
+def check_files(package: Package) -> None:
+    """Compare every file of a package with its manifest.
+
+    Raises
+    ------
+    EngineError: a file is missing, has changed, is a link, or is not in the manifest; the message names it.
+    """
+    directory, listed = package.directory, package.manifest.files
+    for path, digest in sorted(listed.items()):
+        file = directory / path
+        if _leaves(directory, path):
+            raise EngineError(f"{file} is a link: a package has files of its own")
+        if not file.is_file():
+            raise EngineError(f"{file} is missing")
+        if sha256(file) != digest:
+            raise EngineError(f"{file} has changed since it was packaged")
+    for path in _present(directory):
+        if path not in listed and path not in (FILE, DIGEST_FILE, *_OF_MLFLOW):
+            raise EngineError(f"{directory / path} is not in the manifest of the package")
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> str:
+    """Write the manifest and its digest into a package, and return the digest."""
+    content = manifest.to_json().encode()
+    digest = hashlib.sha256(content).hexdigest()
+    (directory / FILE).write_bytes(content)
+    (directory / DIGEST_FILE).write_text(digest_line(digest), encoding="utf-8")
+    return digest
+
+
+def digest_line(digest: str) -> str:
+    """The content of ``manifest.json.sha256``."""
+    return f"{digest}  {FILE}\n"
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise EngineError(f"{path} is not readable: {error.strerror}") from None
+
+
+def _leaves(directory: Path, path: str) -> bool:
+    """Whether a file, or a directory that it lies in, is a link, which could lead anywhere."""
+    place = directory
+    for part in path.split("/"):
+        place = place / part
+        if place.is_symlink():
+            return True
+    return False
+
+
+def _present(directory: Path) -> Iterator[str]:
+    """Everything in a package that is no plain directory."""
+    for path in sorted(directory.rglob("*")):
+        if path.is_symlink() or not path.is_dir():
+            yield path.relative_to(directory).as_posix()

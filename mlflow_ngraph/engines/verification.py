@@ -1,0 +1,152 @@
+"""Whether an engine package is whole, fits this machine, and still computes what the model does."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from mlflow_ngraph.engines import compatibility
+from mlflow_ngraph.engines.package import Package, open_package
+from mlflow_ngraph.errors import EngineError
+from mlflow_ngraph.execute.child import environment
+
+Status = Literal["ok", "problem", "skipped"]
+
+PROBE_SECONDS = 600.0
+"""Loading an engine and one inference; some runtimes compile when they load."""
+FLOOR = 0.8
+"""The share of the recorded throughput below which an engine is slower than it was: less is a busy machine's noise."""
+_TAIL = 300
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: Literal["digests", "compatibility", "probe", "throughput"]
+    status: Status
+    found: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What is known about a package."""
+
+    directory: Path
+    package: Package | None
+    """None where it is damaged."""
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found wrong."""
+        return all(check.status != "problem" for check in self.checks)
+
+    def require(self) -> None:
+        """Make sure that nothing was.
+
+        Raises
+        ------
+        EngineError: the first problem.
+        """
+        for check in self.checks:
+            if check.status == "problem":
+                raise EngineError(check.found)
+
+
+def verify(directory: Path, digest: str | None = None, measure_seconds: float = 0.0) -> Verification:
+    """Look at a package: its files, whether it fits, then its outputs in a child process, and last its speed.
+
+    What one check finds wrong keeps the later ones from running: no runtime sees a file that is not what was packaged.
+
+    Parameters
+    ----------
+    digest: sha256 that its manifest must have, as somebody else knows it.
+    measure_seconds: time the engine for so long; 0 leaves its speed alone.
+    """
+    try:
+        package = open_package(directory, digest)
+    except EngineError as error:
+        return _stopped(directory, None, [], Check("digests", "problem", str(error)), measure_seconds)
+    pinned = "" if digest is None else ", and the manifest is the one that was logged"
+    checks = [Check("digests", "ok", f"{len(package.manifest.files)} files are what was packaged{pinned}")]
+    try:
+        compatibility.check(package.manifest, str(directory))
+    except EngineError as error:
+        return _stopped(directory, package, checks, Check("compatibility", "problem", str(error)), measure_seconds)
+    needs = ", ".join(f"{name} {value}".strip() for name, value in package.manifest.requires.items())
+    checks.append(Check("compatibility", "ok", needs or "it needs nothing in particular"))
+    try:
+        answer = _tried(package, measure_seconds)
+        checks.append(_probe_check(answer))
+    except EngineError as error:
+        return _stopped(directory, package, checks, Check("probe", "problem", str(error)), measure_seconds)
+    if measure_seconds:
+        checks.append(_throughput_check(package, answer))
+    return Verification(directory, package, tuple(checks))
+
+
+def _stopped(
+    directory: Path, package: Package | None, before: list[Check], problem: Check, measure_seconds: float
+) -> Verification:
+    names: tuple[Literal["digests", "compatibility", "probe", "throughput"], ...] = (
+        "digests", "compatibility", "probe", "throughput",
+    )  # fmt: skip
+    later = names[names.index(problem.name) + 1 : None if measure_seconds else -1]
+    skipped = [Check(name, "skipped", f"because of the problem with its {problem.name}") for name in later]
+    return Verification(directory, package, (*before, problem, *skipped))
+
+
+def _probe_check(answer: dict[str, Any]) -> Check:
+    if answer["problem"]:
+        return Check("probe", "problem", f"its outputs are not those of the model: {answer['problem']}")
+    found = answer["parity"]
+    said = f"relative error {found['max_rel']:.1e}, cosine similarity {found['cosine']:.8f}"
+    return Check("probe", "ok", f"{said}, within the tolerance for {answer['precision']}")
+
+
+def _throughput_check(package: Package, answer: dict[str, Any]) -> Check:
+    measured = answer.get("measured")
+    if measured is None:
+        return Check("throughput", "skipped", "because of the problem with its probe")
+    recorded = [figures for figures in package.manifest.figures if figures.batch == measured["batch"]]
+    here = f"{measured['throughput']:.4g} samples/s at batch {measured['batch']:.0f}"
+    if not recorded or "throughput" not in recorded[0].metrics:
+        return Check("throughput", "skipped", f"{here}; none was recorded")
+    share = measured["throughput"] / recorded[0].metrics["throughput"]
+    said = f"{here}, {share:.0%} of the recorded {recorded[0].metrics['throughput']:.4g}"
+    return Check("throughput", "ok" if share >= FLOOR else "problem", said)
+
+
+def _tried(package: Package, seconds: float) -> dict[str, Any]:
+    """What a child process says of the engine.
+
+    Raises
+    ------
+    EngineError: it says what is wrong, or did not live to say anything.
+    """
+    command = [sys.executable, "-m", "mlflow_ngraph.engines.prober", str(package.directory), str(seconds)]
+    with tempfile.TemporaryDirectory(prefix="ngraph-probe-") as scratch:
+        env = environment(package.manifest.loading.aim().threads, Path(scratch))
+        try:
+            done = subprocess.run(
+                command, env=env, capture_output=True, text=True, errors="replace", timeout=PROBE_SECONDS + 2 * seconds,
+                check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise EngineError(f"{package.directory}: the engine did not answer in {PROBE_SECONDS:.0f} s") from None
+    if done.returncode != 0 or not done.stdout.strip():
+        code = done.returncode
+        ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        tail = " ".join(done.stderr.split())[-_TAIL:]
+        raise EngineError(f"{package.directory}: the process that tried the engine {ended}: {tail}")
+    answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    if "error" in answer:
+        raise EngineError(answer["error"])
+    return answer

@@ -1,0 +1,79 @@
+"""This package as a wheel, made from where it is installed: models carry it into the environments that MLflow makes.
+
+A model's environment installs what the model lists, and this package need not be on an index. So the wheel lies in the
+model and the requirements name it by its path; pip then finds its dependencies as usual. It is a plain zip of the
+installed files with the metadata that the installation has.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import zipfile
+from functools import cache
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+from mlflow_ngraph import __version__
+from mlflow_ngraph.errors import DependencyError
+
+_NAME = "mlflow-ngraph"
+_STEM = f"mlflow_ngraph-{__version__}"
+_KEPT = (".py", ".typed", ".yaml", ".csv")
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+"""The earliest time that a zip can hold: equal files make equal wheels."""
+
+
+@cache
+def wheel() -> tuple[str, bytes]:
+    """File name and content. The name has a digest of the content, so that no environment is taken for another's.
+
+    Raises
+    ------
+    DependencyError: this package was not installed, and nothing says what it depends on.
+    """
+    root = Path(__file__).resolve().parent.parent
+    files = {
+        f"{root.name}/{path.relative_to(root).as_posix()}": path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and (path.suffix in _KEPT)
+    }
+    try:
+        found = distribution(_NAME)
+    except PackageNotFoundError:
+        raise DependencyError(f"{_NAME} is not installed: pip install it, so that models know what it needs") from None
+    about = f"{_STEM}.dist-info"
+    files[f"{about}/METADATA"] = _metadata(found).encode()
+    files[f"{about}/entry_points.txt"] = (found.read_text("entry_points.txt") or "").encode()
+    tag = "0" + hashlib.sha256(b"".join(name.encode() + files[name] for name in files)).hexdigest()[:12]
+    files[f"{about}/WHEEL"] = (
+        f"Wheel-Version: 1.0\nGenerator: {_NAME}\nRoot-Is-Purelib: true\nTag: py3-none-any\nBuild: {tag}\n".encode()
+    )
+    files[f"{about}/RECORD"] = _record(files, about).encode()
+    return f"{_STEM}-{tag}-py3-none-any.whl", _zipped(files)
+
+
+def _metadata(found: Distribution) -> str:
+    """The metadata of the installation, with the version of the code that is running."""
+    text = found.read_text("METADATA") or found.read_text("PKG-INFO") or ""
+    lines = [f"Version: {__version__}" if line.startswith("Version: ") else line for line in text.splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+def _record(files: dict[str, bytes], about: str) -> str:
+    rows = []
+    for name, content in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+        rows.append(f"{name},sha256={digest},{len(content)}")
+    return "\n".join([*rows, f"{about}/RECORD,,"]) + "\n"
+
+
+def _zipped(files: dict[str, bytes]) -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, content in files.items():
+            info = zipfile.ZipInfo(name, _EPOCH)
+            info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            archive.writestr(info, content)
+    return target.getvalue()

@@ -1,0 +1,102 @@
+"""``verify`` says what it looked at, and ends with the first thing that is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlflow_ngraph.engines import verification
+from mlflow_ngraph.engines.files import sha256
+from mlflow_ngraph.engines.loading import PROBE, read_probe
+from mlflow_ngraph.engines.package import DIGEST_FILE, digest_line
+from tests.support.logged import Logged
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+def statuses(document: Any) -> dict[str, str]:
+    return {check["check"]: check["status"] for check in document["checks"]}
+
+
+def test_a_good_engine_passes(logged: Logged, cli: Cli, cli_json: Callable[..., Any]) -> None:
+    package = str(logged.packages["openvino"])
+    document = cli_json("verify", package)
+    assert document["ok"]
+    assert statuses(document) == {"digests": "ok", "compatibility": "ok", "probe": "ok"}
+    code, out, _ = cli("verify", package)
+    assert code == 0
+    assert "by openvino, fp32, batch 1, 4" in out
+    assert "within the tolerance for fp32" in out
+
+
+def test_an_engine_on_a_server_is_checked_with_the_digest_there(logged: Logged, cli_json: Callable[..., Any]) -> None:
+    document = cli_json("verify", f"models:/{logged.models['onnxruntime']}", "--tracking-uri", logged.uri)
+    assert "the manifest is the one that was logged" in document["checks"][0]["found"]
+
+
+def test_speed_is_compared_with_what_was_recorded(
+    logged: Logged, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = str(logged.packages["onnxruntime"])
+    for floor, code, status in ((0.0, 0, "ok"), (1e9, 1, "problem")):
+        monkeypatch.setattr(verification, "FLOOR", floor)
+        found, out, err = cli("verify", package, "--measure", "--seconds", "0.2", "--json")
+        document = json.loads(out)
+        assert (found, statuses(document)["throughput"]) == (code, status), err
+        assert "samples/s at batch 1" in document["checks"][-1]["found"]
+
+
+def test_a_damaged_engine_is_never_run(
+    logged: Logged, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = logged.copy("openvino", tmp_path / "package")
+    (package / "engine/model.bin").write_bytes(b"")
+    monkeypatch.setattr(verification, "_tried", lambda *_: pytest.fail("it was run"))
+    code, out, _ = cli("verify", str(package), "--json", "--measure")
+    document = json.loads(out)
+    assert code == 1
+    assert statuses(document) == {
+        "digests": "problem", "compatibility": "skipped", "probe": "skipped", "throughput": "skipped",
+    }  # fmt: skip
+    assert "engine/model.bin has changed" in document["checks"][0]["found"]
+
+
+def repacked(package: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    path = package / "manifest.json"
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    (package / DIGEST_FILE).write_text(digest_line(sha256(path)))
+
+
+def test_outputs_of_another_model_are_found(logged: Logged, tmp_path: Path, cli: Cli) -> None:
+    package = logged.copy("openvino", tmp_path / "package")
+    inputs, outputs = read_probe(package / "engine")
+    np.savez(package / "engine" / PROBE, input_0=inputs[0], output_0=outputs[0] * 1.01)
+    digest = sha256(package / "engine" / PROBE)
+    repacked(package, lambda manifest: manifest["files"].update({f"engine/{PROBE}": digest}))
+    code, out, _ = cli("verify", str(package))
+    assert code == 1
+    assert "its outputs are not those of the model: relative error" in out
+
+
+def test_an_engine_that_breaks_its_process_is_a_problem(
+    logged: Logged, cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The runtime is replaced by one that dies as soon as it is imported."""
+    (tmp_path / "openvino.py").write_text("import os\nos.abort()\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    code, out, _ = cli("verify", str(logged.packages["openvino"]))
+    assert code == 1
+    assert "the process that tried the engine was killed by SIGABRT" in out
+
+
+def test_there_is_no_such_place(cli: Cli) -> None:
+    code, out, _ = cli("verify", "nowhere")
+    assert code == 1
+    assert "there is no engine package at nowhere" in out

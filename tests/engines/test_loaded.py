@@ -1,0 +1,217 @@
+"""A loaded engine answers as its model does, to whoever asks, in batches of any size, and says what it cannot do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mlflow_ngraph import LoadedEngine, load_model
+from mlflow_ngraph.compilers import host
+from mlflow_ngraph.engines import compatibility
+from mlflow_ngraph.engines.files import sha256
+from mlflow_ngraph.engines.loading import read_probe
+from mlflow_ngraph.engines.package import DIGEST_FILE, digest_line, open_package
+from mlflow_ngraph.errors import EngineError, UsageError
+from mlflow_ngraph.measure import parity
+from tests.support.logged import COMPILERS, WORKLOAD, Logged
+
+
+@pytest.fixture(scope="module", params=COMPILERS)
+def engine(request: pytest.FixtureRequest, logged: Logged) -> Iterator[LoadedEngine]:
+    with load_model(logged.packages[request.param]) as found:
+        yield found
+
+
+def probe(engine: LoadedEngine) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    return read_probe(engine.directory / "engine")
+
+
+def batch(engine: LoadedEngine, samples: int) -> np.ndarray:
+    spec = engine.inputs[0]
+    return np.random.default_rng(samples).standard_normal(spec.resolve(samples), dtype=np.float32)
+
+
+def one_by_one(engine: LoadedEngine, inputs: np.ndarray) -> np.ndarray:
+    return np.concatenate([engine.run([inputs[at : at + 1]])[0] for at in range(len(inputs))])
+
+
+def test_the_outputs_are_those_of_the_model(engine: LoadedEngine) -> None:
+    inputs, reference = probe(engine)
+    assert parity.problem(parity.compare(engine.run(inputs), reference), "fp32") is None
+    name = engine.inputs[0].name
+    by_name = engine.run({name: inputs[0]})
+    assert list(by_name) == [engine.outputs[0].name]
+    np.testing.assert_array_equal(by_name[engine.outputs[0].name], engine.run(inputs)[0])
+    assert engine.flags["threads"] == 2
+
+
+def test_outputs_belong_to_the_caller(engine: LoadedEngine) -> None:
+    inputs, _ = probe(engine)
+    first = engine.run(inputs)[0]
+    kept = first.copy()
+    engine.run([inputs[0] + 1])
+    np.testing.assert_array_equal(first, kept)
+
+
+def test_whatever_speaks_dlpack_is_taken(engine: LoadedEngine) -> None:
+    inputs, _ = probe(engine)
+    np.testing.assert_array_equal(engine.run([torch.from_numpy(inputs[0])])[0], engine.run(inputs)[0])
+    with pytest.raises(UsageError, match="cannot be read in the host's memory"):
+        engine.run([torch.zeros(1, 10, 16, device="meta")])
+
+
+@pytest.mark.parametrize("samples", [2, 3])
+def test_smaller_batches_are_padded_when_asked(engine: LoadedEngine, samples: int) -> None:
+    inputs = batch(engine, samples)
+    with pytest.raises(UsageError, match=r"batch sizes 1, 4, not .: ask for batching='pad' or"):
+        engine.run([inputs])
+    found = engine.run([inputs], batching="pad")[0]
+    np.testing.assert_allclose(found, one_by_one(engine, inputs), atol=1e-5)
+
+
+@pytest.mark.parametrize("samples", [3, 5, 11])
+def test_larger_batches_are_split_when_asked(engine: LoadedEngine, samples: int) -> None:
+    inputs = batch(engine, samples)
+    found = engine.run([inputs], batching="split")[0]
+    np.testing.assert_allclose(found, one_by_one(engine, inputs), atol=1e-5)
+    if samples > 4:
+        with pytest.raises(UsageError, match="padding makes batches larger only"):
+            engine.run([inputs], batching="pad")
+
+
+def test_threads_get_each_their_own_answers(engine: LoadedEngine) -> None:
+    given = [np.full(engine.inputs[0].resolve(1), value, np.float32) for value in np.linspace(-1, 1, 16)]
+    expected = [engine.run([array])[0] for array in given]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(5):
+            for found, wanted in zip(pool.map(lambda array: engine.run([array])[0], given), expected, strict=True):
+                np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ({"x": np.zeros(1)}, "no input is called 'x': the engine takes input"),
+        ({}, "input 'input' is missing"),
+        ([], "takes 1 inputs"),
+        (np.zeros((1, 10, 16), np.float32), "found a single array"),
+        ([np.zeros((1, 10, 16))], "is float64, the engine takes float32"),
+        ([np.zeros((1, 10, 17), np.float32)], r"has shape \(1, 10, 17\), the engine takes \(batch, 10, 16\)"),
+        ([np.zeros((10, 16), np.float32)], "has shape"),
+        ([np.zeros((0, 10, 16), np.float32)], "at least one sample"),
+        (["text"], "is a str"),
+    ],
+)
+def test_wrong_inputs_are_named(engine: LoadedEngine, inputs: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        engine.run(inputs, batching="split")
+    with pytest.raises(UsageError, match="batching is exact, pad or split"):
+        engine.run(probe(engine)[0], batching="guess")  # type: ignore[call-overload]
+
+
+def test_warm_up_loads_every_size(engine: LoadedEngine) -> None:
+    engine.warmup()
+    with pytest.raises(UsageError, match="batch sizes 1, 4, not 3"):
+        engine.warmup([3])
+
+
+def test_a_closed_engine_says_so(logged: Logged) -> None:
+    with load_model(logged.packages["openvino"]) as engine:
+        inputs, _ = probe(engine)
+    with pytest.raises(EngineError, match="is closed"):
+        engine.run(inputs)
+    engine.close()
+    assert "closed" in repr(engine)
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_no_torch_and_no_mlflow_is_imported(logged: Logged, compiler: str) -> None:
+    code = (
+        "import sys, mlflow_ngraph\n"
+        "with mlflow_ngraph.load_model(sys.argv[1]) as engine: engine.warmup()\n"
+        "print([name for name in ('torch', 'mlflow', 'pandas', 'tests') if name in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(logged.packages[compiler])], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "[]\n", done.stderr
+
+
+def altered(logged: Logged, compiler: str, place: Path, requires: dict[str, str]) -> Path:
+    """A package that says it needs something else, and whose digests say that it always did."""
+    package = logged.copy(compiler, place)
+    path = package / "manifest.json"
+    content = json.loads(path.read_text())
+    content["requires"].update(requires)
+    path.write_text(json.dumps(content))
+    (package / DIGEST_FILE).write_text(digest_line(sha256(path)))
+    return package
+
+
+@pytest.mark.parametrize(
+    ("compiler", "requires", "said"),
+    [
+        ("openvino", {"openvino": "2031.1.0"}, "it needs openvino 2031.1.0, here is 20"),
+        ("onnxruntime", {"onnxruntime_build": "onnxruntime-gpu"}, "it needs onnxruntime_build onnxruntime-gpu"),
+        ("onnxruntime", {"isa": "aarch64 sve"}, "here lacks aarch64 sve"),
+        ("openvino", {"isa": "riscv64"}, "here lacks riscv64"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_command_that_builds_it(
+    logged: Logged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str, requires: dict[str, str], said: str
+) -> None:
+    package = altered(logged, compiler, tmp_path / "package", requires)
+    monkeypatch.setattr(LoadedEngine, "_engine", lambda *_: pytest.fail("a runtime saw it"))
+    with pytest.raises(EngineError) as error:
+        load_model(package)
+    assert said in str(error.value)
+    assert f"build it here: mlflow-ngraph benchmark --workloads '{WORKLOAD.replace('?', '?depth=1&')}'" in str(
+        error.value
+    )
+    assert "--batch-sizes 1,4 --precision fp32 --threads 2 --mode sync --device host" in str(error.value)
+
+
+def test_the_command_is_one_that_the_command_line_takes(logged: Logged) -> None:
+    import shlex
+
+    from click.testing import CliRunner
+
+    from mlflow_ngraph.cli.benchmark import benchmark
+
+    manifest = open_package(logged.packages["openvino"]).manifest
+    flags = {**manifest.loading.flags, "num_streams": 2, "dynamic_batch": True}
+    chosen = manifest.model_copy(update={"loading": manifest.loading.model_copy(update={"flags": flags})})
+    command = shlex.split(compatibility.rebuild(chosen).removeprefix("build it here: "))
+    assert command[:2] == ["mlflow-ngraph", "benchmark"]
+    done = CliRunner().invoke(benchmark, [*command[2:], "--dry-run", "--json"], standalone_mode=False)
+    assert done.exception is None, done.exception
+    (lane,) = [lane for lane in json.loads(done.stdout)["lanes"] if lane["compiler"] == "openvino"]
+    assert (lane["workload"], lane["batch_sizes"]) == (manifest.about.workload, [1, 4])
+    assert {**lane["flags"], **flags} == lane["flags"]
+
+
+def test_builds_of_one_release_are_one_version(logged: Logged) -> None:
+    manifest = open_package(logged.packages["openvino"]).manifest
+    local = {**manifest.requires, "openvino": manifest.requires["openvino"] + "+local"}
+    assert compatibility.misfit(manifest.model_copy(update={"requires": local})) == ""
+
+
+def test_an_engine_that_computes_in_another_precision_is_refused(logged: Logged) -> None:
+    package = open_package(logged.packages["openvino"])
+    about = package.manifest.about.model_copy(update={"precision_in_force": "bf16"})
+    changed = type(package)(package.directory, package.manifest.model_copy(update={"about": about}), package.digest)
+    with pytest.raises(EngineError, match="computes in fp32 here; measured was bf16"):
+        LoadedEngine(changed)
+
+
+def test_instruction_sets_are_those_of_the_host() -> None:
+    assert host.isa().split()[0] in {"x86_64", "aarch64"}

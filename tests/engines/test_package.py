@@ -1,0 +1,218 @@
+"""A package is what was logged, or it is refused before anything loads it, with the file named."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlflow_ngraph import load_model
+from mlflow_ngraph.engines import loaded
+from mlflow_ngraph.engines.files import digest_files, sha256
+from mlflow_ngraph.engines.loading import PROBE, read_probe
+from mlflow_ngraph.engines.manifest import Manifest
+from mlflow_ngraph.engines.package import DIGEST_FILE, digest_line, open_package
+from mlflow_ngraph.errors import EngineError
+from tests.support.logged import BATCHES, Logged
+
+FLIPS = 200
+BOTH = pytest.mark.parametrize("compiler", ["onnxruntime", "openvino"])
+
+
+@pytest.fixture(autouse=True)
+def _nothing_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is refused here is refused before a runtime is asked."""
+
+    def refuse(*_: Any) -> None:
+        pytest.fail("a runtime was given a file that nobody had checked")
+
+    monkeypatch.setattr(loaded.LoadedEngine, "_engine", refuse)
+
+
+def refused(package: Path, name: str, **how: Any) -> str:
+    with pytest.raises(EngineError) as error:
+        open_package(package, **how)
+    assert name in str(error.value)
+    with pytest.raises(EngineError):
+        load_model(package)
+    return str(error.value)
+
+
+def edit(package: Path, change: Callable[[dict[str, Any]], None], *, believed: bool) -> None:
+    """Change the manifest; ``believed`` also changes the digest beside it."""
+    path = package / "manifest.json"
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    if believed:
+        (package / DIGEST_FILE).write_text(digest_line(sha256(path)))
+
+
+@BOTH
+def test_what_was_logged_says_what_it_is(logged: Logged, compiler: str) -> None:
+    package = open_package(logged.packages[compiler])
+    about, origin = package.manifest.about, package.manifest.origin
+    assert (about.compiler, about.precision_in_force, tuple(about.batch_sizes)) == (compiler, "fp32", BATCHES)
+    assert about.inputs[0]["shape"][0] == "batch"
+    assert about.digest
+    assert package.manifest.requires[compiler] == package.manifest.loading.packages[compiler]
+    assert "torch" not in package.manifest.loading.packages
+    assert origin.run_id
+    assert origin.fingerprint["digest"]
+    assert [figures.verdict for figures in package.manifest.figures] == ["ok", "ok"]
+    assert package.manifest.figures[0].metrics["throughput"] > 0
+    inputs, outputs = read_probe(package.engine)
+    assert [array.shape[0] for array in (*inputs, *outputs)] == [min(BATCHES)] * 2
+    assert {"engine/probe.npz", "engine/loading.json", "MLmodel"} <= set(package.manifest.files)
+
+
+@BOTH
+def test_one_flipped_byte_anywhere_is_found(logged: Logged, tmp_path: Path, compiler: str) -> None:
+    package = logged.copy(compiler, tmp_path / "package")
+    sizes = {path: (package / path).stat().st_size for path in digest_files(package)}
+    rng = random.Random(compiler)
+    chosen = [*sizes, *rng.choices(list(sizes), k=FLIPS - len(sizes))]
+    for path in chosen:
+        file = package / path
+        place = rng.randrange(sizes[path])
+        whole = file.read_bytes()
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << rng.randrange(8))]) + whole[place + 1 :])
+        with pytest.raises(EngineError) as error:
+            open_package(package)
+        assert path in str(error.value)
+        file.write_bytes(whole)
+    assert len(chosen) == FLIPS
+    open_package(package)
+
+
+@BOTH
+def test_every_file_that_is_cut_off_or_gone_is_named(logged: Logged, tmp_path: Path, compiler: str) -> None:
+    package = logged.copy(compiler, tmp_path / "package")
+    for path in digest_files(package):
+        file = package / path
+        whole = file.read_bytes()
+        file.write_bytes(whole[: len(whole) // 2])
+        refused(package, path)
+        file.unlink()
+        refused(package, path)
+        file.write_bytes(whole)
+    open_package(package)
+
+
+def test_swapped_files_are_found(logged: Logged, tmp_path: Path) -> None:
+    package = logged.copy("onnxruntime", tmp_path / "package")
+    one, other = package / "engine" / PROBE, package / "engine" / "loading.json"
+    one.rename(tmp_path / "aside")
+    other.rename(one)
+    (tmp_path / "aside").rename(other)
+    refused(package, "loading.json")
+
+
+def test_engines_do_not_change_places(logged: Logged, tmp_path: Path) -> None:
+    package = logged.copy("onnxruntime", tmp_path / "package")
+    other = logged.packages["openvino"] / "engine" / "model.xml"
+    (package / "engine" / "model.xml").write_bytes(other.read_bytes())
+    refused(package, "engine/model.xml is not in the manifest")
+
+
+@pytest.mark.parametrize("file", ["engine/more.bin", "more.py", "wheels/sitecustomize.py"])
+def test_files_that_nobody_packaged_are_refused(logged: Logged, tmp_path: Path, file: str) -> None:
+    package = logged.copy("openvino", tmp_path / "package")
+    (package / file).write_bytes(b"")
+    refused(package, file)
+
+
+def test_what_mlflow_adds_to_a_download_is_no_damage(logged: Logged, tmp_path: Path) -> None:
+    package = logged.copy("openvino", tmp_path / "package")
+    (package / "registered_model_meta").write_text("model_name: x\n")
+    open_package(package)
+
+
+def test_a_link_is_no_file(logged: Logged, tmp_path: Path) -> None:
+    package = logged.copy("openvino", tmp_path / "package")
+    moved = (package / "engine" / "model.xml").rename(tmp_path / "model.xml")
+    (package / "engine" / "model.xml").symlink_to(moved)
+    refused(package, "engine/model.xml is a link")
+    (package / "engine" / "model.xml").unlink()
+    moved.rename(package / "engine" / "model.xml")
+    (package / "engine").rename(tmp_path / "elsewhere")
+    (package / "engine").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    refused(package, "is a link")
+
+
+def test_an_edited_manifest_is_refused(logged: Logged, tmp_path: Path) -> None:
+    package = logged.copy("openvino", tmp_path / "package")
+    edit(package, lambda manifest: manifest["about"].update(precision="bf16"), believed=False)
+    refused(package, "manifest.json has changed")
+
+
+def test_a_manifest_that_is_edited_with_its_digest_passes_only_where_nobody_else_knows_it(
+    logged: Logged, tmp_path: Path
+) -> None:
+    """What digests beside the files cannot protect from, and what the tag on the server does."""
+    package = logged.copy("openvino", tmp_path / "package")
+    before = open_package(package).digest
+    probe = package / "engine" / PROBE
+    probe.write_bytes((logged.packages["onnxruntime"] / "engine" / PROBE).read_bytes() + b"\0")
+    edit(package, lambda manifest: manifest["files"].update({f"engine/{PROBE}": sha256(probe)}), believed=True)
+    open_package(package)
+    with pytest.raises(EngineError, match="is not the manifest that was logged"):
+        open_package(package, before)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../out", "/etc/passwd", "engine/../../out", "engine//x", "./engine/x", "engine\\x", "", "manifest.json", "a\0b"],
+)
+def test_no_path_leads_out_of_a_package(logged: Logged, tmp_path: Path, path: str) -> None:
+    package = logged.copy("openvino", tmp_path / "package")
+    edit(package, lambda manifest: manifest["files"].update({path: "0" * 64}), believed=True)
+    assert "leads out of the package" in refused(package, "manifest.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"schema_version": 2}, "schema_version"),
+        ({"files": {"engine/x": "abc"}}, "has no sha256"),
+        ({"files": {"MLmodel": "0" * 64}}, "no file in 'engine'"),
+        ({"unknown": 1}, "unknown"),
+        ({"about": None}, "about"),
+    ],
+)
+def test_what_is_no_manifest_is_refused_with_the_key(
+    logged: Logged, tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    package = logged.copy("openvino", tmp_path / "package")
+    edit(package, lambda manifest: manifest.update(change), believed=True)
+    assert said in refused(package, "manifest.json is not readable")
+
+
+def test_a_manifest_of_another_kind_is_refused(logged: Logged, tmp_path: Path) -> None:
+    package = logged.copy("openvino", tmp_path / "package")
+    (package / "manifest.json").write_bytes(b"\xff\xfe{}")
+    (package / DIGEST_FILE).write_text(digest_line(sha256(package / "manifest.json")))
+    refused(package, "manifest.json is not readable")
+    with pytest.raises(EngineError, match="no manifest: it has"):
+        Manifest.parse(b" " * (17 << 20), "it")
+
+
+def test_a_probe_that_would_have_to_be_unpickled_is_refused(tmp_path: Path) -> None:
+    import numpy as np
+
+    np.savez(tmp_path / PROBE, input_0=np.array([{}], dtype=object), output_0=np.zeros(1))
+    with pytest.raises(EngineError, match="allow_pickle"):
+        read_probe(tmp_path)
+    (tmp_path / PROBE).write_bytes(b"PK")
+    with pytest.raises(EngineError, match="is not the probe of an engine"):
+        read_probe(tmp_path)
+
+
+def test_there_is_nothing_at_all(tmp_path: Path) -> None:
+    for place in (tmp_path / "nowhere", tmp_path):
+        with pytest.raises(EngineError, match=place.name):
+            load_model(place)
