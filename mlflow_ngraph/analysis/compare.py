@@ -1,26 +1,38 @@
-"""Compare results: filter the tidy table, keep the newest number of each cell, and pivot."""
+"""Compare results: choose from the tidy table, keep the newest number of each cell, relate, rank, and pivot."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis.selection import FILTERED, Selection
+from mlflow_ngraph.analysis.significance import Figures
 from mlflow_ngraph.analysis.summary import fallback_nodes
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.tracking.schema import CELL_METRICS
 from mlflow_ngraph.verdicts import Verdict
 
-_FILTERS = {
-    "workloads": ("workload", "label"),
-    "devices": ("device",),
-    "compilers": ("compiler", "compiler_label"),
-    "families": ("family",),
-    "batch_sizes": ("batch",),
-    "precisions": ("precision",),
-}
+ALIKE = ("device", "workload", "compiler_label", "precision", "mode", "threads", "batch")
+"""What tells cells apart within a study; a baseline shares all but what it is the baseline of."""
+_SETS_APART = {"compiler": ("compiler_label",), "study": (), "study_id": (), "git_commit": (), "label": ("workload",)}
+"""Of `ALIKE`, what a baseline that is chosen by a column need not share, where it is not that column itself."""
+TIED_FROM = 0.05
+"""p-value from which on two figures are not told apart."""
+
+
+def needed(rows: Sequence[str], columns: Sequence[str], metric: str, more: Collection[str] = ()) -> list[str]:
+    """The columns of the tidy table that `compare` looks at."""
+    source = significance.SAME_ERROR.get(metric, metric)
+    figures = [f"{name}{end}" for name in (metric, source, "speedup") for end in ("", "_ci_low", "_ci_high")]
+    own = ["cell", "verdict", "flags", "precision_in_force", "study_id", "started_at", "finished_at", "rounds"]
+    filtered = [name for names in FILTERED.values() for name in names]
+    return list(dict.fromkeys([*rows, *columns, *figures, *own, *ALIKE, *filtered, *more]))
 
 
 def compare(
@@ -29,13 +41,12 @@ def compare(
     rows: Sequence[str] = ("label", "batch"),
     columns: Sequence[str] = ("device", "compiler_label"),
     metric: str = "throughput",
-    workloads: Sequence[str] | None = None,
-    devices: Sequence[str] | None = None,
-    compilers: Sequence[str] | None = None,
-    families: Sequence[str] | None = None,
-    batch_sizes: Sequence[int] | None = None,
-    precisions: Sequence[str] | None = None,
+    selection: Selection | None = None,
     include: Collection[str] = (),
+    relative_to: tuple[str, str] | None = None,
+    best: Sequence[str] = (),
+    sort: str | None = None,
+    **filters: Sequence[Any] | None,
 ) -> pd.DataFrame:
     """A pivot of one metric over the newest results.
 
@@ -47,55 +58,165 @@ def compare(
     frame: the tidy table of `results.load` or `results.from_record`.
     rows, columns: columns of ``frame`` that span the pivot.
     metric: a metric of a cell.
-    workloads, compilers: keep these, by full or short name; likewise the other filters.
+    selection, filters: which cells are meant; ``filters`` are the fields of a `Selection` by name.
     include: verdicts whose numbers are shown beside those that are ``ok``.
+    relative_to: a column and its value, such as ``("compiler", "identity")``: numbers are divided by those of the cell
+        that has this value there and is otherwise alike. It need not fit the selection.
+    best: show only the best of all cells that are equal in these columns, and what cannot be told from it.
+    sort: a column of the pivot's rows, or ``value`` for the best number of a row; ascending unless it begins with ``-``.
 
     Returns
     -------
     The pivot. ``attrs["left_out"]`` counts by verdict the cells that were left out, ``attrs["cells"]`` the others,
-    and ``attrs["metric"]`` and ``attrs["unit"]`` say what is shown. ``attrs["values"]`` says of every number which
-    cell it is of, with its verdict, the precision in force and how many of its nodes fell back to another provider.
+    ``attrs["without_baseline"]`` those that there is nothing to divide by, and ``attrs["metric"]``, ``attrs["unit"]``
+    and ``attrs["relative_to"]`` say what is shown. ``attrs["values"]`` says of every number which cell it is of, with
+    its verdict, interval, the precision in force and how many of its nodes fell back to another provider; whether it is
+    the ``best`` of its row; and whether it is ``tied``: not told apart from the best or, with ``relative_to``, from 1.
 
     Raises
     ------
     UnknownNameError: there is no such column, metric or verdict, or a filter names what the table does not have.
-    UsageError: several cells fall together and neither high nor low is better.
+    UsageError: several cells fall together and neither high nor low is better; or no cell fits all filters.
     """
-    numbers = [name for name in frame.columns if name in CELL_METRICS]
-    for name in (*rows, *columns):
-        if name not in frame.columns:
-            raise UnknownNameError("column", name, (str(known) for known in frame.columns))
-    if metric not in numbers:
-        raise UnknownNameError("metric", metric, numbers)
-    for name in include:
-        if name not in {str(known) for known in Verdict}:
-            raise UnknownNameError("verdict", name, map(str, Verdict))
-    asked = {
-        "workloads": workloads,
-        "devices": devices,
-        "compilers": compilers,
-        "families": families,
-        "batch_sizes": batch_sizes,
-        "precisions": precisions,
-    }
-    chosen = latest(frame)
-    for name, wanted in asked.items():
-        if wanted:
-            chosen = _keep(chosen, name, [str(value) for value in wanted])
-    left_out = chosen[~chosen["verdict"].isin([str(Verdict.OK), *include])]
+    _check(frame, [*rows, *columns, *best], metric, include)
+    given: dict[str, Any] = {name: tuple(value) for name, value in filters.items() if value}
+    asked = replace(selection or Selection(), **given)
+    asked.check(frame)
+    chosen = latest(_candidates(asked.of(frame), relative_to))
+    trusted = [str(Verdict.OK), *include]
+    left_out = chosen[~chosen["verdict"].isin(trusted)]
     kept = chosen.drop(left_out.index)
-    best = _best(kept, [*rows, *columns], metric)
-    table: pd.DataFrame = best.pivot_table(
-        index=list(rows), columns=list(columns), values=metric, aggfunc="first", sort=True
-    )
+    without = 0
+    shown = Shown(kept, metric, CELL_METRICS[metric].better)
+    if relative_to is not None:
+        base = _baselines(frame, asked, relative_to, trusted)
+        shown, without = _divided(shown, base, relative_to)
+    places = [*rows, *columns]
+    ranked = shown.best(places)
+    if best:
+        ranked = ranked.leaders(best)
+    table = _pivot(ranked, rows, columns, sort)
     table.attrs = {
         "metric": metric,
-        "unit": CELL_METRICS[metric].unit,
+        "unit": "1" if relative_to else CELL_METRICS[metric].unit,
+        "relative_to": None if relative_to is None else "=".join(relative_to),
         "cells": len(kept),
         "left_out": {str(name): int(count) for name, count in left_out["verdict"].value_counts().items()},
-        "values": [_value(row, [*rows, *columns], metric) for row in best.to_dict("records")],
+        "without_baseline": without,
+        "values": ranked.described(rows, places, relative=relative_to is not None),
     }
     return table
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Cells with the numbers that are shown of them."""
+
+    frame: pd.DataFrame
+    metric: str
+    better: str
+    divided: Figures | None = None
+    """The ratios to the baseline, row by row, where the numbers are such."""
+
+    @property
+    def values(self) -> pd.Series[float]:
+        """The numbers."""
+        if self.divided is None:
+            return self.frame[self.metric]
+        return pd.Series(self.divided.value, self.frame.index)
+
+    @property
+    def interval(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """The ends of the intervals; NaN where there are none."""
+        if self.divided is not None:
+            return self.divided.interval()
+        source = self.metric
+        missing = np.full(len(self.frame), np.nan)
+        low, high = (
+            self.frame[f"{source}_ci_{end}"].to_numpy(float) if f"{source}_ci_{end}" in self.frame else missing
+            for end in ("low", "high")
+        )
+        return low, high
+
+    def take(self, places: np.ndarray[Any, Any]) -> Shown:
+        """The cells at some places."""
+        divided = None if self.divided is None else self.divided.take(places)
+        return replace(self, frame=self.frame.iloc[places], divided=divided)
+
+    def best(self, by: Sequence[str]) -> Shown:
+        """Of the cells that fall together the best one, a trustworthy one before all others."""
+        values = self.values
+        known = (values.notna() & self.frame[list(by)].notna().all(axis=1)).to_numpy(bool)
+        places = np.flatnonzero(known)
+        keys = self.frame.iloc[places][list(by)]
+        if self.better == "neither" and keys.duplicated().any():
+            raise UsageError(
+                f"several cells fall together, and no {self.metric} is the better one: add 'batch' to the rows"
+            )
+        doubtful = (self.frame["verdict"].to_numpy(str) != str(Verdict.OK))[places]
+        order = np.lexsort((self.badness(places), doubtful))
+        first = ~keys.iloc[order].duplicated().to_numpy(bool)
+        return self.take(np.sort(places[order[first]]))
+
+    def leaders(self, by: Sequence[str]) -> Shown:
+        """The best of each group, and what cannot be told from it."""
+        leads, ties = self.marks(by)
+        return self.take(np.flatnonzero(leads | ties))
+
+    def marks(self, by: Sequence[str]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Which cells are the best of their group, and which cannot be told from it.
+
+        Only ``ok`` cells take part. p-values are adjusted within each group.
+        """
+        leads, ties = np.zeros(len(self.frame), bool), np.zeros(len(self.frame), bool)
+        if self.better == "neither":
+            return leads, ties
+        ok = np.flatnonzero(self.frame["verdict"].to_numpy(str) == str(Verdict.OK))
+        groups = self.frame.iloc[ok].groupby(list(by), sort=False, dropna=False).indices if by else {(): range(len(ok))}
+        for inside in groups.values():
+            places = ok[np.asarray(inside, int)]
+            if not len(places):
+                continue
+            lead = places[np.argmin(self.badness(places))]
+            leads[lead] = True
+            others = places[places != lead]
+            if len(others):
+                p_values = significance.holm(self._ratios(others, np.full(len(others), lead)).p_differs())
+                ties[others] = p_values >= TIED_FROM
+        return leads, ties
+
+    def described(self, rows: Sequence[str], names: Sequence[str], *, relative: bool) -> list[dict[str, Any]]:
+        """What a reader has to know about each number; plain values, so that the table can be copied."""
+        leads, ties = self.marks(rows)
+        if relative and self.divided is not None:
+            ties = significance.holm(self.divided.p_differs()) >= TIED_FROM
+        low, high = self.interval
+        records = self.frame.to_dict("records")
+        return [
+            {
+                "cell": row["cell"],
+                "verdict": row["verdict"],
+                "precision_in_force": None if pd.isna(row["precision_in_force"]) else row["precision_in_force"],
+                "fallback_nodes": fallback_nodes(json.loads(row["flags"])) if "fallback" in row["flags"] else 0,
+                **{name: str(row[name]) for name in names},
+                "value": float(value),
+                "ci_low": None if np.isnan(low[place]) else float(low[place]),
+                "ci_high": None if np.isnan(high[place]) else float(high[place]),
+                "best": bool(leads[place]),
+                "tied": bool(ties[place]),
+            }
+            for place, (row, value) in enumerate(zip(records, self.values, strict=True))
+        ]
+
+    def badness(self, places: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The numbers at some places, turned so that the best one is the smallest."""
+        values: np.ndarray[Any, Any] = self.values.to_numpy(float)[places]
+        return values if self.better == "lower" else -values
+
+    def _ratios(self, tops: np.ndarray[Any, Any], bottoms: np.ndarray[Any, Any]) -> Figures:
+        if self.divided is not None:
+            return self.divided.take(tops).over(self.divided.take(bottoms))
+        return significance.ratios(self.frame, self.metric, tops, bottoms)
 
 
 def latest(frame: pd.DataFrame) -> pd.DataFrame:
@@ -105,38 +226,88 @@ def latest(frame: pd.DataFrame) -> pd.DataFrame:
     return newest
 
 
-def _keep(frame: pd.DataFrame, name: str, wanted: list[str]) -> pd.DataFrame:
-    columns = [frame[column].astype("string") for column in _FILTERS[name]]
-    known = {str(value) for column in columns for value in column.dropna()}
-    for value in wanted:
-        if value not in known:
-            raise UnknownNameError(_FILTERS[name][0], value, known)
-    match = pd.concat([column.isin(wanted) for column in columns], axis=1).any(axis=1)
-    kept: pd.DataFrame = frame[match]
-    return kept
+def baseline(text: str) -> tuple[str, str]:
+    """The column and the value of a baseline such as ``compiler=identity``.
+
+    Raises
+    ------
+    UsageError: it is not of this form.
+    """
+    column, equals, value = text.partition("=")
+    if not equals or not column or not value:
+        raise UsageError(f"{text!r} is no baseline: write compiler=identity, device=xeon, study=NAME, or so")
+    return column, value
 
 
-def _best(frame: pd.DataFrame, by: list[str], metric: str) -> pd.DataFrame:
-    """Of the rows that fall together the best one, a trustworthy one before all others."""
-    better = CELL_METRICS[metric].better
-    known = frame.dropna(subset=[metric, *by])
-    if better == "neither" and known.duplicated(by).any():
-        raise UsageError(f"several cells fall together, and no {metric} is the better one: add 'batch' to the rows")
-    ranked = known.assign(_doubtful=known["verdict"] != str(Verdict.OK)).sort_values(
-        ["_doubtful", metric], ascending=[True, better == "lower"], kind="stable"
+def _check(frame: pd.DataFrame, names: Sequence[str], metric: str, include: Collection[str]) -> None:
+    for name in names:
+        if name not in frame.columns:
+            raise UnknownNameError("column", name, (str(known) for known in frame.columns))
+    numbers = [str(name) for name in frame.columns if name in CELL_METRICS]
+    if metric not in numbers:
+        raise UnknownNameError("metric", metric, numbers)
+    for name in include:
+        if name not in {str(known) for known in Verdict}:
+            raise UnknownNameError("verdict", name, map(str, Verdict))
+
+
+def _candidates(frame: pd.DataFrame, relative_to: tuple[str, str] | None) -> pd.DataFrame:
+    """What is compared: with another study as the baseline, all but that study."""
+    if relative_to is None or relative_to[0] not in ("study", "study_id", "git_commit"):
+        return frame
+    others: pd.DataFrame = frame[frame[relative_to[0]].fillna("") != relative_to[1]]
+    return others
+
+
+def _baselines(
+    frame: pd.DataFrame, asked: Selection, relative_to: tuple[str, str], trusted: Sequence[str]
+) -> pd.DataFrame:
+    """The cells to divide by: the newest that fit the selection, but for the column that they are chosen by."""
+    column, value = relative_to
+    if column not in frame.columns:
+        raise UnknownNameError("column", column, (str(known) for known in frame.columns))
+    here = frame[column].astype("string")
+    if value not in set(here.dropna()):
+        raise UnknownNameError(column, value, set(map(str, here.dropna().unique())))
+    freed: dict[str, Any] = {name: () for name, names in FILTERED.items() if column in names}
+    fitting = replace(asked, **freed).of(frame[(here == value).fillna(False)])
+    return latest(fitting[fitting["verdict"].isin(trusted)])
+
+
+def _divided(shown: Shown, base: pd.DataFrame, relative_to: tuple[str, str]) -> tuple[Shown, int]:
+    """The numbers divided by those of their baselines, and how many cells have none."""
+    column = relative_to[0]
+    apart = {column, *_SETS_APART.get(column, ())}
+    keys = [name for name in ALIKE if name not in apart and name in shown.frame.columns]
+    both = pd.concat([shown.frame, base[base[shown.metric].notna()]], ignore_index=True)
+    marks = pd.MultiIndex.from_frame(both[keys].astype("string").fillna(""))
+    bottoms = Shown(both.iloc[len(shown.frame) :], shown.metric, shown.better)
+    order = np.argsort(bottoms.badness(np.arange(len(bottoms.frame))), kind="stable") + len(shown.frame)
+    where: dict[Any, int] = {}
+    for place in order:
+        where.setdefault(marks[place], int(place))
+    found = np.array([where.get(mark, -1) for mark in marks[: len(shown.frame)]], int)
+    places = np.flatnonzero(found >= 0)
+    ratios = significance.ratios(both, shown.metric, places, found[places])
+    divided = replace(shown, frame=shown.frame.iloc[places], divided=ratios)
+    return divided, len(shown.frame) - len(places)
+
+
+def _pivot(shown: Shown, rows: Sequence[str], columns: Sequence[str], sort: str | None) -> pd.DataFrame:
+    values = shown.frame[[*rows, *columns]].assign(_value=shown.values)
+    table: pd.DataFrame = values.pivot_table(
+        index=list(rows), columns=list(columns), values="_value", aggfunc="first", sort=True, observed=True
     )
-    best: pd.DataFrame = ranked.drop_duplicates(by).sort_index()
-    return best
-
-
-def _value(row: dict[Any, Any], names: list[str], metric: str) -> dict[str, Any]:
-    """What a reader has to know about one number; plain values, so that the table can be copied and compared."""
-    in_force = row["precision_in_force"]
-    return {
-        "cell": row["cell"],
-        "verdict": row["verdict"],
-        "precision_in_force": None if pd.isna(in_force) else in_force,
-        "fallback_nodes": fallback_nodes(json.loads(row["flags"])),
-        **{name: str(row[name]) for name in names},
-        "value": float(row[metric]),
-    }
+    if sort is None:
+        return table
+    descending, name = sort.startswith("-"), sort.removeprefix("-")
+    if name not in (*rows, "value"):
+        raise UnknownNameError("row to sort by", name, [*rows, "value"])
+    if name == "value":
+        key = table.min(axis=1) if shown.better == "lower" else table.max(axis=1)
+        order: pd.Index[Any] = key.sort_values(ascending=not descending, kind="stable").index
+    else:
+        order = table.index.sort_values() if table.index.nlevels == 1 else table.sort_index(level=name).index
+        order = order[::-1] if descending else order
+    ordered: pd.DataFrame = table.loc[order]
+    return ordered

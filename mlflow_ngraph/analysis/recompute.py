@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from mlflow_ngraph.analysis import results, samples
+from mlflow_ngraph.analysis import arrivals, listing, results, samples
 from mlflow_ngraph.errors import TrackingError
 from mlflow_ngraph.execute import fold
 from mlflow_ngraph.execute.record import StudyRecord
@@ -49,20 +49,24 @@ def recompute(run: str, tracking_uri: str | None = None) -> Recomputed:
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)
         with connection.talking(uri, "read the samples", connection.RECORDING):
-            run_id = results.study_run(client, run).info.run_id
+            run_id = listing.study_run(client, run).info.run_id
             present = {file.path for file in client.list_artifacts(run_id)}
             missing = [name for name in NEEDED if name not in present]
             if missing:
                 raise TrackingError(f"run {run_id} has no {' and no '.join(missing)}: name the run of a finished study")
-            for name in NEEDED:
+            for name in (*NEEDED, *({Artifact.ARRIVALS} & present)):
                 client.download_artifacts(run_id, name, temporary)
         record = fold.load(directory)
         taken = pd.read_parquet(directory / Artifact.SAMPLES)
         stored = pd.read_parquet(directory / Artifact.RESULTS)
-    return _compare(record, run_id, stored, taken)
+        rates = directory / Artifact.ARRIVALS
+        offered = pd.read_parquet(rates) if rates.is_file() else pd.DataFrame(columns=list(arrivals.COLUMNS))
+    return _compare(record, run_id, stored, taken, offered)
 
 
-def _compare(record: StudyRecord, run_id: str, stored: pd.DataFrame, taken: pd.DataFrame) -> Recomputed:
+def _compare(
+    record: StudyRecord, run_id: str, stored: pd.DataFrame, taken: pd.DataFrame, offered: pd.DataFrame
+) -> Recomputed:
     again = results.from_record(record)
     figures = sorted({name for lane in record.lanes.values() for cell in lane.cells.values() for name in cell.metrics})
     one, two = (frame.set_index("cell").reindex(columns=figures) for frame in (stored, again))
@@ -73,11 +77,13 @@ def _compare(record: StudyRecord, run_id: str, stored: pd.DataFrame, taken: pd.D
         for cell, name in differs.stack()[lambda marks: marks].index
     ]
     rows += _sample_differences(record, taken)
+    rates = arrivals.from_record(record)
+    rows += arrivals.differences(offered, rates)
     return Recomputed(
         study_id=record.id,
         run_id=run_id,
         cells=len(two),
-        figures=int(two.notna().to_numpy().sum()),
+        figures=int(two.notna().to_numpy().sum() + rates[list(arrivals.FIGURES)].notna().to_numpy().sum()),
         samples=len(taken),
         differences=pd.DataFrame(rows, columns=["cell", "figure", "stored", "recomputed"]),
     )

@@ -1,24 +1,24 @@
-"""The tidy table: one row a cell, from the record of a study or read back from a tracking server."""
+"""The tidy table: one row a cell, from the record of a study or read back from tracking servers."""
 
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+import pyarrow as pa
 
-from mlflow_ngraph.errors import TrackingError, UnknownNameError
-from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
-from mlflow_ngraph.tracking import connection
-from mlflow_ngraph.tracking.schema import CELL_METRICS, Artifact, Kind, Tag
+from mlflow_ngraph.analysis import listing, tables
+from mlflow_ngraph.analysis.listing import Listed, Server
+from mlflow_ngraph.analysis.selection import FILTERED, Selection
+from mlflow_ngraph.analysis.tables import TableCache
+from mlflow_ngraph.errors import UnknownNameError
+from mlflow_ngraph.tracking.schema import CELL_METRICS, Tag
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
-    from mlflow.entities import Experiment, Run
+    from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
 
 TEXT_COLUMNS = (
     "study_id",
@@ -51,7 +51,12 @@ TIME_COLUMNS = ("started_at", "finished_at")
 """Unix seconds: the start of the study, the end of the cell."""
 COLUMNS = (*TEXT_COLUMNS, *INTEGER_COLUMNS, *TIME_COLUMNS, *CELL_METRICS)
 """Columns that a table always has; metrics that are not in the schema follow them."""
-_DOWNLOADS = 8
+RUN_COLUMNS = ("tracking_uri", "experiment", "git_commit")
+"""Columns that say where a row was read; they come from the run and stand last."""
+ALL = (*COLUMNS, *RUN_COLUMNS)
+_NEEDED = ("study_id", "cell", "started_at", *{name for names in FILTERED.values() for name in names})
+"""Columns that filters look at."""
+_PANDAS = {pa.large_string(): pd.StringDtype(), pa.int64(): pd.Int64Dtype()}
 
 
 def from_record(
@@ -78,51 +83,140 @@ def from_record(
         for lane in record.lanes.values()
         for _, cell in sorted(lane.cells.items())
     ]
-    return _typed(pd.DataFrame(rows))
+    return typed(pd.DataFrame(rows), COLUMNS)
 
 
 def load(
-    tracking_uri: str | None = None,
+    tracking_uri: str | Sequence[str] | None = None,
     experiments: Sequence[str] | None = None,
     *,
     devices: Sequence[str] | None = None,
+    workloads: Sequence[str] | None = None,
+    families: Sequence[str] | None = None,
+    compilers: Sequence[str] | None = None,
+    precisions: Sequence[str] | None = None,
+    batch_sizes: Sequence[int] | None = None,
     studies: Sequence[str] | None = None,
+    git_commits: Sequence[str] | None = None,
+    tags: Mapping[str, str] | None = None,
+    since: datetime | str | None = None,
+    until: datetime | str | None = None,
     run: str | None = None,
+    columns: Sequence[str] | None = None,
+    cache: bool = True,
 ) -> pd.DataFrame:
-    """Read the results of all studies from a tracking server.
+    """Read the results of all studies from one or several tracking servers: one row a cell.
 
-    A study run that another one took over is left out: the other has its cells.
+    Every study has its own rows, also where it measured the same as another; `compare.latest` keeps the newest. A
+    study run that another one took over is left out: the other has its cells. A study that several of the servers
+    have counts once.
 
     Parameters
     ----------
     tracking_uri: where to read; MLflow's own default when left out.
     experiments: names of experiments; all of them when left out.
-    devices, studies: keep the cells of these devices, and of studies with these names.
+    devices, workloads, families, compilers, precisions, batch_sizes, studies, git_commits, tags, since, until: keep
+        what fits all of them; see `selection.Selection`.
     run: the id of a study run, or of one of its lane runs, to read alone.
+    columns: read only these; all of docs/reference/results.md and whatever else there is when left out.
+    cache: whether to keep tables on this machine and use those that are there. A table that was recorded again or
+        deleted since is noticed either way.
 
     Raises
     ------
     UnknownNameError: an experiment does not exist.
-    TrackingError: the server cannot be reached, or a table cannot be read.
+    UsageError: a time is none.
+    TrackingError: a server cannot be reached, or a table cannot be read.
     """
-    uri = connection.resolve_uri(tracking_uri)
-    client = connection.reach(uri)
-    with connection.talking(uri, "read results", connection.RECORDING):
-        runs = [study_run(client, run)] if run else _study_runs(client, _experiment_ids(client, experiments))
-    runs = [
-        run
-        for run in runs
-        if (not devices or run.data.tags.get(Tag.DEVICE) in devices)
-        and (not studies or run.data.tags.get(Tag.STUDY) in studies)
-    ]
-    with (
-        connection.talking(uri, "read results", connection.RECORDING),
-        tempfile.TemporaryDirectory() as directory,
-        ThreadPoolExecutor(_DOWNLOADS) as pool,
-    ):
-        frames = list(pool.map(lambda run: _download(client, run, Path(directory)), runs))
-    filled = [frame for frame in frames if len(frame)]
-    return _typed(pd.concat(filled, ignore_index=True) if filled else pd.DataFrame())
+    asked = Selection(
+        devices=tuple(devices or ()),
+        workloads=tuple(workloads or ()),
+        families=tuple(families or ()),
+        compilers=tuple(compilers or ()),
+        precisions=tuple(precisions or ()),
+        batch_sizes=tuple(batch_sizes or ()),
+        studies=tuple(studies or ()),
+        git_commits=tuple(git_commits or ()),
+        tags=tags or {},
+        since=since,
+        until=until,
+    )
+    return select(asked, tracking_uri, experiments, run=run, columns=columns, cache=cache)
+
+
+def select(
+    selection: Selection,
+    tracking_uri: str | Sequence[str] | None = None,
+    experiments: Sequence[str] | None = None,
+    *,
+    run: str | None = None,
+    columns: Sequence[str] | None = None,
+    cache: bool = True,
+) -> pd.DataFrame:
+    """As `load`, with filters that are one object."""
+    uris = [tracking_uri] if tracking_uri is None or isinstance(tracking_uri, str) else list(tracking_uri)
+    needed = None if columns is None else {*columns, *_NEEDED}
+    read: list[tuple[str, Listed, pa.Table]] = []
+    servers = [listing.Server(uri) for uri in uris]
+    listed = _listed(servers, experiments, run)
+    studies: set[str] = set()
+    for server in servers:
+        runs = [one for one in selection.of_runs(listed[server.uri]) if one.tags.get(Tag.STUDY_ID) not in studies]
+        studies.update(one.tags.get(Tag.STUDY_ID, "") for one in runs)
+        kept = TableCache.of(server.uri) if cache else None
+        if kept is not None and run is None and experiments is None:
+            kept.keep_only(listed[server.uri])
+        read += [(server.name, one, table) for one, table in tables.read(server, runs, needed, kept)]
+    found: pd.DataFrame = selection.of(_joined(read, needed)).reset_index(drop=True)
+    return found if columns is None else found.loc[:, list(columns)]
+
+
+def _listed(servers: Sequence[Server], experiments: Sequence[str] | None, run: str | None) -> dict[str, list[Listed]]:
+    """The study runs of each server."""
+    if run is not None:
+        return {server.uri: [server.study_run(run)] for server in servers}
+    found = {server.uri: server.study_runs() for server in servers}
+    if experiments is None:
+        return found
+    missing = set(experiments) - {one.experiment for runs in found.values() for one in runs}
+    if missing:
+        known = {name for server in servers for name in server.experiments()}
+        for name in sorted(missing - known):
+            raise UnknownNameError("experiment", name, known)
+    return {uri: [one for one in runs if one.experiment in experiments] for uri, runs in found.items()}
+
+
+def _joined(read: Sequence[tuple[str, Listed, pa.Table]], columns: Collection[str] | None) -> pd.DataFrame:
+    """One frame of many tables, each row with what its run says."""
+    parts = []
+    for server, run, table in read:
+        told = (server, run.experiment, run.tags.get(listing.GIT_COMMIT))
+        for name, value in zip(RUN_COLUMNS, told, strict=True):
+            table = table.append_column(name, pa.array([value] * table.num_rows, pa.large_string()))  # noqa: PLW2901
+        parts.append(_plain(table))
+    if not parts:
+        return typed(pd.DataFrame(), columns or ALL)
+    whole = pa.concat_tables(parts, promote_options="permissive")
+    del parts
+    frame = whole.to_pandas(types_mapper=_PANDAS.get, split_blocks=True, self_destruct=True)
+    return typed(frame, columns or ALL)
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """A table with the types of the documented columns, so that tables of many versions fit together."""
+    types = [_arrow(field) for field in table.schema]
+    schema = pa.schema([field.with_type(kind) for field, kind in zip(table.schema, types, strict=True)])
+    return table.cast(schema.remove_metadata())
+
+
+def _arrow(field: pa.Field) -> pa.DataType:
+    if field.name in TEXT_COLUMNS or field.name in RUN_COLUMNS or pa.types.is_string(field.type):
+        return pa.large_string()
+    if field.name in INTEGER_COLUMNS:
+        return pa.int64()
+    if field.name in TIME_COLUMNS or field.name in CELL_METRICS or pa.types.is_null(field.type):
+        return pa.float64()
+    return field.type
 
 
 def _row(record: StudyRecord, lane: LaneRecord, cell: CellRecord) -> dict[str, Any]:
@@ -158,51 +252,13 @@ def _row(record: StudyRecord, lane: LaneRecord, cell: CellRecord) -> dict[str, A
     }
 
 
-def _typed(frame: pd.DataFrame) -> pd.DataFrame:
-    """Every documented column, in its order and with its type, whatever the rows had."""
-    others = [name for name in frame.columns if name not in COLUMNS]
-    frame = frame.reindex(columns=[*COLUMNS, *others])
-    types: dict[str, str] = dict.fromkeys(TEXT_COLUMNS, "string")
+def typed(frame: pd.DataFrame, columns: Collection[str]) -> pd.DataFrame:
+    """The documented columns that are asked for, in their order and with their types, whatever the rows had."""
+    known = [name for name in ALL if name in columns]
+    others = [name for name in frame.columns if name not in known]
+    frame = frame.reindex(columns=[*known, *others])
+    types: dict[str, str] = dict.fromkeys([*TEXT_COLUMNS, *RUN_COLUMNS], "string")
     types.update(dict.fromkeys(INTEGER_COLUMNS, "Int64"))
     types.update(dict.fromkeys([*TIME_COLUMNS, *CELL_METRICS], "float64"))
-    typed: pd.DataFrame = frame.astype(types)
-    return typed
-
-
-def _experiment_ids(client: MlflowClient, names: Sequence[str] | None) -> list[str]:
-    found: list[Experiment] = connection.every(lambda token: client.search_experiments(page_token=token))
-    known = {experiment.name: experiment.experiment_id for experiment in found}
-    for name in names or ():
-        if name not in known:
-            raise UnknownNameError("experiment", name, known)
-    return [known[name] for name in names or known]
-
-
-def _study_runs(client: MlflowClient, experiment_ids: list[str]) -> list[Run]:
-    query = f"tags.`{Tag.KIND}` = '{Kind.STUDY}'"
-    runs: list[Run] = connection.every(lambda token: client.search_runs(experiment_ids, query, page_token=token))
-    return [run for run in runs if Tag.RESUMED_BY not in run.data.tags]
-
-
-def study_run(client: MlflowClient, run_id: str) -> Run:
-    """The study run of this id, or the one that this run is a lane of."""
-    run = client.get_run(run_id)
-    parent = run.data.tags.get(Tag.PARENT) if run.data.tags.get(Tag.KIND) == Kind.LANE else None
-    return client.get_run(parent) if parent else run
-
-
-def _download(client: MlflowClient, run: Run, directory: Path) -> pd.DataFrame:
-    """The table of a study run; empty when the study has not got as far as writing one."""
-    run_id = run.info.run_id
-    table: pd.DataFrame = pd.DataFrame()
-    if Artifact.RESULTS not in {file.path for file in client.list_artifacts(run_id)}:
-        return table
-    target = directory / run_id
-    target.mkdir()
-    path = client.download_artifacts(run_id, Artifact.RESULTS, str(target))
-    try:
-        table = pd.read_parquet(path)
-    except (OSError, ValueError) as error:
-        why = f"{Artifact.RESULTS} is not readable ({error}); sync the study again"
-        raise TrackingError(f"run {run_id}: {why}") from error
-    return table
+    whole: pd.DataFrame = frame.astype({name: types[name] for name in known})
+    return whole

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
 from mlflow_ngraph.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ _VERBS = {
     "workloads": (f"{_HERE}.workloads:workloads", "List or describe models: parameters, MACs, family, input."),
     "devices": (f"{_HERE}.devices:devices", "List device profiles, and describe this machine."),
     "doctor": (f"{_HERE}.doctor:doctor", "Check whether this machine is fit to measure; changes nothing."),
+    "verify": (f"{_HERE}.verify:verify", "Check an engine: digests, whether it fits this machine, outputs, speed."),
     "project": (f"{_HERE}.project:project", ""),
 }
 

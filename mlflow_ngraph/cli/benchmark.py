@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Resume = Literal["auto", "always", "never"]
 RESUME = ("auto", "always", "never")
+WHEN_BUSY = ("wait", "refuse")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,10 +52,24 @@ def study_options(command: F) -> F:
             ),
             click.option("--batch-sizes", metavar="N,...", help="Batch sizes, such as 1,2,4,8."),
             click.option("--precision", metavar="NAME,...", help="fp32, tf32, bf16 or fp16."),
-            click.option("--repetitions", metavar="N", help="Timed repetitions of a cell."),
+            click.option(
+                "--repetitions",
+                metavar="N|auto",
+                help="Timed repetitions of a cell, or as many as its interval needs.",
+            ),
             click.option("--threads", metavar="N|all|default", help="Threads of every runtime."),
             click.option(
                 "--mode", metavar="sync|async", help="One request in flight, or as many as the runtime wants."
+            ),
+            click.option(
+                "--arrivals",
+                metavar="auto|RATE,...",
+                help="Also offer requests that arrive by themselves, at these rates per second.",
+            ),
+            click.option(
+                "--max-p99-ms",
+                metavar="MS",
+                help="Look for the highest rate of arrivals whose 99th percentile of the latency is within this.",
             ),
             click.option("--seed", metavar="N", help="Seeds inputs and the order of lanes."),
             click.option(
@@ -83,6 +98,12 @@ def study_options(command: F) -> F:
 @click.option("--tracking-uri", metavar="URI", help="Where to record; by default what MLflow is configured to use.")
 @click.option("--experiment", metavar="NAME", help="MLflow experiment that holds the runs.")
 @click.option("--offline", is_flag=True, help="Record nothing now; 'mlflow-ngraph sync' does it later.")
+@click.option(
+    "--when-busy",
+    type=click.Choice(WHEN_BUSY),
+    default="wait",
+    help="While somebody else measures on this machine: wait for the end (the default), or refuse to start.",
+)
 @click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Where journals and engines are kept.")
 @click.option("--dry-run", is_flag=True, help="Print lanes, cells and an estimate of the time; run nothing.")
 @output.json_option
@@ -93,6 +114,7 @@ def benchmark(
     tracking_uri: str | None,
     experiment: str | None,
     offline: bool,
+    when_busy: str,
     home: Path | None,
     dry_run: bool,
     as_json: bool,
@@ -114,6 +136,7 @@ def benchmark(
         tracking_uri=tracking_uri,
         experiment=experiment,
         offline=offline,
+        when_busy=when_busy,
     )
 
 

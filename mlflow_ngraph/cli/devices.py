@@ -68,6 +68,8 @@ def _machine_rows(machine: dict[str, Any], line: str) -> list[tuple[str, str]]:
         "virtualization": ", ".join(f"{key}: {value}" for key, value in system["virtualization"].items())
         or "none seen",
         "jetpack": system["jetpack"],
+        "power mode": system["power_mode"],
+        "sensors": ", ".join(system["sensors"]),
         "gpu driver": system["gpu_driver"],
         "digest": machine["digest"],
     }

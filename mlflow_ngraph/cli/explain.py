@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mlflow_ngraph.cli import output
-from mlflow_ngraph.cli.request import items, whole
+from mlflow_ngraph.cli.lists import items, whole
 from mlflow_ngraph.errors import NGraphError, UsageError
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ def console(stderr: bool = False) -> Console:
 
 def print_json(value: Any) -> None:
     """Print one JSON document. Infinite numbers and NaN, which JSON lacks, become null."""
-    click.echo(json.dumps(_finite(value), indent=2, ensure_ascii=False, default=str))
+    click.echo(json.dumps(finite(value), indent=2, ensure_ascii=False, default=str))
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> Table:
@@ -81,11 +81,12 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """``value`` with null for the numbers that JSON lacks: infinite ones and NaN."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
-        return {str(key): _finite(inner) for key, inner in value.items()}
+        return {str(key): finite(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(inner) for inner in value]
+        return [finite(inner) for inner in value]
     return value

@@ -124,6 +124,13 @@ class State:
         lane = self.lanes.get(str(event.get("lane")))
         return f"{f'{lane.label} with {lane.compiler}: ' if lane else ''}{event.get('reason')}"
 
+    def _on_group_closed(self, event: Mapping[str, Any]) -> str:
+        return f"measuring in groups at batch {event.get('batch')}: {event.get('reason')}"
+
+    def _on_machine_busy(self, event: Mapping[str, Any]) -> str:
+        self.activity = f"waiting: this machine is measuring {event.get('holder')}"
+        return self.activity
+
     def _on_round(self, event: Mapping[str, Any]) -> str | None:
         known = [self.lanes[lane] for lane in event.get("lanes", ()) if lane in self.lanes]
         if known:
@@ -177,7 +184,7 @@ class Progress:
                 )
             return
         finished = event.get("event") == "cell_finished" and event.get("verdict") != "ok"
-        if line is not None and (finished or event.get("event") == "cache_problem"):
+        if line is not None and (finished or event.get("event") in ("cache_problem", "group_closed", "machine_busy")):
             self._console.print(Text(line, style="yellow"))
         # Rounds of a fast cell follow each other within milliseconds; drawing each would cost what is being measured.
         if line is not None or time.monotonic() - self._drawn > _REDRAW_SECONDS:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from mlflow_ngraph.cli.benchmark import RESUME, execute, study_options
+from mlflow_ngraph.cli.benchmark import RESUME, WHEN_BUSY, execute, study_options
 from mlflow_ngraph.cli.request import DEFAULT_STUDY, overrides, requested
 from mlflow_ngraph.errors import StudyError
 
@@ -20,9 +20,16 @@ _SOME_NOT_OK = 3
 @click.option("--study", default="")
 @study_options
 @click.option("--resume", default="")
+@click.option("--when-busy", default="")
 @click.option("--in-place", is_flag=True, help="Never go on to a sub-project: this is one.")
 def project(
-    study: str, resume: str, in_place: bool, workloads: tuple[str, ...], compilers: tuple[str, ...], **options: Any
+    study: str,
+    resume: str,
+    when_busy: str,
+    in_place: bool,
+    workloads: tuple[str, ...],
+    compilers: tuple[str, ...],
+    **options: Any,
 ) -> int:
     """Run a study as the MLflow run that 'mlflow run' created, in this environment or in that of its device."""
     from mlflow_ngraph import project as projects
@@ -30,16 +37,15 @@ def project(
     projects.die_with_parent()
     given = {"workloads": ",".join(workloads), "compilers": ",".join(compilers), **options}
     with projects.run_ends_with_process():
-        return _run(study, resume, given, in_place=in_place)
+        return _run(study, resume, when_busy, given, in_place=in_place)
 
 
-def _run(study: str, resume: str, given: dict[str, Any], *, in_place: bool) -> int:
+def _run(study: str, resume: str, when_busy: str, given: dict[str, Any], *, in_place: bool) -> int:
     from mlflow_ngraph import project as projects
     from mlflow_ngraph.devices.registry import create
 
-    resume = resume or "auto"
-    if resume not in RESUME:
-        raise StudyError(f"command line: resume: expected {', '.join(RESUME)}, found {resume!r}")
+    resume = _one_of("resume", resume or "auto", RESUME)
+    when_busy = _one_of("when_busy", when_busy or "wait", WHEN_BUSY)
     wanted = requested(study or None, overrides(**given))
     profile = create(wanted.device)
     profile.check()
@@ -47,11 +53,17 @@ def _run(study: str, resume: str, given: dict[str, Any], *, in_place: bool) -> i
     if missing and not in_place:
         names = ", ".join(missing)
         click.echo(f"this environment lacks {names}; going on in that of {profile.project or profile.name}", err=True)
-        parameters = {key: value for key, value in {**given, "resume": resume}.items() if value}
+        parameters = {key: value for key, value in {**given, "resume": resume, "when_busy": when_busy}.items() if value}
         parameters.pop("device", None)
         projects.dispatch(profile, {"study": study or DEFAULT_STUDY, **parameters})
         return 0
-    code = execute(wanted, as_json=False, resume=resume)
+    code = execute(wanted, as_json=False, resume=resume, when_busy=when_busy)
     # MLflow knows runs that finished and runs that failed. A study whose compilers refuse a model has finished, and
     # says so cell by cell; it did not fail.
     return 0 if code == _SOME_NOT_OK else code
+
+
+def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise StudyError(f"command line: {key}: expected {', '.join(allowed)}, found {value!r}")
+    return value

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 import yaml
 
 from mlflow_ngraph import study as studies
+from mlflow_ngraph.cli.lists import items, whole
 from mlflow_ngraph.errors import StudyError
 from mlflow_ngraph.study import Study
 
@@ -49,6 +50,8 @@ def overrides(
     repetitions: str | None = None,
     threads: str | None = None,
     mode: str | None = None,
+    arrivals: str | None = None,
+    max_p99_ms: str | None = None,
     seed: str | None = None,
     cache: str | None = None,
 ) -> dict[str, Any]:
@@ -64,32 +67,31 @@ def overrides(
         "compilers": [_compiler(text) for text in items(compilers)],
         "batch_sizes": [whole("batch_sizes", text) for text in items(batch_sizes)],
         "precision": items(precision),
-        "repetitions": whole("repetitions", repetitions) if repetitions else None,
+        "repetitions": repetitions if repetitions in (None, "", "auto") else whole("repetitions", repetitions),
         "threads": int(threads) if threads and threads.isdigit() else threads,
         "mode": mode,
+        "arrivals": _arrivals(arrivals, max_p99_ms),
         "seed": whole("seed", seed) if seed else None,
         "cache": cache,
     }
-    return {key: value for key, value in found.items() if value not in (None, "", [])}
+    return {key: value for key, value in found.items() if value not in (None, "", [], {})}
 
 
-def items(text: Sequence[str] | str | None) -> list[str]:
-    """The parts between commas, of one text or of several."""
-    texts = [text] if isinstance(text, str) else list(text or ())
-    return [part.strip() for whole in texts for part in whole.split(",") if part.strip()]
+def _arrivals(rates: str | None, max_p99_ms: str | None) -> dict[str, Any]:
+    """The keys of ``arrivals`` that the options replace."""
+    found: dict[str, Any] = {}
+    if rates:
+        found["rates"] = rates if rates == "auto" else [_decimal("arrivals", text) for text in items(rates)]
+    if max_p99_ms:
+        found["max_p99_ms"] = _decimal("max_p99_ms", max_p99_ms)
+    return found
 
 
-def whole(key: str, text: str) -> int:
-    """The whole number that ``text`` is.
-
-    Raises
-    ------
-    StudyError: it is none; names ``key``.
-    """
+def _decimal(key: str, text: str) -> float:
     try:
-        return int(text)
+        return float(text)
     except ValueError:
-        raise StudyError(f"command line: {key}: expected a whole number, found {text!r}") from None
+        raise StudyError(f"command line: {key}: expected a number, found {text!r}") from None
 
 
 def _compiler(text: str) -> str | dict[str, Any]:

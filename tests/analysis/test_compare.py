@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from mlflow_ngraph.analysis import results
-from mlflow_ngraph.analysis.compare import compare
+from mlflow_ngraph.analysis.compare import baseline, compare
+from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.verdicts import Verdict
 from tests.support.records import lane_id, study_record
+from tests.support.tidy import cells
 
 ORT = "onnxruntime[opt_level=2]"
 
@@ -138,3 +142,105 @@ def test_nothing_to_compare(tmp_path: Path) -> None:
     record = study_record(tmp_path)
     record.lanes = {}
     assert compare(results.from_record(record)).empty
+
+
+def told(table: pd.DataFrame, **names: str) -> dict[str, Any]:
+    (found,) = [one for one in table.attrs["values"] if names.items() <= one.items()]
+    return found
+
+
+def test_numbers_relative_to_a_compiler_that_is_not_selected() -> None:
+    frame = cells(compiler=["identity", "openvino"], compiler_label=["identity", "openvino"], throughput=[50.0, 100.0])
+    table = compare(frame, compilers=["openvino"], relative_to=("compiler", "identity"))
+    assert list(table.columns) == [("xeon", "openvino")]
+    found = told(table, compiler_label="openvino")
+    assert found["value"] == pytest.approx(2.0)
+    # Paired: its own speed-up, with that interval.
+    row = frame[frame["compiler"] == "openvino"].iloc[0]
+    assert (found["ci_low"], found["ci_high"]) == pytest.approx(
+        (row["speedup_ci_low"], row["speedup_ci_high"]), rel=0.01
+    )
+    assert not found["tied"]
+    assert (table.attrs["unit"], table.attrs["relative_to"]) == ("1", "compiler=identity")
+
+
+def test_numbers_relative_to_a_device_are_compared_as_they_stand() -> None:
+    frame = cells(device=["xeon", "orin", "orin"], batch=[1, 1, 2], throughput=[100.0, 25.0, 40.0])
+    table = compare(frame, relative_to=("device", "xeon"))
+    assert told(table, device="orin")["value"] == pytest.approx(0.25)
+    assert told(table, device="xeon")["tied"]
+    assert table.attrs["without_baseline"] == 1
+
+
+def test_numbers_relative_to_an_earlier_study() -> None:
+    frame = cells(study=["before", "after"], study_id=["1", "2"], started_at=[1.0, 2.0], throughput=[100.0, 96.0])
+    found = told(compare(frame, relative_to=("study", "before")), label="resnet18")
+    assert found["value"] == pytest.approx(0.96)
+    assert not found["tied"]
+
+
+def test_what_cannot_be_told_from_the_best_is_a_tie() -> None:
+    labels = ["a", "b", "c"]
+    frame = cells(compiler=labels, compiler_label=labels, throughput=[100.0, 100.2, 90.0])
+    table = compare(frame)
+    marks = {one["compiler_label"]: (one["best"], one["tied"]) for one in table.attrs["values"]}
+    assert marks == {"a": (False, True), "b": (True, False), "c": (False, False)}
+    only = compare(frame, best=["label"])
+    assert {one["compiler_label"] for one in only.attrs["values"]} == {"a", "b"}
+
+
+def test_metrics_without_intervals_have_no_ties() -> None:
+    frame = cells(compiler_label=["a", "b"], peak_memory_mb=[100.0, 100.0])
+    found = compare(frame, metric="peak_memory_mb").attrs["values"]
+    assert [(one["best"], one["tied"]) for one in found] == [(True, False), (False, False)]
+
+
+@pytest.mark.parametrize(
+    ("sort", "expected"),
+    [(None, ["a", "b", "c"]), ("-label", ["c", "b", "a"]), ("value", ["b", "c", "a"]), ("-value", ["a", "c", "b"])],
+)
+def test_sorting(sort: str | None, expected: list[str]) -> None:
+    frame = cells(label=["a", "b", "c"], workload=["a", "b", "c"], throughput=[30.0, 10.0, 20.0])
+    assert list(compare(frame, rows=["label"], sort=sort).index) == expected
+
+
+def test_filters_that_fit_nothing_together_say_what_each_fits() -> None:
+    frame = cells(device=["xeon", "orin"], compiler=["openvino", "tensorrt"], compiler_label=["openvino", "tensorrt"])
+    with pytest.raises(UsageError, match="devices orin alone fits 1 of 2 cells; compilers openvino alone fits 1 of 2"):
+        compare(frame, devices=["orin"], compilers=["openvino"])
+    with pytest.raises(UsageError, match="studies began between 2025-10-09"):
+        compare(frame, selection=Selection(since="2030-01-01"))
+
+
+def test_what_cannot_be_a_baseline() -> None:
+    with pytest.raises(UsageError, match="'identity' is no baseline: write compiler=identity"):
+        baseline("identity")
+    with pytest.raises(UnknownNameError, match="unknown device 'gpu': known: xeon"):
+        compare(cells(), relative_to=("device", "gpu"))
+    with pytest.raises(UnknownNameError, match="unknown row to sort by 'device'"):
+        compare(cells(), sort="device")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_pivot_is_that_of_a_naive_walk(seed: int) -> None:
+    """Newest of each cell, ok alone, best where several fall together: by loops over dictionaries."""
+    rng = np.random.default_rng(seed)
+    count = 60
+    frame = cells(
+        label=list(rng.choice(["a", "b"], count)), compiler_label=list(rng.choice(["x", "y"], count)),
+        batch=list(rng.choice([1, 2], count)), device=list(rng.choice(["xeon", "orin"], count)),
+        verdict=list(rng.choice(["ok", "ok", "unstable"], count)), throughput=list(rng.uniform(1, 100, count)),
+        started_at=list(rng.permutation(count).astype(float)), precision=list(rng.choice(["fp32", "bf16"], count)),
+    )  # fmt: skip
+    frame["cell"] = frame[["label", "cell"]].agg("/".join, axis=1)
+    newest: dict[str, dict[str, Any]] = {}
+    for row in frame.to_dict("records"):
+        if row["cell"] not in newest or newest[row["cell"]]["started_at"] < row["started_at"]:
+            newest[row["cell"]] = row
+    expected: dict[tuple[Any, ...], float] = {}
+    for row in newest.values():
+        if row["verdict"] == "ok":
+            key = ((row["label"], row["batch"]), (row["device"], row["compiler_label"]))
+            expected[key] = max(expected.get(key, 0.0), row["throughput"])
+    table = compare(frame)
+    assert {(index, column): value for column in table for index, value in table[column].dropna().items()} == expected

@@ -71,7 +71,8 @@ def test_load_reads_back_what_was_recorded(sqlite_uri: str, tmp_path: Path) -> N
     assert len(everything) == 36
     xeon = results.load(sqlite_uri, devices=["xeon"])
     expected = results.from_record(study_record(tmp_path / "a"))
-    compared = xeon.drop(columns=["run_id", "lane_run_id", "model_id"])
+    compared = xeon.drop(columns=["run_id", "lane_run_id", "model_id", *results.RUN_COLUMNS])
+    assert set(xeon["experiment"]) == {"edge"}
     pd.testing.assert_frame_equal(compared, expected[compared.columns])
     assert set(xeon["run_id"]) == {run_id}
     assert xeon["lane_run_id"].notna().sum() == 3

@@ -36,7 +36,7 @@ WRONG = [
     ),
     (["benchmark", "smoke", "--batch-sizes", "two"], "batch_sizes: expected a whole number, found 'two'"),
     (["benchmark", "smoke", "--batch-sizes", "2,2"], "batch size '2' is listed twice"),
-    (["benchmark", "smoke", "--repetitions", "0"], "repetitions: input should be greater than or equal to 1"),
+    (["benchmark", "smoke", "--repetitions", "0"], "repetitions: expected a number of repetitions from 1 on"),
     (["benchmark", "smoke", "--precision", "int4"], "precision.0: input should be 'fp32', 'tf32', 'bf16' or 'fp16'"),
     (["benchmark", "smoke", "--mode", "fast"], "mode: input should be 'sync' or 'async', found 'fast'"),
     (["benchmark", "smoke", "--threads", "many"], "threads: "),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from mlflow_ngraph.tracking.recorder import Recorder
@@ -63,3 +65,77 @@ def test_the_ids_of_cells_can_be_shown(recorded: str, cli, cli_json) -> None:
     ]
     for row in cli_json("compare", "--tracking-uri", recorded, "--workloads", "resnet18")["values"]:
         assert row["cell"] in out
+
+
+def test_a_baseline_with_intervals(recorded: str, cli, cli_json) -> None:
+    arguments = ("compare", "--tracking-uri", recorded, "--relative-to", "compiler=identity", "--batch-sizes", "1")
+    code, out, err = cli(*arguments, "--intervals", "--compilers", "onnxruntime")
+    assert (code, err) == (0, "")
+    assert "1.5 [" in out
+    assert "throughput relative to compiler=identity of 2 cells" in out
+    found = cli_json(*arguments)
+    assert (found["relative_to"], found["unit"]) == ("compiler=identity", "1")
+    ends = {one["compiler_label"]: (one["ci_low"], one["ci_high"]) for one in found["values"]}
+    assert ends["identity"] == (1, 1)
+
+
+def test_the_best_alone_sorted_by_value(recorded: str, cli) -> None:
+    rows = ("--rows", "label,batch", "--columns", "compiler", "--best", "label,batch", "--sort", "-value")
+    lines = cli("compare", "--tracking-uri", recorded, *rows, "--format", "markdown")[1].splitlines()[2:]
+    assert [line.split(" | ")[0].removeprefix("| ") for line in lines][:2] == ["resnet18", "resnet18"]
+    values = [float(re.findall(r"\| ([\d.]+)[^|]* \*", line)[0]) for line in lines]
+    assert values == sorted(values, reverse=True)
+    assert all(line.count("*") == 1 for line in lines)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_a_wide_table_is_printed_in_parts(width: int, recorded: str, cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = cli("compare", "--tracking-uri", recorded, "--rows", "label", "--columns", "compiler,batch")[1]
+    table = out.partition("\nthroughput in")[0]
+    assert max(map(len, (line.rstrip() for line in table.splitlines()))) <= width
+    assert "openvino 4" in table
+    assert table.count("resnet18") == table.count("label")
+
+
+def test_latex_for_booktabs(recorded: str, cli) -> None:
+    out = cli("compare", "--tracking-uri", recorded, "--batch-sizes", "2", "--format", "latex", "--intervals")[1]
+    lines = out.splitlines()
+    assert lines[:2] == [r"\begin{tabular}{llrrr}", r"\toprule"]
+    assert r" &  & \multicolumn{3}{c}{xeon} \\" in lines
+    assert r"\cmidrule(lr){3-5}" in lines
+    assert r"label & batch & identity & onnxruntime[opt\_level=2] & openvino \\" in lines
+    assert r"\textbf{287.2 [281.4, 292.9]}" in out
+    assert lines[-2:] == [r"\bottomrule", r"\end{tabular}"]
+
+
+@pytest.mark.parametrize("name", ["table.csv", "table.md", "table.tex", "table.json", "table.parquet", "table.txt"])
+def test_the_ending_of_a_file_tells_the_format(name: str, recorded: str, cli, tmp_path: Path) -> None:
+    code, out, err = cli("compare", "--tracking-uri", recorded, "--output", str(tmp_path / name))
+    assert (code, out, err) == (0, "", "")
+    if name.endswith("parquet"):
+        found = pd.read_parquet(tmp_path / name)
+        assert {"label", "value", "ci_low", "ci_high", "verdict", "metric", "unit"} <= set(found.columns)
+        assert len(found) == 12
+    else:
+        assert "resnet18" in (tmp_path / name).read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--format", "parquet"], "parquet is no text: give --output FILE.parquet"),
+        (["--output", "/proc/none/table.csv"], "cannot write /proc/none/table.csv: No such file"),
+        (["--relative-to", "identity"], "'identity' is no baseline: write compiler=identity"),
+        (["--tags", "owner"], "tags: expected name=value, found 'owner'"),
+        (["--tags", "owner=me"], "no study run with results has the tags owner=me"),
+        (["--since", "soon"], "'soon' is no time"),
+        (["--since", "2030-01-01"], "no result fits all filters: since 2030-01-01"),
+        (["--git-commit", "0000"], "unknown git commit '0000'"),
+        (["--best", "nothing"], "unknown column 'nothing'"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(arguments: list[str], message: str, recorded: str, cli) -> None:
+    code, out, err = cli("compare", "--tracking-uri", recorded, *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err

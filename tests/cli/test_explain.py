@@ -139,7 +139,7 @@ workloads: ["block:mha?width=64"]
 compilers: [fake]
 batch_sizes: [1, 2]
 repetitions: 2
-stability: {max_foreign_cpu_percent: 10000, max_spread: 1000}
+stability: {max_foreign_cpu_percent: 10000, max_spread: 1000, max_drift: 1000}
 """
 
 

@@ -26,7 +26,7 @@ def run_id(sqlite_uri: str, fake_compiler: None, tmp_path: Path) -> str:
             "repetitions": 12,
             "slice_repetitions": 4,
             "warmup": {"max_seconds": 0.05},
-            "stability": {"max_foreign_cpu_percent": 1000, "max_spread": 1000},
+            "stability": {"max_foreign_cpu_percent": 1000, "max_spread": 1000, "max_drift": 1000},
         }
     )
     run_study(study, home=tmp_path / "home", tracking_uri=sqlite_uri)

@@ -72,3 +72,28 @@ def test_options_complete_a_file_that_leaves_something_out(tmp_path: Path) -> No
     path = tmp_path / "mine.yaml"
     path.write_text("compilers: [identity]\nbatch_sizes: [1]\n")
     assert requested(str(path), overrides(workloads="resnet18")).name == "mine"
+
+
+def test_repetitions_are_a_number_or_auto() -> None:
+    assert requested("smoke", overrides(repetitions="auto")).repetitions == "auto"
+    assert requested("smoke", overrides(repetitions="7")).repetitions == 7
+    with pytest.raises(StudyError, match=r"^command line: repetitions: expected a whole number, found 'often'"):
+        requested("smoke", overrides(repetitions="often"))
+
+
+def test_arrivals_are_rates_or_auto_and_a_bound(tmp_path: Path) -> None:
+    assert overrides(arrivals="auto") == {"arrivals": {"rates": "auto"}}
+    assert overrides(arrivals="50, 100.5", max_p99_ms="20") == {
+        "arrivals": {"rates": [50.0, 100.5], "max_p99_ms": 20.0}
+    }
+    found = requested("smoke", overrides(max_p99_ms="20")).arrivals
+    assert found is not None
+    assert (found.rates, found.max_p99_ms) == ("auto", 20)
+    path = tmp_path / "mine.yaml"
+    path.write_text("compilers: [identity]\nbatch_sizes: [1]\nworkloads: [resnet18]\narrivals: [30, 60]\n")
+    kept = requested(str(path), overrides(max_p99_ms="20")).arrivals
+    assert kept is not None
+    assert (kept.rates, kept.max_p99_ms) == ([30, 60], 20)
+    for wrong in ({"arrivals": "often"}, {"arrivals": "10,-5"}, {"max_p99_ms": "soon"}, {"max_p99_ms": "0"}):
+        with pytest.raises(StudyError, match=r"^command line: "):
+            requested("smoke", overrides(**wrong))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mlflow_ngraph.engines import loading
 from mlflow_ngraph.execute.record import CellRecord, EngineRecord, Lane, LaneRecord, Parity, StudyRecord
 from mlflow_ngraph.study import Study
 from mlflow_ngraph.tracking.schema import CELL_METRICS
@@ -107,7 +108,11 @@ def _engine(directory: Path, lane: Lane, batches: tuple[int, ...]) -> EngineReco
     engine_id = f"{lane.id}-e{batches[0]}"
     root = directory / "engines" / engine_id
     (root / "nested").mkdir(parents=True, exist_ok=True)
-    files = {"model.bin": bytes(range(256)) * 16, "nested/meta.json": engine_id.encode()}
+    files = {
+        "model.bin": bytes(range(256)) * 16,
+        "nested/meta.json": engine_id.encode(),
+        loading.FILE: _loading(lane, batches).model_dump_json().encode(),
+    }
     for path, content in files.items():
         (root / path).write_bytes(content)
     return EngineRecord(
@@ -122,6 +127,17 @@ def _engine(directory: Path, lane: Lane, batches: tuple[int, ...]) -> EngineReco
         requires={lane.compiler: "1.23.0"},
         key=hashlib.sha256(engine_id.encode()).hexdigest(),
         at=START,
+    )
+
+
+def _loading(lane: Lane, batches: tuple[int, ...]) -> loading.Loading:
+    return loading.Loading(
+        compiler=lane.compiler,
+        flags={},
+        target={"precision": lane.precision, "mode": lane.mode, "threads": lane.threads},
+        batch_sizes=list(batches),
+        packages={lane.compiler: "1.23.0"},
+        probe_batch=batches[0],
     )
 
 
@@ -177,6 +193,7 @@ def _metrics(lane: Lane, batch: int, mean: float) -> dict[str, float]:
         "speedup_ci_low": speedup * 0.97,
         "speedup_ci_high": speedup * 1.03,
         "repetitions": 20.0,
+        "rounds": 2.0,
     }
     return {name: known.get(name, 1.0) for name in CELL_METRICS}
 

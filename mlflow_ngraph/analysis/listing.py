@@ -1,0 +1,311 @@
+"""The study runs of a tracking server: which there are, what they are tagged with, and how to read one file of theirs.
+
+This is what a person waits for who compares results that this machine has read before. Hence a plain server and the
+databases that MLflow is mostly kept in are asked directly, without importing MLflow, which takes longer than the
+answer. Whatever cannot be had that way is asked for with MLflow's own client, whose word is the same.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, closing, suppress
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote, urlsplit
+
+from mlflow_ngraph.tracking import connection
+from mlflow_ngraph.tracking.schema import Artifact, Kind, Tag
+
+if TYPE_CHECKING:
+    import requests
+    from mlflow import MlflowClient
+    from mlflow.entities import Experiment, Run
+
+GIT_COMMIT = "mlflow.source.git.commit"
+PARALLEL = 8
+"""Files that are read at once."""
+_TIMEOUT = 30.0
+_PAGE = 1000
+_NEEDS_CLIENT = (
+    "MLFLOW_TRACKING_AUTH",
+    "MLFLOW_TRACKING_AWS_SIGV4",
+    "MLFLOW_TRACKING_CLIENT_CERT_PATH",
+    "MLFLOW_TRACKING_INSECURE_TLS",
+    "MLFLOW_TRACKING_SERVER_CERT_PATH",
+    "MLFLOW_WORKSPACE",
+)
+"""Settings of a connection that are left to MLflow's client."""
+_HEADER_PLUGINS = ("mlflow.request_header_provider", "mlflow.request_auth_provider")
+_QUERY = f"""
+    SELECT r.run_uuid, e.name, r.artifact_uri, t."key", t.value
+    FROM runs r
+    JOIN experiments e ON e.experiment_id = r.experiment_id
+    JOIN tags k ON k.run_uuid = r.run_uuid AND k."key" = '{Tag.KIND}' AND k.value = '{Kind.STUDY}'
+    JOIN tags t ON t.run_uuid = r.run_uuid AND t."key" <> '{Tag.NOTE}'
+    WHERE r.lifecycle_stage = 'active' AND e.lifecycle_stage = 'active'
+"""  # noqa: S608 - made of constants
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A study run that is not deleted and that no other run took over."""
+
+    run_id: str
+    experiment: str
+    artifact_uri: str
+    tags: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """sha256 of its results table; empty where the run does not say."""
+        return self.tags.get(Tag.RESULTS_SHA256, "")
+
+
+class Server:
+    """One tracking server as a source of study runs.
+
+    Parameters
+    ----------
+    tracking_uri: where to read; MLflow's own default when left out.
+    """
+
+    def __init__(self, tracking_uri: str | None = None) -> None:
+        self.uri = _resolved(tracking_uri)
+        self._client: MlflowClient | None = None
+        self._session: requests.Session | None = None
+
+    @property
+    def name(self) -> str:
+        """The address without passwords."""
+        return connection.masked(self.uri)
+
+    @property
+    def client(self) -> MlflowClient:
+        """MlflowClient of a server that answered.
+
+        Raises
+        ------
+        TrackingError: nothing answers.
+        """
+        if self._client is None:
+            self._client = connection.reach(self.uri)
+        return self._client
+
+    def study_runs(self) -> list[Listed]:
+        """All study runs of all experiments, in no order.
+
+        Raises
+        ------
+        TrackingError: the server cannot be reached or refuses.
+        """
+        for ask in (self._from_sqlite, self._from_postgres, self._from_rest):
+            found = ask()
+            if found is not None:
+                break
+        else:
+            found = self._from_client()
+        return [run for run in found if Tag.RESUMED_BY not in run.tags]
+
+    def experiments(self) -> list[str]:
+        """The names of all experiments that are not deleted."""
+        with self.talking():
+            found: list[Experiment] = connection.every(lambda token: self.client.search_experiments(page_token=token))
+        return [experiment.name for experiment in found]
+
+    def study_run(self, run_id: str) -> Listed:
+        """The study run of this id, or the one that this run is a lane of.
+
+        Raises
+        ------
+        TrackingError: there is no such run.
+        """
+        with self.talking():
+            run = study_run(self.client, run_id)
+            return _of_client(run, self.client.get_experiment(run.info.experiment_id).name)
+
+    def quick_results(self, run: Listed) -> bytes | None:
+        """The content of the results table of a run, or None if it is not to be had without MLflow's client."""
+        if run.digest:
+            for read in (_local, self._proxied):
+                content = read(run.artifact_uri)
+                if content is not None:
+                    return content
+        return None
+
+    def results(self, run: Listed) -> bytes | None:
+        """The content of the results table of a run; None when the study has not got as far as writing one.
+
+        To be called within `talking`, as is `again`.
+        """
+        with tempfile.TemporaryDirectory() as directory:
+            if Artifact.RESULTS not in {file.path for file in self.client.list_artifacts(run.run_id)}:
+                return None
+            return Path(self.client.download_artifacts(run.run_id, Artifact.RESULTS, directory)).read_bytes()
+
+    def again(self, run: Listed) -> Listed:
+        """The run as it is now."""
+        return _of_client(self.client.get_run(run.run_id), run.experiment)
+
+    def _from_sqlite(self) -> list[Listed] | None:
+        parts = urlsplit(self.uri)
+        if parts.scheme != "sqlite" or parts.netloc or parts.query or len(parts.path) < 2:
+            return None
+        path = Path(unquote(parts.path[1:])).absolute()
+        with (
+            suppress(sqlite3.Error),
+            closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as database,
+        ):
+            return _of_rows(database.execute(_QUERY))
+        return None
+
+    def _from_postgres(self) -> list[Listed] | None:
+        if urlsplit(self.uri).scheme.partition("+")[0] != "postgresql":
+            return None
+        from sqlalchemy import create_engine, text
+        from sqlalchemy.exc import SQLAlchemyError
+
+        engine = create_engine(self.uri, connect_args={"connect_timeout": 4})
+        with suppress(SQLAlchemyError, ImportError):
+            try:
+                with engine.connect() as database:
+                    return _of_rows(tuple(row) for row in database.execute(text(_QUERY)))
+            finally:
+                engine.dispose()
+        return None
+
+    def _from_rest(self) -> list[Listed] | None:
+        if not _plain_server(self.uri):
+            return None
+        from requests import RequestException
+
+        with suppress(RequestException, ValueError, KeyError):
+            names = {experiment["experiment_id"]: experiment["name"] for experiment in self._search("experiments", {})}
+            asked = {"experiment_ids": list(names), "filter": f"tags.`{Tag.KIND}` = '{Kind.STUDY}'"}
+            return [_of_json(run, names) for run in (self._search("runs", asked) if names else ())]
+        return None
+
+    def _search(self, what: str, asked: dict[str, Any]) -> list[dict[str, Any]]:
+        """All pages of a search."""
+        found: list[dict[str, Any]] = []
+        token = None
+        while True:
+            page = {**asked, "max_results": _PAGE, **({"page_token": token} if token else {})}
+            answer = self._http().post(f"{self._base}/api/2.0/mlflow/{what}/search", json=page, timeout=_TIMEOUT)
+            answer.raise_for_status()
+            content = answer.json()
+            found += content.get(what, [])
+            token = content.get("next_page_token")
+            if not token:
+                return found
+
+    def _proxied(self, artifact_uri: str) -> bytes | None:
+        """The table through the server's own artifact service."""
+        parts = urlsplit(artifact_uri)
+        if parts.scheme != "mlflow-artifacts" or parts.netloc or not _plain_server(self.uri):
+            return None
+        from requests import RequestException
+
+        path = quote(f"{parts.path.strip('/')}/{Artifact.RESULTS}")
+        with suppress(RequestException):
+            answer = self._http().get(f"{self._base}/api/2.0/mlflow-artifacts/artifacts/{path}", timeout=_TIMEOUT)
+            if answer.ok:
+                return answer.content
+        return None
+
+    @property
+    def _base(self) -> str:
+        return self.uri.rstrip("/")
+
+    def _http(self) -> requests.Session:
+        if self._session is None:
+            import requests
+            from requests.adapters import HTTPAdapter
+
+            session = requests.Session()
+            session.mount("http", HTTPAdapter(pool_maxsize=PARALLEL))
+            user, token = os.environ.get("MLFLOW_TRACKING_USERNAME"), os.environ.get("MLFLOW_TRACKING_TOKEN")
+            if user:
+                session.auth = (user, os.environ.get("MLFLOW_TRACKING_PASSWORD", ""))
+            elif token:
+                session.headers["Authorization"] = f"Bearer {token}"
+            self._session = session
+        return self._session
+
+    def _from_client(self) -> list[Listed]:
+        with self.talking():
+            found: list[Experiment] = connection.every(lambda token: self.client.search_experiments(page_token=token))
+            names = {experiment.experiment_id: experiment.name for experiment in found}
+            query = f"tags.`{Tag.KIND}` = '{Kind.STUDY}'"
+            runs: list[Run] = connection.every(
+                lambda token: self.client.search_runs(list(names), query, page_token=token)
+            )
+        return [_of_client(run, names[run.info.experiment_id]) for run in runs]
+
+    def talking(self) -> AbstractContextManager[None]:
+        """What requests by way of MLflow's client stand in: their failures are one line.
+
+        Raises
+        ------
+        TrackingError: the server cannot be reached or refuses.
+        """
+        self._client = self._client or connection.reach(self.uri)
+        return connection.talking(self.uri, "read results", connection.RECORDING)
+
+
+def study_run(client: MlflowClient, run_id: str) -> Run:
+    """The study run of this id, or the one that this run is a lane of."""
+    run = client.get_run(run_id)
+    parent = run.data.tags.get(Tag.PARENT) if run.data.tags.get(Tag.KIND) == Kind.LANE else None
+    return client.get_run(parent) if parent else run
+
+
+def _resolved(tracking_uri: str | None) -> str:
+    """As `connection.resolve_uri`, without importing MLflow where nobody can have told it something else."""
+    configured = os.environ.get("MLFLOW_TRACKING_URI")
+    if not tracking_uri and configured and "mlflow" not in sys.modules:
+        return configured
+    return connection.resolve_uri(tracking_uri)
+
+
+def _plain_server(uri: str) -> bool:
+    """Whether talking to a server takes no more than its address and perhaps a password or a token."""
+    if not connection.is_server(uri) or any(os.environ.get(name) for name in _NEEDS_CLIENT):
+        return False
+    named = os.environ.get("MLFLOW_TRACKING_USERNAME") or os.environ.get("MLFLOW_TRACKING_TOKEN")
+    if not named and (Path.home() / ".mlflow" / "credentials").exists():
+        return False
+    return not any(metadata.entry_points(group=group) for group in _HEADER_PLUGINS)
+
+
+def _local(artifact_uri: str) -> bytes | None:
+    """The table of a run whose artifacts lie on this machine."""
+    parts = urlsplit(artifact_uri)
+    if parts.scheme not in ("", "file") or parts.netloc:
+        return None
+    with suppress(OSError):
+        return Path(unquote(parts.path), Artifact.RESULTS).read_bytes()
+    return None
+
+
+def _of_rows(rows: Iterable[Sequence[Any]]) -> list[Listed]:
+    runs: dict[str, Listed] = {}
+    for run_id, experiment, artifact_uri, key, value in rows:
+        run = runs.setdefault(run_id, Listed(run_id, experiment, artifact_uri))
+        run.tags[key] = value
+    return list(runs.values())
+
+
+def _of_json(run: dict[str, Any], names: dict[str, str]) -> Listed:
+    info = run["info"]
+    tags = {tag["key"]: tag.get("value", "") for tag in run["data"].get("tags", ())}
+    return Listed(info["run_id"], names[info["experiment_id"]], info["artifact_uri"], tags)
+
+
+def _of_client(run: Run, experiment: str) -> Listed:
+    return Listed(run.info.run_id, experiment, run.info.artifact_uri, dict(run.data.tags))

@@ -1,0 +1,142 @@
+"""Which results are meant: filters on the tidy table, the same in Python and on every verb."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from mlflow_ngraph.errors import UnknownNameError, UsageError
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.analysis.listing import Listed
+
+FILTERED = {
+    "devices": ("device",),
+    "workloads": ("workload", "label"),
+    "families": ("family",),
+    "compilers": ("compiler", "compiler_label"),
+    "precisions": ("precision",),
+    "batch_sizes": ("batch",),
+    "studies": ("study", "study_id"),
+    "git_commits": ("git_commit",),
+}
+"""The columns in which the values of a filter are looked for, by filter."""
+_AGO = re.compile(r"(\d+)\s*(m|h|d|w)")
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Filters; a cell is meant if it fits all of them. Empty filters let everything through."""
+
+    devices: Sequence[str] = ()
+    workloads: Sequence[str] = ()
+    """Full or short names."""
+    families: Sequence[str] = ()
+    compilers: Sequence[str] = ()
+    """Names, with or without the flags that were given."""
+    precisions: Sequence[str] = ()
+    """Precisions that were asked for."""
+    batch_sizes: Sequence[int] = ()
+    studies: Sequence[str] = ()
+    """Names or ids."""
+    git_commits: Sequence[str] = ()
+    """Commits from which studies were run, or how they begin."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """Tags of the study run."""
+    since: datetime | str | None = None
+    """Studies that began then or later: a time, or text as `moment` reads it."""
+    until: datetime | str | None = None
+    """Studies that began before."""
+
+    def of_runs(self, runs: Sequence[Listed]) -> list[Listed]:
+        """The study runs that can have results that are meant, as far as their tags tell."""
+        return [run for run in runs if all(run.tags.get(name) == value for name, value in self.tags.items())]
+
+    def of(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The rows that are meant; `of_runs` has looked at ``tags``."""
+        mask = pd.Series(True, frame.index)
+        for name in self._asked():
+            mask &= self._fits(frame, name)
+        if self.since is not None:
+            mask &= frame["started_at"] >= moment(self.since).timestamp()
+        if self.until is not None:
+            mask &= frame["started_at"] < moment(self.until).timestamp()
+        found: pd.DataFrame = frame[mask]
+        return found
+
+    def check(self, frame: pd.DataFrame) -> None:
+        """Complain about what no result fits, and say what there is.
+
+        Parameters
+        ----------
+        frame: all results.
+
+        Raises
+        ------
+        UnknownNameError: there is nothing of a name that is asked for.
+        UsageError: the filters let nothing through together.
+        """
+        for name in self._asked():
+            known = {str(value) for column in FILTERED[name] for value in frame[column].dropna().unique()}
+            for value in map(str, getattr(self, name)):
+                if not any(_equal(name, value, text) for text in known):
+                    raise UnknownNameError(FILTERED[name][0].replace("_", " "), value, known)
+        if len(frame) and self.of(frame).empty:
+            raise UsageError(f"no result fits all filters: {'; '.join(self._alone(frame))}")
+
+    def _alone(self, frame: pd.DataFrame) -> list[str]:
+        """How many cells each filter lets through by itself."""
+        found = []
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if not value or one.name == "tags":
+                continue
+            left = Selection(**{one.name: value}).of(frame)
+            text = ", ".join(map(str, value)) if not isinstance(value, (str, datetime)) else str(value)
+            found.append(f"{one.name.replace('_', ' ')} {text} alone fits {len(left)} of {len(frame)} cells")
+        started = frame["started_at"].dropna()
+        if len(started) and (self.since is not None or self.until is not None):
+            first, last = (datetime.fromtimestamp(at, timezone.utc) for at in (started.min(), started.max()))
+            found.append(f"studies began between {first:%Y-%m-%d %H:%M} and {last:%Y-%m-%d %H:%M} UTC")
+        return found
+
+    def _asked(self) -> list[str]:
+        return [name for name in FILTERED if getattr(self, name)]
+
+    def _fits(self, frame: pd.DataFrame, name: str) -> pd.Series[bool]:
+        wanted = [str(value) for value in getattr(self, name)]
+        columns = [frame[column].astype("string") for column in FILTERED[name]]
+        if name == "git_commits":
+            return columns[0].str.startswith(tuple(wanted)).fillna(False).astype(bool)
+        fits: pd.Series[bool] = pd.concat([column.isin(wanted) for column in columns], axis=1).any(axis=1)
+        return fits
+
+
+def moment(text: datetime | str) -> datetime:
+    """A point in time: ``2026-05-01``, ``2026-05-01T12:30``, or how long ago: ``30m``, ``12h``, ``7d``, ``2w``.
+
+    A time without a zone is local time.
+
+    Raises
+    ------
+    UsageError: it is none of these.
+    """
+    if isinstance(text, datetime):
+        return text.astimezone()
+    ago = _AGO.fullmatch(text.strip())
+    if ago:
+        return datetime.now(timezone.utc) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+    try:
+        return datetime.fromisoformat(text.strip()).astimezone()
+    except ValueError:
+        raise UsageError(f"{text!r} is no time: write 2026-05-01, 2026-05-01T12:30, or how long ago, as 7d") from None
+
+
+def _equal(name: str, value: str, text: str) -> bool:
+    return text.startswith(value) if name == "git_commits" else text == value

@@ -1,0 +1,97 @@
+"""Errors are got back from intervals, and tests on them keep their promises."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis.significance import Figures, holm
+from mlflow_ngraph.measure import statistics
+from tests.support.tidy import cells
+
+
+def row(estimate: statistics.Estimate, rounds: int) -> dict[str, float]:
+    low, high = estimate.interval() or (np.nan, np.nan)
+    return {"throughput": estimate.value, "throughput_ci_low": low, "throughput_ci_high": high, "rounds": rounds}
+
+
+def test_an_estimate_comes_back_from_its_interval() -> None:
+    rng = np.random.default_rng(1)
+    estimates = [statistics.geometric_mean(rng.lognormal(3, 0.1, rounds)) for rounds in (2, 3, 10, 40)]
+    frame = pd.DataFrame([row(one, rounds) for one, rounds in zip(estimates, (2, 3, 10, 40), strict=True)])
+    found = significance.figures(frame, "throughput")
+    assert found.log == pytest.approx([one.log for one in estimates])
+    assert found.error == pytest.approx([one.error for one in estimates])
+    assert list(found.freedom) == [1, 2, 9, 39]
+
+
+def test_ratios_are_those_of_the_statistics() -> None:
+    rng = np.random.default_rng(2)
+    one, two = (statistics.geometric_mean(rng.lognormal(mean, 0.1, n)) for mean, n in ((3.0, 5), (3.1, 12)))
+    expected = statistics.ratio(one, two)
+    frame = pd.DataFrame([row(one, 5), row(two, 12)])
+    whole = significance.figures(frame, "throughput")
+    found = whole.take([0]).over(whole.take([1]))
+    assert (found.log[0], found.error[0], found.freedom[0]) == pytest.approx(
+        (expected.log, expected.error, expected.freedom)
+    )
+    ends = tuple(end[0] for end in found.interval())
+    assert ends == pytest.approx(expected.interval())
+    p_value = 2 * stats.t.sf(abs(expected.log / expected.error), expected.freedom)
+    assert found.p_differs()[0] == pytest.approx(p_value)
+
+
+def test_one_sided_tests_against_a_bound() -> None:
+    found = Figures(np.log([0.9, 1.1]), np.array([0.02, 0.02]), np.array([9.0, 9.0]))
+    below, above = found.p_below(0.98), found.p_above(1.02)
+    assert below[0] == pytest.approx(stats.t.cdf(np.log(0.9 / 0.98) / 0.02, 9))
+    assert above[1] == pytest.approx(stats.t.sf(np.log(1.1 / 1.02) / 0.02, 9))
+    assert below[1] > 0.99
+    assert above[0] > 0.99
+
+
+def test_what_is_known_exactly_and_what_has_no_interval() -> None:
+    exact = significance.exactly([1.0, 2.0])
+    assert list(exact.p_differs()) == [1.0, 0.0]
+    frame = pd.DataFrame(
+        [{"throughput": 5.0, "throughput_ci_low": np.nan, "throughput_ci_high": np.nan, "rounds": 1.0}]
+    )
+    alone = significance.figures(frame, "throughput")
+    assert np.isnan(alone.error[0])
+    assert np.isnan(alone.over(significance.exactly([4.0])).p_differs()[0])
+    assert np.isnan(significance.figures(frame.assign(cpu_percent=3.0), "cpu_percent").error[0])
+
+
+def test_a_mean_latency_has_the_error_of_the_throughput() -> None:
+    frame = cells(throughput=[100.0, 120.0])
+    speed, latency = (significance.figures(frame, name) for name in ("throughput", "latency_mean_ms"))
+    assert latency.error == pytest.approx(speed.error)
+
+
+def test_holm() -> None:
+    assert holm([0.01, 0.04, 0.03, np.nan]) == pytest.approx([0.03, 0.06, 0.06, np.nan], nan_ok=True)
+    assert holm([0.01], 10) == pytest.approx([0.1])
+    assert holm([0.6, 0.5]) == pytest.approx([1.0, 1.0])
+    assert holm([]).size == 0
+
+
+def test_cells_of_one_study_are_compared_by_what_was_measured_in_the_same_rounds() -> None:
+    frame = cells(throughput=[100.0, 200.0, 220.0], study_id=["one", "one", "two"], compiler_label=["a", "b", "b"])
+    found = significance.ratios(frame, "throughput", [1, 2], [0, 0])
+    speedups = significance.figures(frame, "speedup")
+    assert found.error[0] == pytest.approx(np.hypot(speedups.error[1], speedups.error[0]))
+    alone = significance.figures(frame, "throughput")
+    assert significance.ratios(frame, "throughput", [2], [2]).error[0] == 0
+    assert found.error[1] == pytest.approx(np.hypot(alone.error[2], alone.error[0]))
+
+
+def test_equal_cells_differ_as_rarely_as_promised() -> None:
+    rng = np.random.default_rng(3)
+    draws = 4000
+    logs = rng.normal(0, 0.02, (draws, 2, 8))
+    error = logs.std(axis=2, ddof=1) / np.sqrt(8)
+    one, two = (Figures(logs[:, side].mean(axis=1), error[:, side], np.full(draws, 7.0)) for side in (0, 1))
+    assert np.mean(one.over(two).p_differs() < 0.05) == pytest.approx(0.05, abs=0.012)
