@@ -42,11 +42,21 @@ GPU = [
     "onnxruntime-gpu>=1.20,<2",
     "tensorrt>=10.4,<12",
     "cuda-bindings>=12.8,<14",
+    # Clocks, temperature, throttling and energy of the GPU while it is measured.
+    "nvidia-ml-py>=12,<14",
     *TENSORRT,
     *TVM,
 ]
 # On a Jetson torch, onnxruntime-gpu and TensorRT come with JetPack; only what JetPack lacks is named here.
-ORIN = ["timm>=1.0.15,<2", "onnxscript>=0.5,<1", "torchinfo>=1.8,<2", "cuda-bindings>=12.8,<13", *TENSORRT, *TVM]
+ORIN = [
+    "timm>=1.0.15,<2",
+    "onnxscript>=0.5,<1",
+    "torchinfo>=1.8,<2",
+    "cuda-bindings>=12.8,<13",
+    "nvidia-ml-py>=12,<14",
+    *TENSORRT,
+    *TVM,
+]
 
 DEV = [
     "hypothesis>=6.100",

@@ -1,10 +1,11 @@
 """Our throughput beside that of the runtimes' own tools, interleaved: the ratio of medians should be one.
 
-``python benchmarks/peers.py [--rounds 5] [--seconds 4] [--workload resnet18] [--batch 1]``
+``python benchmarks/peers.py [--rounds 5] [--seconds 3] [--workloads REF,...] [--batch-sizes 1,8]``
 
-OpenVINO is compared with its own ``benchmark_app`` on the IR of our engine (same threads, static batch, f32, one
-synchronous request), ONNX Runtime with a bare loop over ``session.run`` on the optimised model of our engine.
-Each round runs the peer in a fresh process and then one slice of our lane, whose process sleeps meanwhile.
+OpenVINO is compared with its own ``benchmark_app`` on the IR of our engine (same threads, static batch, same precision,
+streams and requests; sync and async, fp32 and bf16), ONNX Runtime with a bare loop over ``session.run`` on the optimised
+model of our engine (sync, fp32). Each round runs the peer in a fresh process and then one slice of our lane, whose process
+sleeps meanwhile. The median ratio over the cells of OpenVINO should be within 0.98 and 1.02; exit code 1 if it is not.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import numpy as np
 
 from mlflow_ngraph.execute.child import Warden
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.places import Places
+from mlflow_ngraph.execute.record import LaneRecord
 from mlflow_ngraph.runner import ask_child, plan_study, run_study
 from mlflow_ngraph.study import Study, parse
 
@@ -56,71 +60,124 @@ print(json.dumps(statistics.median(times)))
 """
 
 
-def main() -> None:
-    """Measure once and print the table."""
+def main() -> int:
+    """Measure once and print a line a cell."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--workload", default="resnet18")
-    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--workloads", default="resnet18,timm:mobilenetv3_small_100,timm:deit_tiny_patch16_224")
+    parser.add_argument("--batch-sizes", default="1,8")
+    parser.add_argument("--modes", default="sync,async")
+    parser.add_argument("--precisions", default="fp32,bf16")
     options = parser.parse_args()
-    study = parse(
-        {
-            "name": "peers",
-            "workloads": [options.workload],
-            "compilers": ["openvino", "onnxruntime"],
-            "batch_sizes": [options.batch],
-            "repetitions": 1_000_000,
-            "slice_repetitions": 100_000,
-            "limits": {"cell_seconds": 1e6, "slice_seconds": options.seconds},
-        }
-    )
+    ratios = []
+    for mode in options.modes.split(","):
+        for precision in options.precisions.split(","):
+            plain = (mode, precision) == ("sync", "fp32")
+            study = parse(
+                {
+                    "name": "peers",
+                    "workloads": options.workloads.split(","),
+                    "compilers": ["openvino", *(["onnxruntime"] if plain else [])],
+                    "batch_sizes": [int(batch) for batch in options.batch_sizes.split(",")],
+                    "mode": mode,
+                    "precision": precision,
+                    "repetitions": 1_000_000,
+                    "slice_repetitions": 100_000,
+                    "limits": {"cell_seconds": 1e6, "slice_seconds": options.seconds},
+                }
+            )
+            ratios += _compare_all(study, options)
+    median = statistics.median(ratios)
+    print(f"openvino, median of {len(ratios)} cells: throughput ratio ours/theirs {median:.3f}")
+    return int(not 0.98 <= median <= 1.02)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a peer has to know to do the same."""
+
+    engine: Path
+    inputs: Path
+    batch: int
+    threads: int
+    mode: str
+    precision: str
+    flags: Mapping[str, object]
+    """In force."""
+    seconds: float
+
+
+def _compare_all(study: Study, options: argparse.Namespace) -> list[float]:
+    """Compare every cell of a study; returns the ratios of OpenVINO."""
+    ratios = []
     with tempfile.TemporaryDirectory() as home:
-        brief = study.model_copy(update={"repetitions": 5})
+        brief = study.model_copy(update={"repetitions": 3})
         outcome = run_study(brief, home=Path(home), offline=True)
-        for compiler, peer in (("openvino", _benchmark_app), ("onnxruntime", _bare_loop)):
-            _compare(study, outcome.directory, compiler, options.batch, options.rounds, peer(options))
+        for lane in outcome.record.lanes.values():
+            for batch, cell in lane.cells.items():
+                if cell.engine is None or lane.lane.compiler not in PEERS:
+                    if lane.lane.compiler in PEERS:
+                        print(f"{lane.lane.label} {lane.lane.compiler} batch {batch}: {cell.verdict} {cell.reason}")
+                    continue
+                ratio = _compare(study, outcome.directory, lane, batch, options)
+                if lane.lane.compiler == "openvino":
+                    ratios.append(ratio)
+    return ratios
 
 
-Peer = Callable[[Path, Path, int], float]
-
-
-def _compare(study: Study, directory: Path, compiler: str, batch: int, rounds: int, peer: Peer) -> None:
-    from mlflow_ngraph.execute import fold
-
-    record = fold.load(directory)
-    lane = next(lane for lane in record.lanes.values() if lane.lane.compiler == compiler)
-    engine = directory / lane.engines[0].directory
-    inputs = _materials(study, Places(directory).materials(lane.lane.workload), batch) / f"inputs-b{batch}.npz"
-    threads = lane.lane.threads or 1
+def _compare(study: Study, directory: Path, lane: LaneRecord, batch: int, options: argparse.Namespace) -> float:
+    (engine,) = (engine for engine in lane.engines if batch in engine.batch_sizes)
+    plan, peer = plan_study(study), PEERS[lane.lane.compiler]
+    inputs = _materials(study, lane, Places(directory).materials(lane.lane.workload), batch) / f"inputs-b{batch}.npz"
+    cell = Cell(
+        directory / engine.directory,
+        inputs,
+        batch,
+        lane.lane.threads or 1,
+        lane.lane.mode,
+        lane.lane.precision,
+        lane.cells[batch].flags,
+        options.seconds,
+    )
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         journal = stack.enter_context(Journal(scratch))
         warden = Warden()
         stack.callback(warden.close)
-        runner = LaneRunner(plan_study(study), lane.lane, Places(directory), journal, warden, session=1)
+        runner = LaneRunner(plan, lane.lane, Places(directory), journal, warden, session=1)
         stack.callback(runner.close)
-        runner.reuse(lane.engines[0])
+        runner.reuse(engine)
         runner.load(batch)
         runner.warm_up()
         ours, theirs = [], []
-        for index in range(rounds):
-            theirs.append(peer(engine, inputs, threads))
+        for index in range(options.rounds):
+            theirs.append(peer(cell))
             runner.slice(index, 0, companion=False)
-            ours.append(_last_median(scratch))
-    ratio = statistics.median(theirs) / statistics.median(ours)
-    spread = [their / our for their, our in zip(theirs, ours, strict=True)]
+            ours.append(_throughput(scratch, batch, int(str(cell.flags.get("requests", 1))), cell.mode))
+    ratio = statistics.median(ours) / statistics.median(theirs)
+    spread = [our / their for our, their in zip(ours, theirs, strict=True)]
     print(
-        f"{compiler} batch {batch}, {threads} threads: ours {statistics.median(ours) * 1e3:.3f} ms, "
-        f"{peer.__name__} {statistics.median(theirs) * 1e3:.3f} ms, throughput ratio ours/theirs {ratio:.3f} "
-        f"(rounds {min(spread):.3f} to {max(spread):.3f})",
+        f"{lane.lane.label} {lane.lane.compiler} {cell.mode} {cell.precision} batch {batch}, {cell.threads} threads: "
+        f"ours {statistics.median(ours):.2f} samples/s, {peer.__name__.strip('_')} {statistics.median(theirs):.2f}, "
+        f"ratio {ratio:.3f} (rounds {min(spread):.3f} to {max(spread):.3f})",
         flush=True,
     )
+    return ratio
 
 
-def _materials(study: Study, directory: Path, batch: int) -> Path:
+def _throughput(directory: Path, batch: int, requests: int, mode: str) -> float:
+    """Samples a second of the last slice: by the median in sync mode, as the peers have it, by the mean in async."""
+    from mlflow_ngraph.execute import journal
+
+    durations = [event for event in journal.read(directory) if event["event"] == "slice"][-1]["durations_ns"]
+    middle = statistics.median(durations) if mode == "sync" else statistics.fmean(durations)
+    return batch * requests / middle * 1e9
+
+
+def _materials(study: Study, lane: LaneRecord, directory: Path, batch: int) -> Path:
     """Inputs and reference outputs as the study had them; it has thrown them away."""
-    (workload,) = plan_study(study).workloads
+    (workload,) = (one for one in plan_study(study).workloads if str(one.ref) == lane.lane.workload)
     ask_child(
         "prepare",
         workload=asdict(workload.ref),
@@ -132,42 +189,48 @@ def _materials(study: Study, directory: Path, batch: int) -> Path:
     return directory
 
 
-def _last_median(directory: Path) -> float:
-    from mlflow_ngraph.execute import journal
+def _benchmark_app(cell: Cell) -> float:
+    """Samples a second by OpenVINO's own tool."""
+    (model,) = (path for path in cell.engine.glob("*.xml") if path.stem in ("model", f"model-b{cell.batch}"))
+    shape = next(iter(np.load(cell.inputs).values())).shape
+    streams = cell.flags["num_streams"] if cell.mode == "async" else 1
+    requests = ["-nireq", str(cell.flags["requests"])] if cell.mode == "async" else []
+    with tempfile.TemporaryDirectory() as report:
+        command = [
+            *(sys.executable, "-c", BENCHMARK_APP),
+            *(
+                "-m",
+                str(model),
+                "-d",
+                "CPU",
+                "-hint",
+                "none",
+                "-nstreams",
+                str(streams),
+                "-nthreads",
+                str(cell.threads),
+            ),
+            *("-infer_precision", {"fp32": "f32"}.get(cell.precision, cell.precision), "-ip", "f32", "-op", "f32"),
+            *("-api", cell.mode, *requests, "-t", str(max(1, round(cell.seconds)))),
+            *("-shape", str(list(shape)).replace(" ", "")),
+            *("-json_stats", "-report_type", "no_counters", "-report_folder", report),
+        ]
+        subprocess.run(command, check=True, capture_output=True)
+        found = json.loads((Path(report) / "benchmark_report.json").read_text())["execution_results"]
+    if cell.mode == "sync":
+        return cell.batch / float(found["latency (ms)"]) * 1e3
+    return float(found["throughput"])
 
-    last = [event for event in journal.read(directory) if event["event"] == "slice"][-1]
-    return statistics.median(last["durations_ns"]) / 1e9
+
+def _bare_loop(cell: Cell) -> float:
+    """Samples a second by a loop of a few lines."""
+    (model,) = (path for path in cell.engine.glob("*.onnx") if path.stem in ("model", f"model-b{cell.batch}"))
+    command = [sys.executable, "-c", BARE_LOOP, str(model), str(cell.inputs), str(cell.threads), str(cell.seconds)]
+    return cell.batch / float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def _benchmark_app(options: argparse.Namespace) -> Peer:
-    def benchmark_app(engine: Path, inputs: Path, threads: int) -> float:
-        import numpy as np
-
-        (model,) = engine.glob("*.xml")
-        shape = next(iter(np.load(inputs).values())).shape
-        with tempfile.TemporaryDirectory() as report:
-            command = [
-                *(sys.executable, "-c", BENCHMARK_APP),
-                *("-m", str(model), "-d", "CPU", "-hint", "none", "-nstreams", "1", "-nthreads", str(threads)),
-                *("-infer_precision", "f32", "-ip", "f32", "-api", "sync", "-t", str(max(1, round(options.seconds)))),
-                *("-shape", str(list(shape)).replace(" ", "")),
-                *("-json_stats", "-report_type", "no_counters", "-report_folder", report),
-            ]
-            subprocess.run(command, check=True, capture_output=True)
-            stats = json.loads((Path(report) / "benchmark_report.json").read_text())
-        return float(stats["execution_results"]["latency (ms)"]) / 1e3
-
-    return benchmark_app
-
-
-def _bare_loop(options: argparse.Namespace) -> Peer:
-    def bare_loop(engine: Path, inputs: Path, threads: int) -> float:
-        (model,) = engine.glob("*.onnx")
-        command = [sys.executable, "-c", BARE_LOOP, str(model), str(inputs), str(threads), str(options.seconds)]
-        return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-    return bare_loop
+PEERS: dict[str, Callable[[Cell], float]] = {"openvino": _benchmark_app, "onnxruntime": _bare_loop}
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

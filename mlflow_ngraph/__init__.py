@@ -12,7 +12,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.errors import NGraphError, UsageError
+    from mlflow_ngraph.analysis.results import load as load_results
+    from mlflow_ngraph.engines.flavor import load_model, log_model, save_model
+    from mlflow_ngraph.engines.loaded import LoadedEngine
+    from mlflow_ngraph.errors import EngineError, NGraphError, UsageError
     from mlflow_ngraph.execute.record import StudyRecord
     from mlflow_ngraph.runner import Outcome, plan_study, run_study, sync_study
     from mlflow_ngraph.study import Study
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "EngineError",
+    "LoadedEngine",
     "NGraphError",
     "Outcome",
     "Study",
@@ -29,22 +34,32 @@ __all__ = [
     "UsageError",
     "Verdict",
     "__version__",
+    "load_model",
+    "load_results",
     "load_study",
+    "log_model",
     "plan_study",
     "run_study",
+    "save_model",
     "sync_study",
 ]
 
 _HOMES = {
+    "EngineError": "errors:EngineError",
+    "LoadedEngine": "engines.loaded:LoadedEngine",
     "NGraphError": "errors:NGraphError",
     "Outcome": "runner:Outcome",
     "Study": "study:Study",
     "StudyRecord": "execute.record:StudyRecord",
     "UsageError": "errors:UsageError",
     "Verdict": "verdicts:Verdict",
+    "load_results": "analysis.results:load",
+    "load_model": "engines.flavor:load_model",
     "load_study": "study:load",
+    "log_model": "engines.flavor:log_model",
     "plan_study": "runner:plan_study",
     "run_study": "runner:run_study",
+    "save_model": "engines.flavor:save_model",
     "sync_study": "runner:sync_study",
 }
 

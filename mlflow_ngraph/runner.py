@@ -6,9 +6,11 @@ import logging
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, Protocol
@@ -21,6 +23,7 @@ from mlflow_ngraph.errors import StudyError, WorkloadError
 from mlflow_ngraph.execute import fold, places
 from mlflow_ngraph.execute.cache import EngineCache, Maker
 from mlflow_ngraph.execute.child import Child, ChildFailure, Warden, environment
+from mlflow_ngraph.execute.exclusive import ExclusiveMachine, Holder, WhenBusy
 from mlflow_ngraph.execute.journal import SCHEMA_VERSION, Event, Journal, read
 from mlflow_ngraph.execute.plan import Plan, WorkloadPlan, make
 from mlflow_ngraph.execute.record import StudyRecord
@@ -117,6 +120,7 @@ def run_study(
     experiment: str | None = None,
     offline: bool = False,
     observer: Observer | None = None,
+    when_busy: WhenBusy = "wait",
 ) -> Outcome:
     """Compile, verify, measure and record a study on this machine.
 
@@ -129,21 +133,28 @@ def run_study(
     tracking_uri, experiment: where to record; by default as MLflow itself decides.
     offline: measure only; `sync_study` records later.
     observer: told of every event.
+    when_busy: what to do while somebody else measures on this machine: ``wait`` for the end, or ``refuse``.
 
     Raises
     ------
     UsageError: the request was wrong; nothing was written.
+    DeviceBusyError: somebody else measures, and ``when_busy`` is ``refuse``; nothing was written.
     Interrupted: the process was asked to end; the study can be resumed, and its run says KILLED.
     """
     plan = plan_study(study)
     machine = fingerprint()
     root, key = places.home(home), places.study_key(study, plan.device, machine["digest"])
-    continued = _resumable(study, resume, root, key)
+    _resumable(study, resume, root, key)  # complains before anybody waits
     recorder = None if offline else Recorder(tracking_uri, experiment)
     if recorder is not None:
         recorder.preflight()
-    directory = continued or places.new_directory(root, study, key)
-    with _signals_raise(), Journal(directory, observer.on_event if observer else lambda event: None) as journal:
+    with ExitStack() as stack:
+        stack.enter_context(_signals_raise())
+        lock = stack.enter_context(ExclusiveMachine(study.name, when_busy, partial(_say_who_measures, observer)))
+        # Whoever held the machine may have run this very study.
+        continued = _resumable(study, resume, root, key)
+        directory = continued or places.new_directory(root, study, key)
+        journal = stack.enter_context(Journal(directory, observer.on_event if observer else lambda event: None))
         if continued is None:
             _start(journal, directory, plan, machine)
         before = fold.load(directory)
@@ -171,7 +182,10 @@ def run_study(
             on_workload=recording.workload,
         )
         try:
-            supervisor.run()
+            try:
+                supervisor.run()
+            finally:
+                lock.release()  # recording what is left disturbs nobody
         except BaseException as error:
             journal.append("study_interrupted", reason=type(error).__name__)
             recording.close(fold.load(directory), "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
@@ -261,6 +275,15 @@ class _Recording:
             _log.debug("recording failed", exc_info=True)
             self.problem = " ".join(str(error).split()) or type(error).__name__
             self._journal.append("recording_failed", reason=self.problem)
+
+
+def _say_who_measures(observer: Observer | None, holder: Holder | None) -> None:
+    """Before the study waits for the machine. The journal, which it then has not begun, says nothing of it."""
+    who = str(holder or "somebody who does not say who it is")
+    if observer is None:
+        _log.warning("waiting: this machine is measuring %s", who)
+    else:
+        observer.on_event({"event": "machine_busy", "at": time.time(), "holder": who})
 
 
 def _engine_cache(

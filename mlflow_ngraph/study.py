@@ -20,6 +20,14 @@ from mlflow_ngraph.workloads.base import Init, WorkloadRef
 
 BASELINE = "identity"
 """The compiler that speed-ups and parity refer to."""
+Process = Literal["poisson", "uniform"]
+"""How arriving requests are spread."""
+AUTO_FRACTIONS = (0.5, 0.7, 0.8, 0.9, 0.95)
+"""Of the throughput of the closed loop: the rates of ``arrivals: auto``."""
+FEWEST_ARRIVALS = 100
+"""Of a rate: one request is then expected beyond the 99th percentile."""
+TYPICAL_SEARCH = 5
+"""Rates that the search for the highest one tries."""
 
 
 class _Model(BaseModel):
@@ -66,6 +74,17 @@ class WarmUp(_Model):
     """Stop warming up after this many seconds, and say that it was not steady."""
 
 
+class Adaptive(_Model):
+    """When a cell has repetitions enough, where ``repetitions`` is ``auto``."""
+
+    within: float = Field(0.01, gt=0, lt=1)
+    """Wanted reach of the 95 % interval of the mean duration, as a share of the mean: 0.01 is ± 1 %."""
+    min_rounds: int = Field(8, ge=2)
+    """Rounds before the interval is looked at: of fewer it says little about itself."""
+    max_repetitions: int = Field(200, ge=1)
+    """Stop after this many repetitions, and say how far the interval reaches."""
+
+
 class Stability(_Model):
     """When a cell is called ``unstable``, because the machine was not quiet enough."""
 
@@ -73,6 +92,58 @@ class Stability(_Model):
     """Largest share of the whole machine that other processes may use while the cell is timed."""
     max_spread: float = Field(0.1, gt=0)
     """Largest robust coefficient of variation of the medians of the cell's slices."""
+    max_drift: float = Field(0.05, gt=0)
+    """Largest relative change of the slices' medians from the first slice to the last, where chance does not explain it."""
+    max_clock_change: float = Field(0.1, gt=0)
+    """Largest range of the clocks over the slices, relative to their median, but for the outer tenths."""
+    max_temperature_rise_c: float = Field(20.0, gt=0)
+    """Largest rise of the temperature over that after the first slice, in degrees."""
+
+
+class Arrivals(_Model):
+    """Requests that arrive by themselves at each ``ok`` cell, beside its closed loop. In YAML also just the rates."""
+
+    rates: list[float] | Literal["auto"] = "auto"
+    """Requests per second, each of one batch; ``auto`` is 50, 70, 80, 90 and 95 % of the throughput of the closed loop."""
+    process: Process = "poisson"
+    """How they are spread: ``poisson`` as independent callers come, ``uniform`` at equal distances."""
+    seconds: float = Field(10.0, gt=0)
+    """How long each rate lasts; longer where fewer than 100 requests would come."""
+    max_p99_ms: float | None = Field(None, gt=0)
+    """Look for the highest rate whose 99th percentile of the latency is within this; unset looks for none."""
+    max_requests: int = Field(20000, ge=FEWEST_ARRIVALS)
+    """Requests of a rate at most; a higher rate lasts shorter for them."""
+    max_seconds: float = Field(300.0, gt=0)
+    """All rates of a cell together; what does not fit is not offered, and said."""
+
+    @field_validator("rates", mode="before")
+    @classmethod
+    def _positive(cls, value: Any) -> Any:
+        rates = [value] if _number(value) else value
+        if rates == "auto" or (isinstance(rates, list) and rates and all(_number(rate) and rate > 0 for rate in rates)):
+            return rates
+        raise ValueError(f"expected requests per second above 0, one or a list of them, or 'auto', found {value!r}")
+
+    def rates_for(self, throughput: float) -> list[float]:
+        """The rates to offer, ascending.
+
+        Parameters
+        ----------
+        throughput: requests per second in the closed loop.
+        """
+        if self.rates == "auto":
+            return [fraction * throughput for fraction in AUTO_FRACTIONS]
+        return sorted(set(self.rates))
+
+    def window_s(self, rate: float) -> float:
+        """How long a rate lasts."""
+        return min(max(self.seconds, FEWEST_ARRIVALS / rate), self.max_requests / rate)
+
+    def estimate_s(self, call_s: float) -> float:
+        """Rough seconds at an engine whose call takes ``call_s``."""
+        windows = [self.window_s(rate) for rate in self.rates_for(1 / call_s)]
+        tried = sum(windows) + (0.0 if self.max_p99_ms is None else TYPICAL_SEARCH * max(windows))
+        return min(tried, self.max_seconds)
 
 
 class Limits(_Model):
@@ -97,8 +168,26 @@ def _choice(key: str) -> BeforeValidator:
     return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
 
 
+def _count(value: Any, what: str, *words: str) -> Any:
+    """A number from 1 on, or one of the words."""
+    number = int(value) if isinstance(value, str) and value.isdecimal() else value
+    if number in words or (isinstance(number, int) and not isinstance(number, bool) and number >= 1):
+        return number
+    *others, last = [f"a number of {what} from 1 on", *map(repr, words)]
+    raise ValueError(f"expected {', '.join(others)} or {last}, found {value!r}")
+
+
 def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str | int) else value
+
+
+def _rates(value: Any) -> Any:
+    """Accept the short form of arrivals: the rates alone."""
+    return {"rates": value} if isinstance(value, str | list) or _number(value) else value
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class Study(_Model):
@@ -125,12 +214,15 @@ class Study(_Model):
     ``outside``."""
     threads: int | Literal["all", "default"] = "all"
     """Threads of every runtime: a number, ``all`` processors of this machine, or each runtime's own ``default``."""
-    repetitions: int = Field(100, ge=1)
-    """Timed repetitions of a cell."""
+    repetitions: int | Literal["auto"] = 100
+    """Timed repetitions of a cell: a number, or ``auto`` for as many as ``adaptive`` asks for."""
+    adaptive: Adaptive = Adaptive()
     slice_repetitions: int = Field(10, ge=1)
     """Repetitions a lane gets in one round before the next lane has its turn."""
     warmup: WarmUp = WarmUp()
     stability: Stability = Stability()
+    arrivals: Annotated[Arrivals | None, BeforeValidator(_rates)] = None
+    """Also offer requests that arrive by themselves, and measure their latency; unset does not."""
     limits: Limits = Limits()
     init: Init = Init()
     """How the parameters of the models come about."""
@@ -149,10 +241,12 @@ class Study(_Model):
     @field_validator("threads", mode="before")
     @classmethod
     def _thread_count(cls, value: Any) -> Any:
-        number = int(value) if isinstance(value, str) and value.isdecimal() else value
-        if number in ("all", "default") or (isinstance(number, int) and not isinstance(number, bool) and number >= 1):
-            return number
-        raise ValueError(f"expected a number of threads from 1 on, 'all' or 'default', found {value!r}")
+        return _count(value, "threads", "all", "default")
+
+    @field_validator("repetitions", mode="before")
+    @classmethod
+    def _repetition_count(cls, value: Any) -> Any:
+        return _count(value, "repetitions", "auto")
 
     @field_validator("workloads")
     @classmethod
@@ -220,6 +314,10 @@ def load(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Study
     if not isinstance(content, dict):
         raise StudyError(f"{path}: expected a mapping of keys, found {type(content).__name__}")
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
+    own = _rates(content.get("arrivals"))
+    if isinstance(own, Mapping) and isinstance(given.get("arrivals"), Mapping):
+        # Rates and bound are said apart; the file may have one of them.
+        given["arrivals"] = {**own, **given["arrivals"]}
     return parse({"name": path.stem, **content, **given}, str(path))
 
 

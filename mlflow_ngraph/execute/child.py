@@ -29,7 +29,11 @@ _THREAD_VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
     "TVM_NUM_THREADS",
 )
-_STRAY_PREFIXES = ("OMP_", "KMP_", "GOMP_", "MKL_", "TVM_", "TORCHINDUCTOR_", "OV_", "ORT_", "ONEDNN_", "DNNL_")
+_STRAY_PREFIXES = (
+    *("OMP_", "KMP_", "GOMP_", "MKL_", "TVM_", "TORCHINDUCTOR_", "OV_", "ORT_", "ONEDNN_", "DNNL_"),
+    # They change what tf32 means, behind the back of the precision that was asked for.
+    *("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
+)
 
 
 class ChildFailure(CellError):  # noqa: N818 - the child fails, which is a finding and no fault of this program

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
-from mlflow_ngraph.measure import statistics
+from mlflow_ngraph.execute.resources import resources
+from mlflow_ngraph.measure import serving, statistics
 from mlflow_ngraph.study import BASELINE
 
 SliceRecord = Mapping[str, Any]
@@ -34,6 +35,7 @@ def derive(
     for lane in lanes:
         for cell in lane.cells.values():
             cell.metrics = _own_metrics(lane, cell, processors)
+            _serve(cell, record.study, processors)
     for lane in lanes:
         baseline = _baseline_of(record, lane)
         _compare(lane, baseline, companions or {})
@@ -57,7 +59,8 @@ def _own_metrics(lane: LaneRecord, cell: CellRecord, processors: int) -> dict[st
         found["warmup_repetitions"] = float(cell.warm_up["repetitions"])
     if cell.samples:
         found.update(_timings(cell, _samples_per_call(cell)))
-        found.update(_resources(cell.samples, processors, lane.lane.threads or processors))
+        threads = lane.lane.threads or processors
+        found.update(resources(cell.samples, processors, threads, _samples_per_call(cell)))
     return found
 
 
@@ -85,18 +88,6 @@ def _timings(cell: CellRecord, samples_per_call: float) -> dict[str, float]:
     return found
 
 
-def _resources(slices: Sequence[SliceRecord], processors: int, threads: int) -> dict[str, float]:
-    wall = sum(part["wall_s"] for part in slices)
-    cpu = sum(part["cpu_s"] for part in slices)
-    busy = sum(part["machine_busy_s"] for part in slices)
-    return {
-        "cpu_percent": 100 * cpu / wall / processors,
-        "cpu_percent_of_threads": 100 * cpu / wall / threads,
-        "foreign_cpu_percent": 100 * max(0.0, busy - cpu) / wall / processors,
-        "peak_memory_mb": max(part["peak_bytes"] for part in slices) / MB,
-    }
-
-
 def _baseline_of(record: StudyRecord, lane: LaneRecord) -> LaneRecord | None:
     """The identity lane of the same workload and precision (there is one: the study adds it)."""
     for other in record.lanes.values():
@@ -104,6 +95,13 @@ def _baseline_of(record: StudyRecord, lane: LaneRecord) -> LaneRecord | None:
         if one.compiler == BASELINE and (one.workload, one.precision) == (two.workload, two.precision):
             return other
     return None
+
+
+def _serve(cell: CellRecord, study: Mapping[str, Any], processors: int) -> None:
+    """What requests that arrived by themselves say."""
+    cell.serving = [serving.row(event, processors, study["stability"]) for event in cell.arrivals]
+    if cell.serving:
+        cell.metrics.update(serving.headlines(cell.serving, study["arrivals"]["max_p99_ms"]))
 
 
 def _compare(lane: LaneRecord, baseline: LaneRecord | None, companions: Mapping[str, Sequence[SliceRecord]]) -> None:

@@ -93,6 +93,15 @@ def _lane_finished(record: StudyRecord, event: journal.Event) -> None:
     lane.overhead_s = event["overhead_s"]
 
 
+def _arrivals(record: StudyRecord, event: journal.Event) -> None:
+    kept = {name: value for name, value in event.items() if name not in ("event", "at", "cell", "lane", "batch")}
+    record.lanes[event["lane"]].cells[event["batch"]].arrivals.append(kept)
+
+
+def _arrivals_ended(record: StudyRecord, event: journal.Event) -> None:
+    record.lanes[event["lane"]].cells[event["batch"]].arrivals_note = event["reason"]
+
+
 _RECORDED = {
     "study_finished": _study_finished,
     "session_started": _session_started,
@@ -100,6 +109,8 @@ _RECORDED = {
     "engine_built": _engine_built,
     "lane_started": _lane_started,
     "lane_finished": _lane_finished,
+    "arrivals": _arrivals,
+    "arrivals_ended": _arrivals_ended,
 }
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import statistics
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mlflow_ngraph.compilers.base import Compiler, Target
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.engines import key
 from mlflow_ngraph.engines.files import digest_files
+from mlflow_ngraph.execute.arriving import Station, offer_rates
 from mlflow_ngraph.execute.cache import EngineCache
 from mlflow_ngraph.execute.child import ChildFailure, Warden
 from mlflow_ngraph.execute.journal import Journal
@@ -22,9 +26,12 @@ from mlflow_ngraph.execute.plan import Plan
 from mlflow_ngraph.execute.process import LaneProcess
 from mlflow_ngraph.execute.record import EngineRecord, Lane
 from mlflow_ngraph.measure.stability import SliceFacts
+from mlflow_ngraph.measure.statistics import mean_duration
 
 SETTLE_S = 0.02
 """Untimed work at the beginning of a slice: long enough for another lane's spinning threads to fall asleep."""
+RUNTIME_BYTES = 600 * 2**20
+"""A round figure for a process that has imported its runtime."""
 SETTLE_BELOW_S = 0.5
 """Calls that take longer than this are not repeated for settling: what it would gain drowns in them."""
 
@@ -39,6 +46,15 @@ class Loaded:
     warm_up: dict[str, Any] = field(default_factory=dict)
     repetitions: int = 0
     slices: list[SliceFacts] = field(default_factory=list)
+
+    durations: list[NDArray[np.float64]] = field(default_factory=list)
+    """Of each slice, in nanoseconds."""
+    requests: int = 1
+    """Inferences in flight within one repetition."""
+
+    def reach(self) -> float | None:
+        """How far the interval of the mean duration reaches, as a share of the mean; None with one round."""
+        return mean_duration(self.durations).reach()
 
     @property
     def timed_s(self) -> float:
@@ -69,6 +85,8 @@ class LaneRunner:
         self.engines: dict[int, EngineRecord] = {}
         """By batch size."""
         self.loaded: Loaded | None = None
+        self._peak: tuple[int, int] | None = None
+        """A batch size that was measured, and the bytes that the process then had at most."""
         self._plan = plan
         self._places = places
         self._journal = journal
@@ -255,7 +273,7 @@ class LaneRunner:
             engine=engine.id,
             **{name: value for name, value in result.items() if name != "problem"},
         )
-        self.loaded = Loaded(batch, result["problem"], result["first_inference_s"])
+        self.loaded = Loaded(batch, result["problem"], result["first_inference_s"], requests=result["requests"])
         return self.loaded
 
     def warm_up(self) -> None:
@@ -270,27 +288,56 @@ class LaneRunner:
             first_call_s=loaded.first_call_s,
         )
 
-    def wants_more(self) -> bool:
-        """Whether repetitions and time are left for the loaded cell."""
-        loaded, study = self._has_loaded(), self._plan.study
-        return loaded.repetitions < study.repetitions and loaded.timed_s < study.limits.cell_seconds
+    def wants_more(self, *, accompanying: bool = False) -> bool:
+        """Whether the loaded cell needs another slice, and has repetitions and time left for it.
+
+        Parameters
+        ----------
+        accompanying: it may have all that it needs itself, but another lane is compared with it.
+        """
+        loaded, rule = self._has_loaded(), self._plan.study.adaptive
+        if loaded.repetitions >= self._most_repetitions or loaded.timed_s >= self._plan.study.limits.cell_seconds:
+            return False
+        if self._plan.study.repetitions != "auto" or accompanying or len(loaded.durations) < rule.min_rounds:
+            return True
+        reach = loaded.reach()
+        return reach is None or reach > rule.within
+
+    @property
+    def _most_repetitions(self) -> int:
+        study = self._plan.study
+        return study.adaptive.max_repetitions if study.repetitions == "auto" else study.repetitions
+
+    def expected_bytes(self, batch: int) -> int:
+        """Roughly the memory of the lane's process with the engine for ``batch`` in it.
+
+        What the largest batch size so far took, in proportion; before the first, a runtime and three times the engine.
+        """
+        if self._peak is None:
+            return RUNTIME_BYTES + 3 * self.engines[batch].size_bytes
+        known, peak = self._peak
+        return int(peak * max(1.0, batch / known))
 
     def slice(self, round_: int, position: int, *, companion: bool) -> None:
         """Time one slice of repetitions and put it into the journal."""
         loaded, study = self._has_loaded(), self._plan.study
         seconds = min(study.limits.slice_seconds, study.limits.cell_seconds - loaded.timed_s)
-        result = self._process.ready("run").request(
+        child = self._process.ready("run")
+        started, spent = time.perf_counter(), time.process_time()
+        result = child.request(
             "slice",
             seconds + study.limits.load_seconds,
             accounted=lambda result: float(result["wall_s"] + result["settle_s"]),
-            repetitions=min(study.slice_repetitions, study.repetitions - loaded.repetitions),
+            repetitions=min(study.slice_repetitions, self._most_repetitions - loaded.repetitions),
             seconds=seconds,
             settle_s=SETTLE_S,
             settle_below_s=SETTLE_BELOW_S,
         )
+        harness = {"harness_cpu_s": time.process_time() - spent, "harness_wall_s": time.perf_counter() - started}
         loaded.repetitions += len(result["durations_ns"])
-        median_s = statistics.median(result["durations_ns"]) / 1e9
-        loaded.slices.append(SliceFacts(median_s, result["wall_s"], result["cpu_s"], result["machine_busy_s"]))
+        loaded.durations.append(np.asarray(result["durations_ns"], dtype=np.float64))
+        self._peak = (loaded.batch, result["peak_bytes"])
+        loaded.slices.append(SliceFacts.of(result))
         self._journal.append(
             "slice",
             cell=self.lane.cell(loaded.batch),
@@ -300,7 +347,24 @@ class LaneRunner:
             position=position,
             companion=companion,
             **result,
+            **harness,
         )
+
+    def serve(self) -> str:
+        """Let requests arrive at the loaded engine at the rates of the study, and put what became of them into the journal.
+
+        Returns
+        -------
+        what a reader should know of it; see `arriving.offer_rates`.
+        """
+        loaded, study = self._has_loaded(), self._plan.study
+        if study.arrivals is None:
+            return ""
+        throughput = loaded.requests * 1e9 / mean_duration(loaded.durations).value
+        settle = {"settle_s": SETTLE_S, "settle_below_s": SETTLE_BELOW_S}
+        child = self._process.ready("run")
+        station = Station(study, study.arrivals, self._journal, child, self.lane, loaded.batch, self._session, settle)
+        return offer_rates(study.arrivals, throughput, loaded.requests, station.offer)
 
     def unload(self) -> None:
         """Free the loaded engine."""

@@ -21,6 +21,8 @@ TYPICAL_MACS = 2e9
 """Stands for a model about which nothing is known before it is built."""
 MACS_PER_SECOND_AND_THREAD = 5e10
 """A round figure for fp32 on one core of a server processor; estimates need no more."""
+TYPICAL_ROUNDS = 10
+"""What a cell needs until its interval is short enough, on a machine that is quiet most of the time."""
 LANE_SECONDS = 3.0
 PREPARE_SECONDS = 10.0
 
@@ -120,12 +122,14 @@ def estimate_lane(plan: Plan, workload: WorkloadPlan, lane: Lane) -> float:
         macs = float(workload.known.true_macs or workload.known.paper_macs or TYPICAL_MACS)
     study, compiler = plan.study, create(lane.compiler, lane.flags)
     call = macs / (MACS_PER_SECOND_AND_THREAD * (lane.threads or 1)) * compiler.expected_slowdown
+    repetitions = TYPICAL_ROUNDS * study.slice_repetitions if study.repetitions == "auto" else study.repetitions
     total = LANE_SECONDS + len(compiler.engines(lane.batch_sizes)) * compiler.expected_compile_s
     for batch in lane.batch_sizes:
         first = call * batch
         if first < study.warmup.max_seconds:
             total += min(4 * study.warmup.window * first, study.warmup.max_seconds)
-        total += first + max(first, min(study.repetitions * first, study.limits.cell_seconds))
+        total += first + max(first, min(repetitions * first, study.limits.cell_seconds))
+        total += study.arrivals.estimate_s(first) if study.arrivals is not None else 0.0
     return total
 
 

@@ -95,11 +95,21 @@ class CellRecord:
     """``load_s``, ``first_inference_s`` and ``requests`` (inferences in flight within one repetition)."""
     warm_up: Mapping[str, float] = field(default_factory=dict)
     """``repetitions``, ``seconds``, ``steady`` and ``call_s`` of the warm-up."""
+    arrivals: list[dict[str, Any]] = field(default_factory=list)
+    """What became of requests that arrived by themselves, rate by rate: ``rate``, ``window_s``, ``process``, ``purpose``
+    (``rate`` of the study, or ``search``), ``step``, ``servers``, and of each request ``due_ns``, ``waited_ns`` and
+    ``served_ns``; beside them what a slice says of the machine."""
+    arrivals_note: str | None = None
+    """What a reader should know of them; None where they were not measured to the end."""
+    serving: list[dict[str, Any]] = field(default_factory=list)
+    """The figures of each rate, derived from ``arrivals``; see `mlflow_ngraph.measure.serving.row`."""
     metrics: dict[str, float] = field(default_factory=dict)
     """By the names in docs/reference/metrics.md, such as ``throughput`` and ``throughput_ci_low``."""
     samples: list[dict[str, Any]] = field(default_factory=list)
     """The slices, each with ``session``, ``round``, ``position`` (the lane's turn within the round), ``started_ns``,
-    ``wall_s``, ``cpu_s``, ``machine_busy_s``, ``peak_bytes`` and ``durations_ns``."""
+    ``wall_s``, ``cpu_s``, ``machine_busy_s``, ``peak_bytes`` and ``durations_ns``. Newer journals have besides:
+    ``resident_bytes``, ``harness_cpu_s`` and ``harness_wall_s`` (of the parent while it waits for the slice), and
+    ``machine`` with the fields of `mlflow_ngraph.devices.sensors.Change`."""
 
 
 @dataclass

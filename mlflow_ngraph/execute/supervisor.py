@@ -5,22 +5,18 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
-
-import psutil
 
 from mlflow_ngraph.execute.cache import EngineCache
 from mlflow_ngraph.execute.child import ChildFailure, Warden
 from mlflow_ngraph.execute.journal import Journal
-from mlflow_ngraph.execute.lane import LaneRunner, Loaded
+from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.plan import Plan, WorkloadPlan
 from mlflow_ngraph.execute.preparation import Materials, Preparation
 from mlflow_ngraph.execute.provision import Provision, while_preparing
-from mlflow_ngraph.execute.record import Lane, LaneRecord, StudyRecord
-from mlflow_ngraph.measure import stability
-from mlflow_ngraph.study import BASELINE
+from mlflow_ngraph.execute.record import CellRecord, Lane, LaneRecord, StudyRecord
+from mlflow_ngraph.execute.rounds import Rounds, wanted
 from mlflow_ngraph.verdicts import Verdict
 
 _ANOTHER_MODEL = (
@@ -76,7 +72,7 @@ class Supervisor:
     def _run_workload(self, workload: WorkloadPlan, missing: dict[str, list[int]]) -> None:
         ref = str(workload.ref)
         self._journal.append("workload_started", workload=ref, label=workload.label)
-        runners = [self._runner(lane) for lane in workload.lanes if self._wanted(lane, missing)]
+        runners = [self._runner(lane) for lane in workload.lanes if wanted(lane, missing)]
         try:
             runners = [runner for runner in runners if self._admit(runner, workload, missing)]
             if not any(missing.get(runner.lane.id) for runner in runners):
@@ -85,8 +81,9 @@ class Supervisor:
                 self._journal.append("lane_started", lane=runner.lane.id)
             if not self._provide(workload, runners, missing):
                 return
+            rounds = Rounds(self._plan.study, self._journal, self._order, missing, self._verdict)
             for batch in self._plan.study.batch_sizes:
-                self._measure(runners, batch, missing)
+                rounds.measure(runners, batch)
         finally:
             for runner in runners:
                 runner.close()
@@ -105,11 +102,17 @@ class Supervisor:
             batches = [
                 batch
                 for batch in lane.batch_sizes
-                if batch not in cells or (self._retry and cells[batch].verdict.retryable)
+                if batch not in cells
+                or (self._retry and cells[batch].verdict.retryable)
+                or self._unserved(cells[batch])
             ]
             if batches:
                 found[lane.id] = batches
         return found
+
+    def _unserved(self, cell: CellRecord) -> bool:
+        """Whether the study was killed while requests arrived at the cell: they come to a loaded engine after its rounds."""
+        return self._plan.study.arrivals is not None and cell.verdict is Verdict.OK and cell.arrivals_note is None
 
     def _runner(self, lane: Lane) -> LaneRunner:
         return LaneRunner(self._plan, lane, self._places, self._journal, self._warden, self._session, self._cache)
@@ -136,8 +139,8 @@ class Supervisor:
             self._fail(runner, [batch for batch in batches if batch in missing.get(runner.lane.id, [])], failure)
 
         before = self._before.lanes if self._before is not None else {}
-        wanted = {runner.lane.id: self._wanted(runner.lane, missing) for runner in runners}
-        provision = Provision(workload, runners, wanted, before, self._journal, fail)
+        provided = {runner.lane.id: wanted(runner.lane, missing) for runner in runners}
+        provision = Provision(workload, runners, provided, before, self._journal, fail)
         preparation = Preparation(self._plan, workload, self._places, self._journal, self._warden, self._session)
         if self._cache is not None and all(self._cache.expects(runner.lane) for runner in runners):
             # Probably nothing is compiled, and runtimes may be imported while the model is built.
@@ -166,84 +169,6 @@ class Supervisor:
         lanes = [before.lanes[lane.id] for lane in workload.lanes if lane.id in before.lanes]
         measured = any(cell.samples for lane in lanes for cell in lane.cells.values())
         return measured and before.workloads[str(workload.ref)]["digest"] != materials["digest"]
-
-    def _wanted(self, lane: Lane, missing: dict[str, list[int]]) -> set[int]:
-        """The lane's own missing batch sizes, and for the baseline those of all others too."""
-        own = set(missing.get(lane.id, []))
-        if lane.compiler == BASELINE:
-            own |= {batch for batches in missing.values() for batch in batches}
-        return own
-
-    def _measure(self, runners: list[LaneRunner], batch: int, missing: dict[str, list[int]]) -> None:
-        """Measure one batch size of all lanes in interleaved rounds."""
-        ready = [
-            runner
-            for runner in runners
-            if batch in self._wanted(runner.lane, missing)
-            and batch in runner.engines
-            and self._attempt(runner, batch, missing, partial(self._load, runner, batch))
-        ]
-        active, round_ = list(ready), 0
-        while active:
-            turn = list(active)
-            self._order.shuffle(turn)
-            self._journal.tell("round", batch=batch, round=round_, lanes=[runner.lane.id for runner in turn])
-            for position, runner in enumerate(turn):
-                companion = batch not in missing.get(runner.lane.id, [])
-                step = partial(runner.slice, round_, position, companion=companion)
-                if not self._attempt(runner, batch, missing, step):
-                    active.remove(runner)
-                    ready.remove(runner)
-                elif not runner.wants_more():
-                    active.remove(runner)
-            round_ += 1
-        for runner in ready:
-            self._finish(runner, batch, missing)
-
-    def _load(self, runner: LaneRunner, batch: int) -> None:
-        self._journal.tell("stage", lane=runner.lane.id, stage="load", batch=batch)
-        runner.load(batch)
-        runner.warm_up()
-
-    def _finish(self, runner: LaneRunner, batch: int, missing: dict[str, list[int]]) -> None:
-        """The verdict of a cell that was measured to the end."""
-        loaded = runner.loaded
-        if loaded is None:
-            raise RuntimeError(f"lane {runner.lane.id} finished a cell without an engine")
-        if batch in missing.get(runner.lane.id, []):
-            verdict, reason = self._judge(loaded)
-            self._verdict(runner, batch, verdict, reason, "", loaded.warm_up)
-        try:
-            runner.unload()
-        except ChildFailure:
-            # The numbers are complete; a runtime that dies while it frees memory only costs its process.
-            runner.close()
-
-    def _judge(self, loaded: Loaded) -> tuple[Verdict, str]:
-        """The verdict on a cell that has all its samples, and the reason or what a reader should know."""
-        study = self._plan.study
-        if loaded.problem:
-            return Verdict.PARITY_FAILED, loaded.problem
-        unstable = stability.problem(loaded.slices, psutil.cpu_count() or 1, **study.stability.model_dump())
-        if unstable:
-            return Verdict.UNSTABLE, unstable
-        if loaded.repetitions < study.repetitions:
-            reached = f"{loaded.repetitions} of {study.repetitions} repetitions"
-            return Verdict.OK, f"{reached} within the {study.limits.cell_seconds:g} s that a cell may take"
-        return Verdict.OK, ""
-
-    def _attempt(
-        self, runner: LaneRunner, batch: int, missing: dict[str, list[int]], step: Callable[[], object]
-    ) -> bool:
-        """Do a step of a cell; a failure becomes the cell's verdict, and a fresh process serves the next cell."""
-        try:
-            step()
-        except ChildFailure as failure:
-            runner.close()
-            if batch in missing.get(runner.lane.id, []):
-                self._fail(runner, [batch], failure)
-            return False
-        return True
 
     def _fail(self, runner: LaneRunner, batches: Iterable[int], failure: ChildFailure) -> None:
         for batch in batches:

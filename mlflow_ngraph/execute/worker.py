@@ -43,6 +43,7 @@ class Worker:
         self._replies = replies
         self._running: Running | None = None
         self._preparation: Any = None
+        self._sensors: Any = None
         self._commands: dict[str, Callable[[Command], Any]] = {
             "import": self._import,
             "check": self._check,
@@ -54,6 +55,7 @@ class Worker:
             "load": self._load,
             "warm_up": self._warm_up,
             "slice": self._slice,
+            "arrive": self._arrive,
             "unload": self._unload,
         }
 
@@ -122,6 +124,7 @@ class Worker:
 
     def _build(self, command: Command) -> dict[str, Any]:
         from mlflow_ngraph.compilers.base import Workbench
+        from mlflow_ngraph.engines import loading
         from mlflow_ngraph.workloads.materials import Source
 
         compiler, source = _compiler(command), Source(Path(command["materials"]))
@@ -130,6 +133,7 @@ class Worker:
         directory.mkdir(parents=True)
         start = time.perf_counter()
         build = compiler.compile(source, batch_sizes, _target(command), directory, bench)
+        loading.write(directory, compiler, _target(command), batch_sizes, source)
         seconds = time.perf_counter() - start
         if build.export_format is not None:
             bench.seconds["export"] = source.export_seconds(build.export_format, batch_sizes[0])
@@ -151,9 +155,12 @@ class Worker:
         return {"seconds": time.perf_counter() - start}
 
     def _load(self, command: Command) -> dict[str, Any]:
+        from mlflow_ngraph.devices.sensors import Sensors
         from mlflow_ngraph.measure import memory, parity
         from mlflow_ngraph.workloads.materials import Source
 
+        # Found once, before anything is timed.
+        self._sensors = self._sensors or Sensors(accelerator=command["target"]["accelerator"])
         source, batch = Source(Path(command["materials"])), command["batch"]
         compiler = _compiler(command)
         inputs, reference = source.example(batch), source.reference(batch)
@@ -169,7 +176,9 @@ class Worker:
         # The outputs are compared before the warm-up, and the engine is asked for its flags after it has run:
         # some runtimes settle their choices at the first inference.
         start = time.perf_counter()
-        found = parity.compare(invocation.outputs(), reference)
+        requests = invocation.singly or (invocation,)
+        outputs = [array for request in requests for array in request.outputs()]
+        found = parity.compare(outputs, list(reference) * len(requests))
         verify_s = time.perf_counter() - start
         self._running = Running(engine, invocation)
         # What lives now lives until the end: frozen, it need not be looked at again before each slice.
@@ -202,8 +211,24 @@ class Worker:
         if running.call_s < command["settle_below_s"]:
             loop.settle(running.invocation.call, command["settle_s"])
         settle_s = time.perf_counter() - start
+        before = self._sensors.begin()
         taken = loop.take_slice(running.invocation.call, command["repetitions"], command["seconds"])
-        return {**asdict(taken), "settle_s": settle_s, "peak_bytes": memory.peak_bytes()}
+        machine = self._sensors.since(before)
+        found = {"peak_bytes": memory.peak_bytes(), "resident_bytes": memory.resident_bytes()}
+        return {**asdict(taken), "settle_s": settle_s, **found, "machine": asdict(machine)}
+
+    def _arrive(self, command: Command) -> dict[str, Any]:
+        """Serve requests that arrive by themselves at one rate."""
+        from mlflow_ngraph.measure import arrival, loop
+
+        running = self._loaded()
+        if running.call_s < command["settle_below_s"]:
+            loop.settle(running.invocation.call, command["settle_s"])
+        requests = running.invocation.each()
+        due = arrival.schedule(command["rate"], command["window_s"], command["process"], command["seed"])
+        before = self._sensors.begin()
+        served = arrival.serve([request.call for request in requests], due, command["limit_s"])
+        return {**asdict(served), "servers": len(requests), "machine": asdict(self._sensors.since(before))}
 
     def _unload(self, command: Command) -> None:
         running, self._running = self._running, None

@@ -30,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 DEVICES = ("xeon", "gpu", "orin")
 PARAMETERS = {
     "device", "study", "workloads", "compilers", "batch_sizes", "precision", "repetitions", "threads", "mode", "cache", "resume",
+    "when_busy",
 }  # fmt: skip
 
 
@@ -162,7 +163,7 @@ def test_supported_pythons_are_said_once() -> None:
 
 def test_what_the_package_imports_it_also_requires() -> None:
     required = {canonicalize_name(requirement.name) for _, requirement in requirements()}
-    distributions = {"cuda": ["cuda-bindings"], **packages_distributions()}
+    distributions = {"cuda": ["cuda-bindings"], "pynvml": ["nvidia-ml-py"], **packages_distributions()}
     for path in (ROOT / "mlflow_ngraph").rglob("*.py"):
         for module in imported_modules(path):
             if module in sys.stdlib_module_names or module == "mlflow_ngraph":

@@ -1,0 +1,153 @@
+"""What idle lanes cost: an engine alone in a plain script, against the same engine in a study with five others alive.
+
+``python benchmarks/idle_lanes.py [--workload resnet18] [--batch 1] [--rounds 5] [--seconds 3]``
+
+In turns, a script of a few lines loads the engine in a process of its own, with nothing else alive, and a study measures
+it while the lanes of five other compilers have theirs loaded. The ratio of the medians should be within 1 %; exit code 1
+if that of any compiler is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from mlflow_ngraph.execute.child import Warden, environment
+from mlflow_ngraph.execute.journal import Journal
+from mlflow_ngraph.execute.lane import LaneRunner
+from mlflow_ngraph.execute.places import Places
+from mlflow_ngraph.execute.record import StudyRecord
+from mlflow_ngraph.runner import ask_child, plan_study, run_study
+from mlflow_ngraph.study import Study, parse
+
+COMPILERS = ["identity", "torchscript", "torch-compile", "onnxruntime", "openvino", "tvm"]
+
+PLAIN = """
+import json, sys, time
+from pathlib import Path
+sys.modules["openvino_telemetry"] = None
+from mlflow_ngraph.compilers.base import Target
+from mlflow_ngraph.compilers.registry import create
+from mlflow_ngraph.workloads.materials import Source
+given = json.loads(sys.argv[1])
+source, batch = Source(Path(given["materials"])), given["batch"]
+engine = create(given["compiler"], given["flags"]).load(Path(given["engine"]), batch, Target(**given["target"]))
+invocation = engine.bind(source.example(batch))
+for _ in range(10):
+    invocation.call()
+times, end = [], time.perf_counter() + given["seconds"]
+while time.perf_counter() < end or len(times) < 3:
+    start = time.perf_counter()
+    invocation.call()
+    times.append(time.perf_counter() - start)
+print(json.dumps(times))
+"""
+
+
+def main() -> int:
+    """Take turns and print the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workload", default="resnet18")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    options = parser.parse_args()
+    study = parse(
+        {
+            "name": "idle-lanes",
+            "workloads": [options.workload],
+            "compilers": COMPILERS,
+            "batch_sizes": [options.batch],
+            "repetitions": 1_000_000,
+            "slice_repetitions": 100_000,
+            "limits": {"cell_seconds": 1e6, "slice_seconds": options.seconds},
+        }
+    )
+    with tempfile.TemporaryDirectory() as home:
+        outcome = run_study(study.model_copy(update={"repetitions": 3}), home=Path(home), offline=True)
+        return _compare(study, outcome.record, outcome.directory, options)
+
+
+def _compare(study: Study, record: StudyRecord, directory: Path, options: argparse.Namespace) -> int:
+    plan, places, batch = plan_study(study), Places(directory), options.batch
+    (workload,) = plan.workloads
+    materials = places.materials(str(workload.ref))
+    ask_child(
+        "prepare",
+        workload=asdict(workload.ref),
+        init=asdict(study.init),
+        directory=str(materials),
+        batch_sizes=[batch],
+        seed=study.seed,
+    )
+    ours: dict[str, list[float]] = {}
+    alone: dict[str, list[float]] = {}
+    for round_ in range(options.rounds):
+        for lane in record.lanes.values():
+            alone.setdefault(lane.lane.compiler, []).append(
+                _alone(
+                    {
+                        "compiler": lane.lane.compiler,
+                        "flags": dict(lane.lane.flags),
+                        "engine": str(directory / lane.engines[0].directory),
+                        "materials": str(materials),
+                        "batch": batch,
+                        "target": {"precision": "fp32", "mode": "sync", "threads": plan.threads},
+                        "seconds": options.seconds,
+                    },
+                    plan.threads,
+                )
+            )
+        with ExitStack() as stack:
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            journal = stack.enter_context(Journal(scratch))
+            warden = Warden()
+            stack.callback(warden.close)
+            runners = [LaneRunner(plan, lane.lane, places, journal, warden, 1) for lane in record.lanes.values()]
+            for runner in runners:
+                stack.callback(partial(runner.close))
+                runner.reuse(record.lanes[runner.lane.id].engines[0])
+                runner.load(batch)
+                runner.warm_up()
+            for runner in runners:
+                runner.slice(round_, 0, companion=False)
+                loaded = runner.loaded
+                if loaded is None:
+                    raise RuntimeError("the engine is gone")
+                ours.setdefault(runner.lane.compiler, []).append(loaded.slices[-1].median_s)
+    failed = False
+    for compiler, medians in ours.items():
+        ratios = [theirs / our for theirs, our in zip(alone[compiler], medians, strict=True)]
+        ratio = statistics.median(ratios)
+        failed |= abs(ratio - 1) > 0.01
+        print(
+            f"{compiler}: alone {statistics.median(alone[compiler]) * 1e3:.3f} ms, beside five idle lanes "
+            f"{statistics.median(medians) * 1e3:.3f} ms, throughput ratio {ratio:.4f} "
+            f"(rounds {min(ratios):.3f} to {max(ratios):.3f})"
+        )
+    return int(failed)
+
+
+def _alone(given: dict[str, object], threads: int | None) -> float:
+    """Median seconds of a call in a process of its own."""
+    with tempfile.TemporaryDirectory() as scratch:
+        done = subprocess.run(
+            [sys.executable, "-c", PLAIN, json.dumps(given)],
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment(threads, Path(scratch)),
+        )
+    return statistics.median(json.loads(done.stdout.splitlines()[-1]))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,222 @@
+"""One batch size of a workload: lanes that are alive at once, measured in interleaved rounds.
+
+Lanes whose engines do not fit into memory together are measured in groups, one after the other. Each group has the
+baseline in it, so that every lane keeps its paired rounds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import psutil
+
+from mlflow_ngraph.devices import memory
+from mlflow_ngraph.execute.child import ChildFailure
+from mlflow_ngraph.execute.journal import Journal
+from mlflow_ngraph.execute.lane import LaneRunner, Loaded
+from mlflow_ngraph.execute.record import Lane
+from mlflow_ngraph.measure import stability
+from mlflow_ngraph.study import BASELINE, Study
+from mlflow_ngraph.verdicts import Verdict
+
+RESERVE_BYTES = 512 * 2**20
+"""Memory that is left to the rest of the machine."""
+
+
+class Settle(Protocol):
+    """Puts the verdict of a cell into the journal."""
+
+    def __call__(
+        self, runner: LaneRunner, batch: int, verdict: Verdict, reason: str, tail: str, warm_up: dict[str, Any]
+    ) -> None: ...
+
+
+def wanted(lane: Lane, missing: Mapping[str, Sequence[int]]) -> set[int]:
+    """The lane's own missing batch sizes, and for the baseline those of all others too."""
+    own = set(missing.get(lane.id, []))
+    if lane.compiler == BASELINE:
+        own |= {batch for batches in missing.values() for batch in batches}
+    return own
+
+
+class Rounds:
+    """Measures the lanes of a workload, a batch size at a time.
+
+    Parameters
+    ----------
+    order: shuffles the lanes of each round.
+    missing: the batch sizes of each lane that have no verdict yet.
+    settle: called with the verdict of each of those cells, once.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        journal: Journal,
+        order: random.Random,
+        missing: Mapping[str, Sequence[int]],
+        settle: Settle,
+    ) -> None:
+        self._study = study
+        self._journal = journal
+        self._order = order
+        self._missing = missing
+        self._settle = settle
+        self._settled: set[tuple[str, int]] = set()
+
+    def measure(self, runners: Iterable[LaneRunner], batch: int) -> None:
+        """Load, verify and measure the engines for ``batch``, and settle their cells."""
+        waiting = [
+            runner for runner in runners if batch in wanted(runner.lane, self._missing) and batch in runner.engines
+        ]
+        round_ = 0
+        while waiting:
+            group, waiting = self._gather(waiting, batch)
+            round_ = self._take(group, batch, round_)
+            fine = [runner for runner in group if self._finish(runner, batch) is Verdict.OK]
+            if self._study.arrivals is not None:
+                for runner in fine:
+                    self._serve(runner, batch)
+            for runner in group:
+                self._release(runner)
+                if waiting:
+                    # What a process once had it keeps, and the next group needs it.
+                    runner.close()
+
+    def _gather(self, waiting: Sequence[LaneRunner], batch: int) -> tuple[list[LaneRunner], list[LaneRunner]]:
+        """Load as many of the engines as fit into memory together; the rest waits, with its baselines before it."""
+        group: list[LaneRunner] = []
+        rest: list[LaneRunner] = []
+        for runner in waiting:
+            if rest:
+                rest.append(runner)
+                continue
+            expected, available = runner.expected_bytes(batch), memory.available_bytes()
+            # A group needs one lane to be measured beside its baseline, whether it seems to fit or not.
+            useful = any(other.lane.compiler != BASELINE for other in group)
+            if useful and expected > available - RESERVE_BYTES:
+                rest.append(runner)
+                reason = f"{available / 1e9:.1f} GB of memory are left, and {runner.lane.compiler_label} may need "
+                reason += f"{expected / 1e9:.1f} GB"
+                lanes = [member.lane.id for member in group]
+                self._journal.append("group_closed", batch=batch, lanes=lanes, reason=reason)
+            elif self._attempt(runner, batch, partial(self._load, runner, batch)):
+                group.append(runner)
+        baselines = {id(base): base for runner in rest if (base := _baseline(runner, waiting)) not in (None, *rest)}
+        return group, [*(base for base in baselines.values() if base is not None), *rest]
+
+    def _load(self, runner: LaneRunner, batch: int) -> None:
+        self._journal.tell("stage", lane=runner.lane.id, stage="load", batch=batch)
+        runner.load(batch)
+        runner.warm_up()
+
+    def _take(self, group: list[LaneRunner], batch: int, round_: int) -> int:
+        """Take rounds of slices until every lane has enough; returns the number of the round after the last.
+
+        A lane that fails leaves the group. The baseline goes on as long as a lane needs it for comparison.
+        """
+        active = list(group)
+        while active:
+            turn = list(active)
+            self._order.shuffle(turn)
+            self._journal.tell("round", batch=batch, round=round_, lanes=[runner.lane.id for runner in turn])
+            for position, runner in enumerate(turn):
+                step = partial(runner.slice, round_, position, companion=not self._open(runner, batch))
+                if not self._attempt(runner, batch, step):
+                    active.remove(runner)
+                    group.remove(runner)
+            unsettled = [runner for runner in active if runner.wants_more()]
+            needed = {id(_baseline(runner, active)) for runner in unsettled}
+            active = [
+                runner
+                for runner in active
+                if runner in unsettled or (id(runner) in needed and runner.wants_more(accompanying=True))
+            ]
+            round_ += 1
+        return round_
+
+    def _finish(self, runner: LaneRunner, batch: int) -> Verdict | None:
+        """The verdict of a cell that was measured to the end; None where it had one already."""
+        loaded = runner.loaded
+        if loaded is None:
+            raise RuntimeError(f"lane {runner.lane.id} finished a cell without an engine")
+        if not self._open(runner, batch):
+            return None
+        verdict, reason = self._judge(loaded)
+        self._close(runner, batch, verdict, reason, "", loaded.warm_up)
+        return verdict
+
+    def _serve(self, runner: LaneRunner, batch: int) -> None:
+        """Let requests arrive at a cell that has its verdict; a failure costs the figures of the arrivals alone."""
+        try:
+            note = runner.serve()
+        except ChildFailure as failure:
+            runner.close()
+            note = f"{failure.verdict}: {failure.reason}"
+        lane = runner.lane
+        self._journal.append("arrivals_ended", cell=lane.cell(batch), lane=lane.id, batch=batch, reason=note)
+
+    def _release(self, runner: LaneRunner) -> None:
+        """Free the engine of a lane that still has it."""
+        if runner.loaded is None:
+            return
+        try:
+            runner.unload()
+        except ChildFailure:
+            # The numbers are complete; a runtime that dies while it frees memory only costs its process.
+            runner.close()
+
+    def _judge(self, loaded: Loaded) -> tuple[Verdict, str]:
+        """The verdict on a cell that has all its samples, and the reason or what a reader should know."""
+        study = self._study
+        if loaded.problem:
+            return Verdict.PARITY_FAILED, loaded.problem
+        unstable = stability.problem(loaded.slices, psutil.cpu_count() or 1, **study.stability.model_dump())
+        if unstable:
+            return Verdict.UNSTABLE, unstable
+        if study.repetitions == "auto":
+            return Verdict.OK, _shortfall(loaded, study.adaptive.within)
+        if loaded.repetitions < study.repetitions:
+            reached = f"{loaded.repetitions} of {study.repetitions} repetitions"
+            return Verdict.OK, f"{reached} within the {study.limits.cell_seconds:g} s that a cell may take"
+        return Verdict.OK, ""
+
+    def _attempt(self, runner: LaneRunner, batch: int, step: Callable[[], object]) -> bool:
+        """Do a step of a cell; a failure becomes the cell's verdict, and a fresh process serves the next cell."""
+        try:
+            step()
+        except ChildFailure as failure:
+            runner.close()
+            if self._open(runner, batch):
+                self._close(runner, batch, failure.verdict, failure.reason, failure.tail, {})
+            return False
+        return True
+
+    def _open(self, runner: LaneRunner, batch: int) -> bool:
+        """Whether the cell still waits for its verdict; else the lane only accompanies others."""
+        lane = runner.lane.id
+        return batch in self._missing.get(lane, []) and (lane, batch) not in self._settled
+
+    def _close(
+        self, runner: LaneRunner, batch: int, verdict: Verdict, reason: str, tail: str, warm_up: dict[str, Any]
+    ) -> None:
+        self._settled.add((runner.lane.id, batch))
+        self._settle(runner, batch, verdict, reason, tail, warm_up)
+
+
+def _baseline(runner: LaneRunner, among: Iterable[LaneRunner]) -> LaneRunner | None:
+    """The lane that a lane is compared with; None if it is not there."""
+    precision = runner.lane.precision
+    return next((one for one in among if (one.lane.compiler, one.lane.precision) == (BASELINE, precision)), None)
+
+
+def _shortfall(loaded: Loaded, within: float) -> str:
+    """What a reader should know of a cell that stopped before its interval was as short as wanted; else empty."""
+    reach = loaded.reach()
+    if reach is not None and reach <= within:
+        return ""
+    reached = "there is no interval" if reach is None else f"the interval reaches ± {100 * reach:.1f} %"
+    return f"{reached} after {loaded.repetitions} repetitions in {loaded.timed_s:.1f} s; wanted ± {100 * within:g} %"

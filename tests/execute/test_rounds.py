@@ -1,0 +1,147 @@
+"""Rounds of real child processes: when cells have enough, and what happens when memory is short."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+from mlflow_ngraph import runner
+from mlflow_ngraph.execute import fold, journal, rounds
+from mlflow_ngraph.execute.lane import Loaded
+from mlflow_ngraph.execute.record import Lane
+from mlflow_ngraph.measure.stability import SliceFacts
+from mlflow_ngraph.study import parse
+from mlflow_ngraph.verdicts import Verdict
+
+pytestmark = pytest.mark.usefixtures("fake_compiler")
+
+
+def study(**changes):
+    base = {
+        "name": "rounds",
+        "workloads": ["block:mha?width=16"],
+        "compilers": [
+            # Sleeps are far longer than what a busy machine adds to them.
+            {"name": "fake", "flags": {"behaviour": "slow", "delay_ms": 5}},
+            {"name": "fake", "flags": {"behaviour": "slow", "delay_ms": 6}},
+        ],
+        "batch_sizes": [1],
+        "repetitions": "auto",
+        "slice_repetitions": 2,
+        "warmup": {"window": 2, "max_seconds": 0.2},
+        "stability": {"max_foreign_cpu_percent": 100, "max_spread": 1e9, "max_drift": 1e9},
+    }
+    return parse({**base, **changes})
+
+
+def measure(given, home):
+    outcome = runner.run_study(given, home=home, offline=True)
+    return outcome, list(journal.read(outcome.directory))
+
+
+def cells(outcome):
+    return {
+        (lane.lane.compiler_label, batch): cell
+        for lane in outcome.record.lanes.values()
+        for batch, cell in lane.cells.items()
+    }
+
+
+def test_a_cell_stops_when_its_interval_is_short_enough(tmp_path):
+    outcome, _ = measure(study(adaptive={"within": 0.5, "min_rounds": 3, "max_repetitions": 100}), tmp_path)
+    for (compiler, _), cell in cells(outcome).items():
+        assert cell.verdict is Verdict.OK
+        if compiler.startswith("fake"):
+            assert (cell.metrics["rounds"], cell.reason) == (3, "")
+            assert cell.metrics["throughput_ci_high"] / cell.metrics["throughput"] <= 1.5
+
+
+def test_a_cell_that_cannot_be_that_sure_says_how_sure_it_is(tmp_path):
+    outcome, _ = measure(study(adaptive={"within": 1e-9, "min_rounds": 2, "max_repetitions": 7}), tmp_path)
+    for cell in cells(outcome).values():
+        assert (cell.verdict, cell.metrics["repetitions"]) == (Verdict.OK, 7)
+        assert "the interval reaches ± " in cell.reason
+        assert "after 7 repetitions" in cell.reason
+        assert cell.reason.endswith("wanted ± 1e-07 %")
+
+
+class Scripted:
+    """A lane that needs a given number of slices."""
+
+    def __init__(self, compiler, slices, most=100):
+        self.lane = Lane(compiler, "w", "w", "f", compiler, compiler, {}, "fp32", "sync", 1, "host", (1,))
+        self.engines = {1: None}
+        self.loaded = None
+        self.rounds = []
+        self._slices, self._most = slices, most
+
+    def expected_bytes(self, batch):
+        return 0
+
+    def load(self, batch):
+        self.loaded = Loaded(batch, None, 0.0)
+
+    def warm_up(self):
+        pass
+
+    def slice(self, round_, position, *, companion):
+        self.rounds.append(round_)
+        self.loaded.slices.append(SliceFacts(1.0, 1.0, 1.0, 1.0))
+        self.loaded.durations.append(np.ones(2))
+
+    def wants_more(self, *, accompanying=False):
+        return len(self.rounds) < (self._most if accompanying else self._slices)
+
+    def unload(self):
+        self.loaded = None
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize(("most", "expected"), [(100, 7), (5, 5)])
+def test_the_baseline_goes_on_as_long_as_somebody_is_compared_with_it(tmp_path, most, expected):
+    lanes = [Scripted("identity", 3, most), Scripted("quick", 2), Scripted("slow", 7)]
+    settled = []
+    with journal.Journal(tmp_path) as written:
+        measured = rounds.Rounds(
+            study(),
+            written,
+            random.Random(0),
+            {lane.lane.id: [1] for lane in lanes},
+            lambda *cell: settled.append(cell),
+        )
+        measured.measure(lanes, 1)
+    assert [len(lane.rounds) for lane in lanes] == [expected, 2, 7]
+    assert [cell[0] for cell in settled] == lanes
+
+
+def test_lanes_that_do_not_fit_into_memory_together_keep_their_pairs(tmp_path, monkeypatch):
+    monkeypatch.setattr(rounds, "RESERVE_BYTES", 1 << 60)
+    given = study(batch_sizes=[1, 2], repetitions=4)
+    outcome, events = measure(given, tmp_path)
+    closed = [event for event in events if event["event"] == "group_closed"]
+    assert [event["batch"] for event in closed] == [1, 2]
+    assert "GB of memory are left" in closed[0]["reason"]
+    by_lane = {lane.lane.id: lane.lane.compiler for lane in outcome.record.lanes.values()}
+    for (compiler, _), cell in cells(outcome).items():
+        assert cell.verdict is Verdict.OK
+        assert cell.metrics["repetitions"] == 4, "what a baseline measures for others is not its own"
+        assert "speedup" in cell.metrics
+        if compiler != "identity":
+            assert {"speedup_ci_low", "speedup_ci_high"} <= set(cell.metrics)
+    together = {}
+    for event in events:
+        if event["event"] == "slice":
+            together.setdefault((event["cell"].rpartition("-b")[2], event["round"]), set()).add(by_lane[event["lane"]])
+    assert all("identity" in compilers for compilers in together.values())
+    finished = [event["cell"] for event in events if event["event"] == "cell_finished"]
+    assert len(finished) == len(set(finished)) == 6
+
+
+def test_samples_of_groups_give_the_same_record_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(rounds, "RESERVE_BYTES", 1 << 60)
+    outcome, _ = measure(study(repetitions=4), tmp_path)
+    assert fold.load(outcome.directory) == outcome.record
+    assert json.loads((outcome.directory / "journal.jsonl").read_text().splitlines()[0])["study"]["repetitions"] == 4
