@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -36,7 +36,7 @@ NOTHING = "nothing is recorded there yet: run 'mlflow-ngraph benchmark' or 'mlfl
 
 
 def filter_options(command: F) -> F:
-    """The filters; what they hold arrives as one argument ``asked``, for `Asked.of`."""
+    """The filters; what they hold arrives by name, for `Asked`."""
     for name, metavar, line in reversed(_OPTIONS):
         several = metavar != "TIME"
         option = click.option(f"--{name.replace('_', '-')}", name, metavar=metavar, multiple=several, help=line)
@@ -113,32 +113,8 @@ class Asked:
             raise UsageError(NOTHING)
         return frame
 
-    def chosen(self) -> pd.DataFrame:
-        """The results that fit all filters, with all columns.
 
-        Raises
-        ------
-        UsageError: there are none; says what there is.
-        TrackingError: a server cannot be reached.
-        """
-        frame, selection = self.read(), self.selection()
-        selection.check(frame)
-        return selection.of(frame)
-
-    @property
-    def words(self) -> list[str]:
-        """The options again, for commands that are shown to people."""
-        found = []
-        for name, values in self._lists.items():
-            if values:
-                found += [f"--{name.replace('_', '-')}", ",".join(values)]
-        for name, value in (("since", self._since), ("until", self._until)):
-            if value:
-                found += [f"--{name}", value]
-        return found
-
-
-def _intervals(columns: Sequence[str] | Collection[str]) -> set[str]:
+def _intervals(columns: Collection[str]) -> set[str]:
     """Names of the ends of intervals that metrics without one do not have."""
     return {name for name in columns if name.endswith(("_ci_low", "_ci_high"))}
 

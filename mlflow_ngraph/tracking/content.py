@@ -173,7 +173,7 @@ def _curves(cells: list[CellRecord]) -> list[Point]:
     points = []
     for cell in cells:
         at = _ms(cell.finished_at)
-        points.append(Point(schema.CURVE_OK, float(cell.verdict is Verdict.OK), at, cell.batch, cell.engine))
+        points.append(Point(schema.CURVE_OK, float(cell.verdict is Verdict.OK), at, cell.batch))
         for name, value in sorted(cell.metrics.items()):
             if math.isfinite(value):
                 points.append(Point(schema.metric_name(schema.CURVE + name), value, at, cell.batch, cell.engine))
