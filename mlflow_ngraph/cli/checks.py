@@ -74,21 +74,25 @@ def _load() -> Iterator[Finding]:
     before = _cpu_seconds()
     busy = psutil.cpu_percent(interval=1.0)
     if busy > _BUSY_PERCENT:
-        spent = {process: seconds - before.get(process, 0.0) for process, seconds in _cpu_seconds().items()}
-        (pid, name), _ = max(spent.items(), key=lambda item: item[1])
+        known = {process: seconds for process, (_, seconds) in before.items()}
+        spent = [
+            (seconds - known.get(process, 0.0), name, process[0]) for process, (name, seconds) in _cpu_seconds().items()
+        ]
+        _, name, pid = max(spent)
         found = f"{busy:.0f} % of the machine, most by {name} (process {pid})"
         yield Finding("load by others", "warning", found, "stop other work while measuring")
     else:
         yield Finding("load by others", "ok", f"{busy:.0f} % of the machine")
 
 
-def _cpu_seconds() -> dict[tuple[int, str], float]:
-    """CPU seconds of every other process so far."""
+def _cpu_seconds() -> dict[tuple[int, float], tuple[str, float]]:
+    """Name and CPU seconds so far of every other process. Threads of the kernel change their names while they work."""
     found = {}
-    for process in psutil.process_iter(["pid", "name", "cpu_times"]):
+    for process in psutil.process_iter(["pid", "create_time", "name", "cpu_times"]):
         info = process.info
         if info["cpu_times"] is not None and info["pid"] != os.getpid():
-            found[info["pid"], info["name"]] = info["cpu_times"].user + info["cpu_times"].system
+            spent = info["cpu_times"].user + info["cpu_times"].system
+            found[info["pid"], info["create_time"]] = (info["name"], spent)
     return found
 
 
