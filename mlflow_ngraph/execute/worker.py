@@ -214,7 +214,9 @@ class Worker:
         before = self._sensors.begin()
         taken = loop.take_slice(running.invocation.call, command["repetitions"], command["seconds"])
         machine = self._sensors.since(before)
-        found = {"peak_bytes": memory.peak_bytes(), "resident_bytes": memory.resident_bytes()}
+        resident = memory.resident_bytes()
+        # The kernel brings its high-water mark up to date now and then only.
+        found = {"peak_bytes": max(memory.peak_bytes(), resident or 0), "resident_bytes": resident}
         return {**asdict(taken), "settle_s": settle_s, **found, "machine": asdict(machine)}
 
     def _arrive(self, command: Command) -> dict[str, Any]:

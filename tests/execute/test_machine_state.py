@@ -75,7 +75,7 @@ def test_every_slice_says_what_the_machine_did_meanwhile(observed: tuple[runner.
     for taken in slices:
         machine = taken["machine"]
         assert machine["seconds"] >= taken["wall_s"]
-        assert machine["seconds"] < taken["wall_s"] + 1, "nothing long lies between the looks and the timed loop"
+        assert machine["seconds"] < taken["wall_s"] + 5, "nothing long lies between the looks and the timed loop"
         assert {"swapped_mb", "stolen_s"} <= set(machine["counted"])
         assert machine["values"]["available_memory_mb"] > 0
         assert taken["peak_bytes"] >= taken["resident_bytes"] > 10_000_000
