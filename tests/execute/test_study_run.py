@@ -118,7 +118,11 @@ def test_parity_failures_keep_their_numbers(zoo):
 
 
 def test_nothing_is_left_running(zoo):
-    assert not [child for child in psutil.Process().children(recursive=True) if "worker" in " ".join(child.cmdline())]
+    assert not [
+        child
+        for child in psutil.Process().children(recursive=True)
+        if "mlflow_ngraph.execute.worker" in child.cmdline()
+    ]
 
 
 def test_the_journal_alone_gives_the_record(zoo):
