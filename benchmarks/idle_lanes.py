@@ -16,16 +16,16 @@ import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
-from dataclasses import asdict
-from functools import partial
 from pathlib import Path
+
+from support.materials import prepared
 
 from mlflow_ngraph.execute.child import Warden, environment
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.record import StudyRecord
-from mlflow_ngraph.runner import ask_child, plan_study, run_study
+from mlflow_ngraph.runner import plan_study, run_study
 from mlflow_ngraph.study import Study, parse
 
 COMPILERS = ["identity", "torchscript", "torch-compile", "onnxruntime", "openvino", "tvm"]
@@ -79,15 +79,7 @@ def main() -> int:
 def _compare(study: Study, record: StudyRecord, directory: Path, options: argparse.Namespace) -> int:
     plan, places, batch = plan_study(study), Places(directory), options.batch
     (workload,) = plan.workloads
-    materials = places.materials(str(workload.ref))
-    ask_child(
-        "prepare",
-        workload=asdict(workload.ref),
-        init=asdict(study.init),
-        directory=str(materials),
-        batch_sizes=[batch],
-        seed=study.seed,
-    )
+    materials = prepared(plan, directory, str(workload.ref), batch)
     ours: dict[str, list[float]] = {}
     alone: dict[str, list[float]] = {}
     for round_ in range(options.rounds):
@@ -113,7 +105,7 @@ def _compare(study: Study, record: StudyRecord, directory: Path, options: argpar
             stack.callback(warden.close)
             runners = [LaneRunner(plan, lane.lane, places, journal, warden, 1) for lane in record.lanes.values()]
             for runner in runners:
-                stack.callback(partial(runner.close))
+                stack.callback(runner.close)
                 runner.reuse(record.lanes[runner.lane.id].engines[0])
                 runner.load(batch)
                 runner.warm_up()

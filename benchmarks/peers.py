@@ -18,17 +18,18 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from support.materials import prepared
 
 from mlflow_ngraph.execute.child import Warden
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.record import LaneRecord
-from mlflow_ngraph.runner import ask_child, plan_study, run_study
+from mlflow_ngraph.runner import plan_study, run_study
 from mlflow_ngraph.study import Study, parse
 
 # Its telemetry would start a process beside the measurement.
@@ -116,9 +117,10 @@ def _compare_all(study: Study, options: argparse.Namespace) -> list[float]:
         outcome = run_study(brief, home=Path(home), offline=True)
         for lane in outcome.record.lanes.values():
             for batch, cell in lane.cells.items():
-                if cell.engine is None or lane.lane.compiler not in PEERS:
-                    if lane.lane.compiler in PEERS:
-                        print(f"{lane.lane.label} {lane.lane.compiler} batch {batch}: {cell.verdict} {cell.reason}")
+                if lane.lane.compiler not in PEERS:
+                    continue
+                if cell.engine is None:
+                    print(f"{lane.lane.label} {lane.lane.compiler} batch {batch}: {cell.verdict} {cell.reason}")
                     continue
                 ratio = _compare(study, outcome.directory, lane, batch, options)
                 if lane.lane.compiler == "openvino":
@@ -129,7 +131,7 @@ def _compare_all(study: Study, options: argparse.Namespace) -> list[float]:
 def _compare(study: Study, directory: Path, lane: LaneRecord, batch: int, options: argparse.Namespace) -> float:
     (engine,) = (engine for engine in lane.engines if batch in engine.batch_sizes)
     plan, peer = plan_study(study), PEERS[lane.lane.compiler]
-    inputs = _materials(study, lane, Places(directory).materials(lane.lane.workload), batch) / f"inputs-b{batch}.npz"
+    inputs = prepared(plan, directory, lane.lane.workload, batch) / f"inputs-b{batch}.npz"
     cell = Cell(
         directory / engine.directory,
         inputs,
@@ -173,20 +175,6 @@ def _throughput(directory: Path, batch: int, requests: int, mode: str) -> float:
     durations = [event for event in journal.read(directory) if event["event"] == "slice"][-1]["durations_ns"]
     middle = statistics.median(durations) if mode == "sync" else statistics.fmean(durations)
     return batch * requests / middle * 1e9
-
-
-def _materials(study: Study, lane: LaneRecord, directory: Path, batch: int) -> Path:
-    """Inputs and reference outputs as the study had them; it has thrown them away."""
-    (workload,) = (one for one in plan_study(study).workloads if str(one.ref) == lane.lane.workload)
-    ask_child(
-        "prepare",
-        workload=asdict(workload.ref),
-        init=asdict(study.init),
-        directory=str(directory),
-        batch_sizes=[batch],
-        seed=study.seed,
-    )
-    return directory
 
 
 def _benchmark_app(cell: Cell) -> float:

@@ -74,9 +74,9 @@ def _load() -> Iterator[Finding]:
     before = _cpu_seconds()
     busy = psutil.cpu_percent(interval=1.0)
     if busy > _BUSY_PERCENT:
-        known = {process: seconds for process, (_, seconds) in before.items()}
         spent = [
-            (seconds - known.get(process, 0.0), name, process[0]) for process, (name, seconds) in _cpu_seconds().items()
+            (seconds - before.get(process, (name, 0.0))[1], name, process[0])
+            for process, (name, seconds) in _cpu_seconds().items()
         ]
         _, name, pid = max(spent)
         found = f"{busy:.0f} % of the machine, most by {name} (process {pid})"

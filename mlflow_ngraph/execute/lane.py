@@ -44,7 +44,6 @@ class Loaded:
     problem: str | None
     first_call_s: float
     warm_up: dict[str, Any] = field(default_factory=dict)
-    repetitions: int = 0
     slices: list[SliceFacts] = field(default_factory=list)
 
     durations: list[NDArray[np.float64]] = field(default_factory=list)
@@ -55,6 +54,11 @@ class Loaded:
     def reach(self) -> float | None:
         """How far the interval of the mean duration reaches, as a share of the mean; None with one round."""
         return mean_duration(self.durations).reach()
+
+    @property
+    def repetitions(self) -> int:
+        """Timed repetitions so far."""
+        return sum(part.size for part in self.durations)
 
     @property
     def timed_s(self) -> float:
@@ -334,7 +338,6 @@ class LaneRunner:
             settle_below_s=SETTLE_BELOW_S,
         )
         harness = {"harness_cpu_s": time.process_time() - spent, "harness_wall_s": time.perf_counter() - started}
-        loaded.repetitions += len(result["durations_ns"])
         loaded.durations.append(np.asarray(result["durations_ns"], dtype=np.float64))
         self._peak = (loaded.batch, result["peak_bytes"])
         loaded.slices.append(SliceFacts.of(result))

@@ -241,7 +241,12 @@ def finding(check: Any) -> checks.Finding:
 
 
 def test_a_busy_machine_is_named_with_its_busiest_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = iter([{(7, "cc1plus"): 1.0, (8, "sshd"): 3.0}, {(7, "cc1plus"): 2.0, (8, "sshd"): 3.1}])
+    seconds = iter(
+        [
+            {(7, 1.5): ("kworker/0:1", 1.0), (8, 1.5): ("sshd", 3.0)},
+            {(7, 1.5): ("cc1plus", 2.0), (8, 1.5): ("sshd", 3.1), (9, 2.5): ("ls", 0.2)},
+        ]
+    )
     monkeypatch.setattr(checks, "_cpu_seconds", lambda: next(seconds))
     monkeypatch.setattr(checks.psutil, "cpu_percent", lambda interval: 55.0)
     found = finding(checks._load)

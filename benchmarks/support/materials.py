@@ -1,0 +1,25 @@
+"""Inputs and reference outputs of a workload as its study had them; a study throws them away when it has measured."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from mlflow_ngraph.execute.places import Places
+from mlflow_ngraph.execute.plan import Plan
+from mlflow_ngraph.runner import ask_child
+
+
+def prepared(plan: Plan, directory: Path, workload: str, batch: int) -> Path:
+    """Make the materials of a workload again where the study in ``directory`` had them, and return that place."""
+    (chosen,) = (one for one in plan.workloads if str(one.ref) == workload)
+    materials = Places(directory).materials(workload)
+    ask_child(
+        "prepare",
+        workload=asdict(chosen.ref),
+        init=asdict(plan.study.init),
+        directory=str(materials),
+        batch_sizes=[batch],
+        seed=plan.study.seed,
+    )
+    return materials
