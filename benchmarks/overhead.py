@@ -1,6 +1,8 @@
 """What the harness itself costs: per repetition, per lane, in the parent, and at the command line.
 
 ``python benchmarks/overhead.py``
+
+Exit code 1: a repetition costs more than 250 ns, or the parent more than 0.5 % of a core while its children measure.
 """
 
 from __future__ import annotations
@@ -19,20 +21,26 @@ from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import parse
 
 
-def main() -> None:
+def main() -> int:
     """Measure and print each figure."""
-    print(f"timed loop around a call that does nothing: {_per_repetition():.0f} ns a repetition")
+    costs = _per_repetition()
+    cost = statistics.median(costs)
+    print(
+        f"timed loop around a call that does nothing: {cost:.0f} ns a repetition "
+        f"(20 slices, {min(costs):.0f} to {max(costs):.0f})"
+    )
     print(f"mlflow-ngraph --help: {_help():.3f} s (median of 9)")
-    _study()
+    share = _study()
+    return int(cost > 250 or share > 0.5)
 
 
-def _per_repetition() -> float:
-    """Nanoseconds that a repetition costs beyond the call; median of 20 slices."""
+def _per_repetition() -> list[float]:
+    """Nanoseconds that a repetition costs beyond the call, slice by slice."""
     costs = []
     for _ in range(20):
         taken = take_slice(lambda: None, 100_000, 60)
         costs.append(taken.wall_s / len(taken.durations_ns) * 1e9)
-    return statistics.median(costs)
+    return costs
 
 
 def _help() -> float:
@@ -61,7 +69,8 @@ class _Watch:
         self._since = now if measuring else None
 
 
-def _study() -> None:
+def _study() -> float:
+    """Print what lanes cost; returns the parent's share of one core while children measure, in percent."""
     watch = _Watch()
     study = parse(
         {
@@ -81,7 +90,8 @@ def _study() -> None:
     print(
         f"parent while children measure: {share:.2f} % of one core, {share / (psutil.cpu_count() or 1):.2f} % of the machine"
     )
+    return share
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

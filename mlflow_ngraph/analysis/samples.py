@@ -17,9 +17,21 @@ SLICE_COLUMNS = {
     "wall_s": "float64",
     "cpu_s": "float64",
     "requests": "Int64",
+    "machine_busy_s": "float64",
+    "peak_bytes": "Int64",
 }
 """What a slice of repetitions has in common."""
-COLUMNS = ("study_id", "lane", "cell", "batch", *SLICE_COLUMNS, "repetition", "duration_ns")
+MACHINE_COLUMNS = (
+    "clock_mhz",
+    "temperature_c",
+    "gpu_clock_mhz",
+    "gpu_temperature_c",
+    "stolen_s",
+    "throttled",
+    "swapped_mb",
+)
+"""What the sensors said of the machine over the slice; missing where it has no such sensor."""
+COLUMNS = ("study_id", "lane", "cell", "batch", *SLICE_COLUMNS, *MACHINE_COLUMNS, "repetition", "duration_ns")
 
 
 def from_record(record: StudyRecord) -> pd.DataFrame:
@@ -33,15 +45,17 @@ def from_record(record: StudyRecord) -> pd.DataFrame:
     frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=list(COLUMNS))
     frame = frame.reindex(columns=list(COLUMNS))
     frame["repetition"] = frame.groupby("cell").cumcount()
-    text = dict.fromkeys(("study_id", "lane", "cell"), "string")
-    typed: pd.DataFrame = frame.astype(
-        {**text, **SLICE_COLUMNS, "batch": "int64", "repetition": "int64", "duration_ns": "int64"}
-    )
+    types = {**dict.fromkeys(("study_id", "lane", "cell"), "string"), **SLICE_COLUMNS}
+    types.update(dict.fromkeys(MACHINE_COLUMNS, "float64"))
+    types.update(dict.fromkeys(("batch", "repetition", "duration_ns"), "int64"))
+    typed: pd.DataFrame = frame.astype(types)
     return typed
 
 
 def _slice(study_id: str, cell: CellRecord, taken: dict[str, Any]) -> pd.DataFrame:
     common = {"study_id": study_id, "lane": cell.lane, "cell": cell.id, "batch": cell.batch}
     common.update({name: taken.get(name) for name in SLICE_COLUMNS})
+    machine = taken.get("machine", {})
+    common.update(machine.get("values", {}), **machine.get("counted", {}))
     frame: pd.DataFrame = pd.DataFrame({**common, "duration_ns": np.asarray(taken["durations_ns"], np.int64)})
     return frame

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
@@ -132,6 +132,16 @@ class Invocation:
     singly: tuple[Request, ...] = ()
     """The inferences of `call` one by one, for whoever serves requests as they come. Needed in ``async`` mode only:
     with one request in flight it is the `call` itself."""
+    stream: Callable[[], AbstractContextManager[Callable[[], object]]] | None = None
+    """Keeps all `requests` in flight as long as the context lasts. The function that it gives takes the place of `call`:
+    it returns when as many inferences have ended, while the next ones already run. Needed in ``async`` mode only."""
+
+    def repeated(self) -> AbstractContextManager[Callable[[], object]]:
+        """One repetition after the other: a context with the function to call for each.
+
+        Between two repetitions nothing stands still. Outputs are complete when the context has ended.
+        """
+        return nullcontext(self.call) if self.stream is None else self.stream()
 
     def each(self) -> tuple[Request, ...]:
         """Every inference of `call` by itself.
@@ -193,6 +203,10 @@ class Compiler(ABC, Generic[F]):
 
     shared: ClassVar[bool] = True
     """Whether an engine is worth pulling from another machine; False where making it costs less than moving it."""
+
+    program: ClassVar[str] = ""
+    """What of an engine is a program that `load` or `bind` lets run with the rights of the process, such as a shared
+    library; empty where engines are data for a runtime."""
 
     def __init__(self, flags: F) -> None:
         self.flags = flags

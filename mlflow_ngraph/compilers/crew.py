@@ -1,19 +1,20 @@
-"""Several inferences at the same time, for runtimes whose calls return only when they are done.
+"""Several inferences in flight, for runtimes whose calls return only when they are done.
 
 Such a runtime has as many requests in flight as there are threads that call it. The threads are made once, and sleep
-between two sets of requests.
+while nothing is asked of them.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 Task = Callable[[], object]
 
 
 class Crew:
-    """Does a set of tasks at the same time: the first in the calling thread, each other in a thread of its own.
+    """Does each of its tasks in a thread of its own.
 
     Parameters
     ----------
@@ -21,21 +22,42 @@ class Crew:
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
-        self._own = tasks[0]
-        self._members = [_Member(task) for task in tasks[1:]]
+        self._members = [_Member(task) for task in tasks]
 
     def run(self) -> None:
         """Do every task once, and return when all are done; raises what the first one that failed has raised."""
-        members = self._members
+        for member in self._members:
+            member.begin(again=False)
+        for member in self._members:
+            member.done.acquire()
+        self._raise()
+
+    @contextmanager
+    def stream(self) -> Iterator[Task]:
+        """Have every member do its task again and again, and give a function that counts.
+
+        It returns when as many tasks as there are members have ended since it returned before, whoever did them, and
+        raises what a task has raised. At the end of the context all tasks have ended.
+        """
+        ended, members = threading.Semaphore(0), self._members
+
+        def count() -> None:
+            for _ in members:
+                ended.acquire()
+            self._raise()
+
         for member in members:
-            member.begin()
+            member.begin(again=True, ended=ended)
         try:
-            self._own()
+            yield count
         finally:
-            # Also where the own task has failed: the next set must find every thread free.
             for member in members:
-                member.wait()
-        for member in members:
+                member.again = False
+            for member in members:
+                member.done.acquire()
+
+    def _raise(self) -> None:
+        for member in self._members:
             if member.error is not None:
                 raise member.error
 
@@ -47,25 +69,27 @@ class Crew:
 
 
 class _Member:
-    """A thread that does its task each time it is told to. Plain locks are the cheapest way to tell."""
+    """A thread that does its task when it is told to. Plain locks are the cheapest way to tell."""
 
     def __init__(self, task: Task) -> None:
         self.error: BaseException | None = None
+        self.again = False
+        self.done = threading.Lock()
         self._task: Task | None = task
+        self._ended: threading.Semaphore | None = None
         self._begun = threading.Lock()
-        self._done = threading.Lock()
         self._begun.acquire()
-        self._done.acquire()
+        self.done.acquire()
         self._thread = threading.Thread(target=self._work, name="request", daemon=True)
         self._thread.start()
 
-    def begin(self) -> None:
+    def begin(self, again: bool, ended: threading.Semaphore | None = None) -> None:
+        """Do the task once, or until `again` is taken back; each time that it ends, ``ended`` is raised by one."""
+        self.again, self._ended, self.error = again, ended, None
         self._begun.release()
 
-    def wait(self) -> None:
-        self._done.acquire()
-
     def end(self) -> None:
+        """End the thread, which must be free."""
         self._task = None
         self._begun.release()
         self._thread.join()
@@ -73,11 +97,16 @@ class _Member:
     def _work(self) -> None:
         while True:
             self._begun.acquire()
-            task, self.error = self._task, None
+            task, ended = self._task, self._ended
             if task is None:
                 return
-            try:
-                task()
-            except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
-                self.error = error
-            self._done.release()
+            while True:
+                try:
+                    task()
+                except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
+                    self.error, self.again = error, False
+                if ended is not None:
+                    ended.release()
+                if not self.again:
+                    break
+            self.done.release()

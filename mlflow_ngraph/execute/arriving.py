@@ -17,10 +17,6 @@ from mlflow_ngraph.study import Arrivals, Study
 Offer = Callable[[float, float, int, str], Mapping[str, Any]]
 """Offers a rate for some seconds, as a step of the cell with a purpose, and returns `serving.row` of what became of it."""
 
-ASYNC_HEADROOM = 1.25
-"""Sets of requests in flight wait for their slowest, a queue does not: it can be served faster than the closed loop is."""
-
-
 PATIENCE = 2.0
 """An engine that cannot follow gets this multiple of the schedule's length; what is left then is given up."""
 
@@ -77,8 +73,7 @@ class _Offers:
     def __init__(self, settings: Arrivals, throughput: float, servers: int, offer: Offer) -> None:
         self._settings = settings
         self._throughput = throughput
-        highest = throughput * (ASYNC_HEADROOM if servers > 1 else 1.0)
-        self._search = serving.Search(highest, throughput)
+        self._search = serving.Search(throughput)
         self._offer = offer
         self._left_s = settings.max_seconds
         self._step = 0

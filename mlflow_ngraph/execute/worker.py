@@ -199,7 +199,8 @@ class Worker:
         from mlflow_ngraph.measure import loop
 
         running = self._loaded()
-        result = loop.warm_up(running.invocation.call, **command["rule"], first_call_s=command["first_call_s"])
+        with running.invocation.repeated() as call:
+            result = loop.warm_up(call, **command["rule"], first_call_s=command["first_call_s"])
         running.call_s = result.call_s
         return asdict(result)
 
@@ -207,13 +208,17 @@ class Worker:
         from mlflow_ngraph.measure import loop, memory
 
         running = self._loaded()
-        start = time.perf_counter()
-        if running.call_s < command["settle_below_s"]:
-            loop.settle(running.invocation.call, command["settle_s"])
-        settle_s = time.perf_counter() - start
-        before = self._sensors.begin()
-        taken = loop.take_slice(running.invocation.call, command["repetitions"], command["seconds"])
-        machine = self._sensors.since(before)
+        with running.invocation.repeated() as call:
+            start = time.perf_counter()
+            if running.call_s < command["settle_below_s"]:
+                loop.settle(call, command["settle_s"])
+            elif running.invocation.requests > 1:
+                # Started all at once, requests need a moment until they end one after the other.
+                loop.settle(call, 0.0)
+            settle_s = time.perf_counter() - start
+            before = self._sensors.begin()
+            taken = loop.take_slice(call, command["repetitions"], command["seconds"])
+            machine = self._sensors.since(before)
         resident = memory.resident_bytes()
         # The kernel brings its high-water mark up to date now and then only.
         found = {"peak_bytes": max(memory.peak_bytes(), resident or 0), "resident_bytes": resident}

@@ -116,12 +116,10 @@ class Search:
 
     Parameters
     ----------
-    highest: a rate that no engine keeps up with.
-    throughput: requests per second in the closed loop.
+    throughput: requests per second in the closed loop; no higher rate can be kept up with.
     """
 
-    def __init__(self, highest: float, throughput: float) -> None:
-        self._highest = highest
+    def __init__(self, throughput: float) -> None:
         self._throughput = throughput
         self._kept: list[float] = []
         self._broken: list[float] = []
@@ -133,7 +131,7 @@ class Search:
 
     def next(self) -> float | None:
         """The next rate to try; None when the answer is as narrow as wanted, or the search has tried enough."""
-        high = min([*self._broken, self._highest])
+        high = min([*self._broken, self._throughput])
         # By chance a rate above a broken one may have kept the bound: it counts for nothing.
         low = max([rate for rate in self._kept if rate < high], default=0.0)
         if self._left == 0 or high - low <= SEARCH_TOLERANCE * self._throughput:

@@ -101,6 +101,8 @@ class Served:
     requests: int
     together: Sequence[Arrays]
     """Outputs of every request after one call for all of them."""
+    streamed: Sequence[Arrays]
+    """Outputs of every request after several repetitions without a pause between them."""
     at_once: Sequence[Arrays]
     """Outputs of every request after a thread each has called it again and again, all at the same time."""
 
@@ -223,7 +225,7 @@ def run_cases(cases: Mapping[str, Case], never_imported: Sequence[str] = ()) -> 
 
 
 def serve_cases(cases: Mapping[str, Case], never_imported: Sequence[str] = ()) -> dict[str, dict[int, Served]]:
-    """Load every engine, call all its requests together, and then each of them from a thread of its own.
+    """Load every engine, call all its requests together, then without a pause, and each of them from its own thread.
 
     Returns
     -------
@@ -242,11 +244,16 @@ def serve_cases(cases: Mapping[str, Case], never_imported: Sequence[str] = ()) -
                 invocation.call()
                 singly = invocation.each()
                 together = [request.outputs() for request in singly]
+                with invocation.repeated() as repetition:
+                    _call_often(repetition)
+                streamed = [request.outputs() for request in singly]
                 with ThreadPoolExecutor(len(singly)) as pool:
                     for done in [pool.submit(_call_often, request.call) for request in singly]:
                         done.result()
                 at_once = [request.outputs() for request in singly]
-                found[label][batch] = Served(dict(engine.flags), invocation.requests, together, at_once)
+                found[label][batch] = Served(
+                    dict(engine.flags), invocation.requests, together, streamed, at_once
+                )
                 engine.close()
     return found
 

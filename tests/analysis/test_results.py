@@ -63,6 +63,18 @@ def test_samples_keep_every_repetition_in_order(tmp_path: Path) -> None:
     assert list(mine["repetition"]) == list(range(20))
 
 
+def test_samples_say_what_the_sensors_saw_over_their_slice(tmp_path: Path) -> None:
+    record = study_record(tmp_path)
+    cell = record.lanes[lane_id(record, "resnet18", "openvino")].cells[4]
+    cell.samples[0]["machine"] = {"seconds": 1.0, "values": {"clock_mhz": 2100.0}, "counted": {"stolen_s": 0.25}}
+    frame = samples.from_record(record)
+    mine = frame[frame["cell"] == cell.id]
+    assert list(mine["clock_mhz"].dropna()) == [2100.0] * 10
+    assert set(mine.loc[mine["clock_mhz"].notna(), "round"]) == {cell.samples[0]["round"]}
+    assert set(mine["stolen_s"].dropna()) == {0.25}
+    assert frame["temperature_c"].isna().all()
+
+
 def test_load_reads_back_what_was_recorded(sqlite_uri: str, tmp_path: Path) -> None:
     run_id = record_study(sqlite_uri, tmp_path / "a")
     record_study(sqlite_uri, tmp_path / "b", "lab", study_id="orin-study", device="orin")

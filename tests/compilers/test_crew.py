@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -25,12 +26,54 @@ def test_all_tasks_are_in_flight_at_once() -> None:
     assert all(set(done[start : start + 3]) == {0, 1, 2} for start in range(0, 150, 3)), "sets overlap"
 
 
-def test_the_first_task_runs_in_the_thread_that_calls() -> None:
-    threads: list[int] = []
-    crew = Crew([lambda: threads.append(threading.get_ident())])
+def test_a_stream_goes_on_while_nobody_counts() -> None:
+    often = threading.Semaphore(0)
+    crew = Crew([often.release, lambda: None])
+    with crew.stream() as count:
+        count()
+        for _ in range(1000):
+            assert often.acquire(timeout=10)
     crew.run()
     crew.close()
-    assert threads == [threading.get_ident()]
+
+
+def test_a_stream_counts_as_many_as_are_in_flight() -> None:
+    done = [0, 0]
+
+    def task(name: int, seconds: float) -> None:
+        time.sleep(seconds)
+        done[name] += 1
+
+    crew = Crew([lambda: task(0, 0.001), lambda: task(1, 0.05)])
+    with crew.stream() as count:
+        start = time.perf_counter()
+        for _ in range(25):
+            count()
+        assert sum(done) >= 50
+        assert done[0] > 4 * done[1], "nobody waits for the slower one"
+        assert time.perf_counter() - start < 25 * 0.05
+    total = sum(done)
+    time.sleep(0.1)
+    assert sum(done) == total, "all have ended with the context"
+    crew.close()
+
+
+def test_a_failure_in_a_stream_is_raised_and_the_crew_is_free_again() -> None:
+    runs: list[int] = []
+
+    def task() -> None:
+        runs.append(len(runs))
+        if len(runs) == 5:
+            raise RuntimeError("as told")
+
+    crew = Crew([task, lambda: None])
+    with pytest.raises(RuntimeError, match="as told"), crew.stream() as count:
+        for _ in range(1000):
+            count()
+            time.sleep(0.001)
+    crew.run()
+    crew.close()
+    assert len(runs) == 6
 
 
 @pytest.mark.parametrize("failing", [0, 1])
@@ -55,7 +98,7 @@ def test_closing_ends_the_threads() -> None:
     before = set(threading.enumerate())
     crew = Crew([lambda: None] * 4)
     its_own = set(threading.enumerate()) - before
-    assert len(its_own) == 3
+    assert len(its_own) == 4
     crew.run()
     crew.close()
     crew.close()

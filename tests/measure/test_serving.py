@@ -105,7 +105,7 @@ def test_waiting_in_the_queue_is_not_the_generators_doing() -> None:
 def test_the_search_finds_the_highest_rate_under_the_bound() -> None:
     """The waiting time of a queue grows without bound towards the capacity; the answer is known."""
     for bound in (1.2, 2.0, 5.0, 20.0):
-        truth, search, tried = 1000 * (1 - 1 / bound), serving.Search(1000, 1000), []
+        truth, search, tried = 1000 * (1 - 1 / bound), serving.Search(1000), []
         while (rate := search.next()) is not None:
             tried.append(rate)
             search.learn(rate, kept=1 / (1 - rate / 1000) <= bound)
@@ -115,11 +115,11 @@ def test_the_search_finds_the_highest_rate_under_the_bound() -> None:
 
 
 def test_the_search_begins_with_what_is_known_and_ends_in_any_case() -> None:
-    search = serving.Search(1000, 1000)
+    search = serving.Search(1000)
     search.learn(800, kept=True)
     search.learn(900, kept=False)
     assert search.next() == 850
-    hopeless = serving.Search(1000, 1000)
+    hopeless = serving.Search(1000)
     tried = 0
     while (rate := hopeless.next()) is not None:
         hopeless.learn(rate, kept=False)

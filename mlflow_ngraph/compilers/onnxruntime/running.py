@@ -42,7 +42,7 @@ class OnnxRuntimeEngine(Engine):
         singly = tuple(self._request(inputs) for _ in range(int(str(self.flags["requests"]))))
         crew = Crew([request.call for request in singly])
         self._crews.append(crew)
-        return Invocation(crew.run, singly[-1].outputs, len(singly), singly)
+        return Invocation(crew.run, singly[-1].outputs, len(singly), singly, crew.stream)
 
     def _request(self, inputs: Sequence[NDArray[np.generic]]) -> Request:
         """One inference, with inputs and outputs of its own in the runtime's memory."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from mlflow_ngraph.compilers.base import Engine, FlagValue, Invocation, Mode, Precision, Request
 from mlflow_ngraph.compilers.openvino.library import library
+from mlflow_ngraph.compilers.relay import Relay
 from mlflow_ngraph.workloads.base import TensorSpec
 
 if TYPE_CHECKING:
@@ -39,17 +40,9 @@ class OpenVINOEngine(Engine):
             return Invocation(single.call, single.outputs)
         count = int(str(self.flags["requests"]))
         requests = [filled(self._compiled, arrays) for _ in range(count)]
-        starts = [request.start_async for request in requests]
-        waits = [request.wait for request in requests]
-
-        def call() -> None:
-            for start in starts:
-                start()
-            for wait in waits:
-                wait()
-
+        relay = Relay([request.start_async for request in requests], [request.wait for request in requests])
         singly = tuple(self._single(request) for request in requests)
-        return Invocation(call, singly[-1].outputs, count, singly)
+        return Invocation(relay.run, singly[-1].outputs, count, singly, relay.stream)
 
     def _single(self, request: Any) -> Request:
         # Shared outputs are views; the default would copy them at every call.

@@ -12,6 +12,7 @@ import numpy as np
 
 from mlflow_ngraph.compilers import cuda
 from mlflow_ngraph.compilers.base import Engine, FlagValue, Invocation, Request, Target
+from mlflow_ngraph.compilers.relay import Relay
 from mlflow_ngraph.compilers.tensorrt.library import granted, library, make_logger, reason
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 
@@ -96,10 +97,10 @@ class TensorRTEngine(Engine):
 
     def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:
         queued = [self._queue(inputs) for _ in range(self._requests)]
-        starts, waits = [one.start for one in queued], [one.wait for one in queued]
-        # All are started before the first is waited for: that is what keeps them in flight.
-        call = partial(_all, [*starts, *waits])
-        return Invocation(call, queued[-1].fetch, self._requests, tuple(one.request() for one in queued))
+        relay = Relay([one.start for one in queued], [one.wait for one in queued])
+        singly = tuple(one.request() for one in queued)
+        stream = relay.stream if self._requests > 1 else None
+        return Invocation(relay.run, queued[-1].fetch, self._requests, singly, stream)
 
     def _queue(self, inputs: Sequence[NDArray[np.generic]]) -> _Queued:
         """An inference with a context, a stream and memory of its own."""

@@ -158,8 +158,8 @@ class Engines(Base):
         for batch, served in self._run(steps.serve_cases, {model: case}, self._blocked())[model].items():
             assert served.requests >= 1
             assert served.flags["requests"] == served.requests, "the requests in force are not those that are in flight"
-            assert len(served.together) == len(served.at_once) == served.requests
-            for outputs in (*served.together, *served.at_once):
+            assert len(served.together) == len(served.streamed) == len(served.at_once) == served.requests
+            for outputs in (*served.together, *served.streamed, *served.at_once):
                 assert parity_problem(outputs, case.materials, batch) is None
 
     def test_an_operator_that_nobody_knows_is_unsupported_by_its_name(
