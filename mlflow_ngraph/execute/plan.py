@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from mlflow_ngraph.compilers.base import Compiler
@@ -111,8 +111,21 @@ def make(study: Study, profile: DeviceProfile) -> Plan:
             for precision in study.precision
             for choice, compiler in compilers
         )
+        _distinct(lanes)
         workloads.append(WorkloadPlan(workload.ref, workload.label, workload.family, lanes, workload.known))
     return Plan(study, profile.name, profile.accelerator, threads, tuple(workloads), profile.check())
+
+
+def _distinct(lanes: Sequence[Lane]) -> None:
+    """Refuse two names for one lane: a flag that is given its default."""
+    known: dict[str, Lane] = {}
+    for lane in lanes:
+        other = known.setdefault(lane.id, lane)
+        if other is not lane:
+            raise StudyError(
+                f"compilers {other.compiler_label} and {lane.compiler_label} are the same: the flags that tell them "
+                "apart have their defaults; leave one of them out"
+            )
 
 
 def estimate_lane(plan: Plan, workload: WorkloadPlan, lane: Lane) -> float:

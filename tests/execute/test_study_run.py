@@ -221,6 +221,11 @@ def test_lanes_take_turns_in_random_order(tmp_path):
         ({"workloads": ["onnx:/nowhere/model.onnx"]}, WorkloadError, "/nowhere/model.onnx"),
         ({"workloads": ["torch:nowhere.module:make"]}, UsageError, "inputs"),
         ({"workloads": ["resnet18", "timm:resnet18"]}, StudyError, "listed already"),
+        (
+            {"compilers": ["identity", {"name": "identity", "flags": {"cudnn_benchmark": False}}]},
+            StudyError,
+            r"compilers identity and identity\[cudnn_benchmark=False\] are the same",
+        ),
     ],
 )
 def test_a_wrong_request_writes_nothing(tmp_path, change, error, message):
