@@ -224,7 +224,7 @@ def test_lanes_take_turns_in_random_order(tmp_path):
         (
             {"compilers": ["identity", {"name": "identity", "flags": {"cudnn_benchmark": False}}]},
             StudyError,
-            r"compilers identity and identity\[cudnn_benchmark=False\] are the same",
+            "compilers identity and identity[cudnn_benchmark=False] are the same",
         ),
     ],
 )
