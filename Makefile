@@ -66,7 +66,7 @@ test: lint
 	@echo "== pytest" && env -u MLFLOW_TRACKING_URI -u MLFLOW_EXPERIMENT_NAME python -m pytest
 
 ui: $(STAMP)
-	@mlflow server --backend-store-uri $(MLFLOW_TRACKING_URI) --port 5000
+	@mlflow server --app-name ngraph --backend-store-uri $(MLFLOW_TRACKING_URI) --port 5000
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

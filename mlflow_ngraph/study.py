@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from mlflow_ngraph import study_metrics
 from mlflow_ngraph.compilers.base import Mode, Precision, Transfers
 from mlflow_ngraph.errors import StudyError
+from mlflow_ngraph.study_metrics import CustomMetric
 from mlflow_ngraph.validation import explain
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
 
@@ -47,6 +49,11 @@ class WorkloadChoice(_Model):
         text = self.ref if ":" in self.ref.partition("?")[0] else f"paper:{self.ref}"
         ref = WorkloadRef.parse(text)
         return WorkloadRef(ref.scheme, ref.target, {**ref.options, **self.options})
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """As it is written, and in full."""
+        return self.ref, str(self.parsed())
 
 
 class CompilerChoice(_Model):
@@ -231,6 +238,13 @@ class Study(_Model):
     cache: Literal["local", "server", "off"] = "local"
     """Where to look for engines that somebody has compiled before: on this machine (``local``), also on the tracking
     server (``server``), or nowhere (``off``). Does not change what is measured."""
+    metrics: dict[str, Annotated[CustomMetric, _choice("expression")]] = Field(default_factory=dict)
+    """Metrics of the study's own, by name. Do not change what is measured."""
+
+    @model_validator(mode="after")
+    def _constants_of_all_workloads(self) -> Study:
+        study_metrics.check(self.metrics, [choice.names for choice in self.workloads])
+        return self
 
     @field_validator("cache", mode="before")
     @classmethod
@@ -269,8 +283,8 @@ class Study(_Model):
         return sorted(_distinct(value, "batch size", str))
 
     def digest(self) -> str:
-        """Identifies the content of the study; its name and description do not count, nor where engines come from."""
-        content = self.model_dump(mode="json", exclude={"name", "description", "cache"})
+        """Identifies what is measured; name, description and metrics of its own do not count, nor where engines come from."""
+        content = self.model_dump(mode="json", exclude={"name", "description", "cache", "metrics"})
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
     def to_yaml(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -37,12 +37,16 @@ def _is_type_tag(part: Any) -> bool:
 def _fields_at(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
     """The field names of the model found by walking ``location`` down from ``model``."""
     current: Any = model
+    named = False
     for part in location:
-        if isinstance(part, int) or _is_type_tag(part):
+        if named or isinstance(part, int) or _is_type_tag(part):
+            named = False
             continue
         fields = getattr(current, "model_fields", {})
         if part not in fields:
             return []
+        # What follows the name of a mapping is a key that the user chose.
+        named = get_origin(fields[part].annotation) is dict
         current = _nested_model(fields[part].annotation)
     return list(getattr(current, "model_fields", {}))
 

@@ -1,8 +1,11 @@
 """Fixtures that tests of several parts share."""
 
+from tests.support.browser import browser, pages
 from tests.support.fake import fake_compiler
+from tests.support.keys import signing_key
 from tests.support.lock import lock_folder
 from tests.support.logged import logged
+from tests.support.served import served
 from tests.support.servers import (
     clean_environment,
     mlflow_server,
@@ -11,15 +14,21 @@ from tests.support.servers import (
     sqlite_template,
     sqlite_uri,
 )
+from tests.support.variants import shelf
 
 __all__ = [
+    "browser",
     "clean_environment",
     "fake_compiler",
     "lock_folder",
     "logged",
     "mlflow_server",
+    "pages",
     "postgres_uri",
+    "served",
     "server_uri",
+    "shelf",
+    "signing_key",
     "sqlite_template",
     "sqlite_uri",
 ]

@@ -10,18 +10,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis import custom_metrics, significance
 from mlflow_ngraph.analysis.selection import FILTERED, Selection
 from mlflow_ngraph.analysis.significance import Figures
 from mlflow_ngraph.analysis.summary import fallback_nodes
 from mlflow_ngraph.errors import UnknownNameError, UsageError
-from mlflow_ngraph.tracking.schema import CELL_METRICS
+from mlflow_ngraph.tracking.schema import CellMetric
 from mlflow_ngraph.verdicts import Verdict
 
 ALIKE = ("device", "workload", "compiler_label", "precision", "mode", "threads", "batch")
 """What tells cells apart within a study; a baseline shares all but what it is the baseline of."""
 _SETS_APART = {"compiler": ("compiler_label",), "study": (), "study_id": (), "git_commit": (), "label": ("workload",)}
 """Of `ALIKE`, what a baseline that is chosen by a column need not share, where it is not that column itself."""
+_MACHINE = ("rounds", "fingerprint")
+"""What another reader of the numbers needs to test them."""
 TIED_FROM = 0.05
 """p-value from which on two figures are not told apart."""
 
@@ -30,7 +32,7 @@ def needed(rows: Sequence[str], columns: Sequence[str], metric: str, more: Colle
     """The columns of the tidy table that `compare` looks at."""
     source = significance.SAME_ERROR.get(metric, metric)
     figures = [f"{name}{end}" for name in (metric, source, "speedup") for end in ("", "_ci_low", "_ci_high")]
-    own = ["cell", "verdict", "flags", "precision_in_force", "study_id", "started_at", "finished_at", "rounds"]
+    own = ["cell", "verdict", "flags", "precision_in_force", "study_id", "started_at", "finished_at", *_MACHINE]
     filtered = [name for names in FILTERED.values() for name in names]
     return list(dict.fromkeys([*rows, *columns, *figures, *own, *ALIKE, *filtered, *more]))
 
@@ -78,7 +80,7 @@ def compare(
     UnknownNameError: there is no such column, metric or verdict, or a filter names what the table does not have.
     UsageError: several cells fall together and neither high nor low is better; or no cell fits all filters.
     """
-    _check(frame, [*rows, *columns, *best], metric, include)
+    measured = _check(frame, [*rows, *columns, *best], metric, include)
     given: dict[str, Any] = {name: tuple(value) for name, value in filters.items() if value}
     asked = replace(selection or Selection(), **given)
     asked.check(frame)
@@ -87,7 +89,7 @@ def compare(
     left_out = chosen[~chosen["verdict"].isin(trusted)]
     kept = chosen.drop(left_out.index)
     without = 0
-    shown = Shown(kept, metric, CELL_METRICS[metric].better)
+    shown = Shown(kept, metric, measured.better)
     if relative_to is not None:
         base = _baselines(frame, asked, relative_to, trusted)
         shown, without = _divided(shown, base, relative_to)
@@ -98,7 +100,7 @@ def compare(
     table = _pivot(ranked, rows, columns, sort)
     table.attrs = {
         "metric": metric,
-        "unit": "1" if relative_to else CELL_METRICS[metric].unit,
+        "unit": "1" if relative_to else measured.unit,
         "relative_to": None if relative_to is None else "=".join(relative_to),
         "cells": len(kept),
         "left_out": {str(name): int(count) for name, count in left_out["verdict"].value_counts().items()},
@@ -173,16 +175,19 @@ class Shown:
             return leads, ties
         ok = np.flatnonzero(self.frame["verdict"].to_numpy(str) == str(Verdict.OK))
         groups = self.frame.iloc[ok].groupby(list(by), sort=False, dropna=False).indices if by else {(): range(len(ok))}
+        followers, led = [np.zeros(0, int)], [np.zeros(0, int)]
         for inside in groups.values():
             places = ok[np.asarray(inside, int)]
-            if not len(places):
-                continue
-            lead = places[np.argmin(self.badness(places))]
-            leads[lead] = True
-            others = places[places != lead]
-            if len(others):
-                p_values = significance.holm(self._ratios(others, np.full(len(others), lead)).p_differs())
-                ties[others] = p_values >= TIED_FROM
+            if len(places):
+                lead = places[np.argmin(self.badness(places))]
+                leads[lead] = True
+                followers.append(places[places != lead])
+                led.append(np.full(len(places) - 1, lead))
+        # All groups at once: each look at the table costs more than what is computed from it.
+        p_values = self._ratios(np.concatenate(followers), np.concatenate(led)).p_differs()
+        ends = np.cumsum([len(others) for others in followers])
+        for others, own in zip(followers, np.split(p_values, ends[:-1]), strict=True):
+            ties[others] = significance.holm(own) >= TIED_FROM
         return leads, ties
 
     def described(self, rows: Sequence[str], names: Sequence[str], *, relative: bool) -> list[dict[str, Any]]:
@@ -198,6 +203,7 @@ class Shown:
                 "verdict": row["verdict"],
                 "precision_in_force": None if pd.isna(row["precision_in_force"]) else row["precision_in_force"],
                 "fallback_nodes": fallback_nodes(json.loads(row["flags"])) if "fallback" in row["flags"] else 0,
+                **{name: None if pd.isna(row[name]) else row[name] for name in _MACHINE if name in row},
                 **{name: str(row[name]) for name in names},
                 "value": float(value),
                 "ci_low": None if np.isnan(low[place]) else float(low[place]),
@@ -226,29 +232,18 @@ def latest(frame: pd.DataFrame) -> pd.DataFrame:
     return newest
 
 
-def baseline(text: str) -> tuple[str, str]:
-    """The column and the value of a baseline such as ``compiler=identity``.
-
-    Raises
-    ------
-    UsageError: it is not of this form.
-    """
-    column, equals, value = text.partition("=")
-    if not equals or not column or not value:
-        raise UsageError(f"{text!r} is no baseline: write compiler=identity, device=xeon, study=NAME, or so")
-    return column, value
-
-
-def _check(frame: pd.DataFrame, names: Sequence[str], metric: str, include: Collection[str]) -> None:
+def _check(frame: pd.DataFrame, names: Sequence[str], metric: str, include: Collection[str]) -> CellMetric:
+    """Complain about names that do not exist; what the metric is."""
     for name in names:
         if name not in frame.columns:
             raise UnknownNameError("column", name, (str(known) for known in frame.columns))
-    numbers = [str(name) for name in frame.columns if name in CELL_METRICS]
-    if metric not in numbers:
-        raise UnknownNameError("metric", metric, numbers)
+    metrics = custom_metrics.known(frame)
+    if metric not in metrics:
+        raise UnknownNameError("metric", metric, metrics)
     for name in include:
         if name not in {str(known) for known in Verdict}:
             raise UnknownNameError("verdict", name, map(str, Verdict))
+    return metrics[metric]
 
 
 def _candidates(frame: pd.DataFrame, relative_to: tuple[str, str] | None) -> pd.DataFrame:

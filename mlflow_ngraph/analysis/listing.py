@@ -14,12 +14,12 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
-from mlflow_ngraph.tracking import connection
+from mlflow_ngraph.errors import UnknownNameError
+from mlflow_ngraph.tracking import connection, plain
 from mlflow_ngraph.tracking.schema import Artifact, Kind, Tag
 
 if TYPE_CHECKING:
@@ -32,18 +32,8 @@ PARALLEL = 8
 """Files that are read at once."""
 _TIMEOUT = 30.0
 _PAGE = 1000
-_NEEDS_CLIENT = (
-    "MLFLOW_TRACKING_AUTH",
-    "MLFLOW_TRACKING_AWS_SIGV4",
-    "MLFLOW_TRACKING_CLIENT_CERT_PATH",
-    "MLFLOW_TRACKING_INSECURE_TLS",
-    "MLFLOW_TRACKING_SERVER_CERT_PATH",
-    "MLFLOW_WORKSPACE",
-)
-"""Settings of a connection that are left to MLflow's client."""
-_HEADER_PLUGINS = ("mlflow.request_header_provider", "mlflow.request_auth_provider")
 _QUERY = f"""
-    SELECT r.run_uuid, e.name, r.artifact_uri, t."key", t.value
+    SELECT r.run_uuid, e.name, r.experiment_id, r.artifact_uri, t."key", t.value
     FROM runs r
     JOIN experiments e ON e.experiment_id = r.experiment_id
     JOIN tags k ON k.run_uuid = r.run_uuid AND k."key" = '{Tag.KIND}' AND k.value = '{Kind.STUDY}'
@@ -58,6 +48,7 @@ class Listed:
 
     run_id: str
     experiment: str
+    experiment_id: str
     artifact_uri: str
     tags: dict[str, str] = field(default_factory=dict)
 
@@ -180,7 +171,7 @@ class Server:
         return None
 
     def _from_rest(self) -> list[Listed] | None:
-        if not _plain_server(self.uri):
+        if not plain.speaks(self.uri):
             return None
         from requests import RequestException
 
@@ -206,14 +197,13 @@ class Server:
 
     def _proxied(self, artifact_uri: str) -> bytes | None:
         """The table through the server's own artifact service."""
-        parts = urlsplit(artifact_uri)
-        if parts.scheme != "mlflow-artifacts" or parts.netloc or not _plain_server(self.uri):
+        address = plain.artifact_address(self.uri, f"{artifact_uri}/{Artifact.RESULTS}")
+        if address is None:
             return None
         from requests import RequestException
 
-        path = quote(f"{parts.path.strip('/')}/{Artifact.RESULTS}")
         with suppress(RequestException):
-            answer = self._http().get(f"{self._base}/api/2.0/mlflow-artifacts/artifacts/{path}", timeout=_TIMEOUT)
+            answer = self._http().get(address, timeout=_TIMEOUT)
             if answer.ok:
                 return answer.content
         return None
@@ -224,17 +214,7 @@ class Server:
 
     def _http(self) -> requests.Session:
         if self._session is None:
-            import requests
-            from requests.adapters import HTTPAdapter
-
-            session = requests.Session()
-            session.mount("http", HTTPAdapter(pool_maxsize=PARALLEL))
-            user, token = os.environ.get("MLFLOW_TRACKING_USERNAME"), os.environ.get("MLFLOW_TRACKING_TOKEN")
-            if user:
-                session.auth = (user, os.environ.get("MLFLOW_TRACKING_PASSWORD", ""))
-            elif token:
-                session.headers["Authorization"] = f"Bearer {token}"
-            self._session = session
+            self._session = plain.session(PARALLEL)
         return self._session
 
     def _from_client(self) -> list[Listed]:
@@ -258,6 +238,49 @@ class Server:
         return connection.talking(self.uri, "read results", connection.RECORDING)
 
 
+@dataclass(frozen=True)
+class Found:
+    """The study runs of one or several tracking servers."""
+
+    servers: tuple[Server, ...]
+    runs: dict[str, list[Listed]]
+    """By the address of the server."""
+    complete: bool
+    """Whether these are all that there are."""
+
+
+def find(
+    tracking_uri: str | Sequence[str] | None = None, experiments: Sequence[str] | None = None, run: str | None = None
+) -> Found:
+    """The study runs that are meant.
+
+    Parameters
+    ----------
+    tracking_uri: one server or several; MLflow's own default when left out.
+    experiments: names; all of them when left out.
+    run: the id of a study run, or of one of its lane runs, that is meant alone.
+
+    Raises
+    ------
+    UnknownNameError: an experiment does not exist.
+    TrackingError: a server cannot be reached.
+    """
+    uris = [tracking_uri] if tracking_uri is None or isinstance(tracking_uri, str) else list(tracking_uri)
+    servers = tuple(Server(uri) for uri in uris)
+    if run is not None:
+        return Found(servers, {server.uri: [server.study_run(run)] for server in servers}, complete=False)
+    found = {server.uri: server.study_runs() for server in servers}
+    if experiments is None:
+        return Found(servers, found, complete=True)
+    missing = set(experiments) - {one.experiment for runs in found.values() for one in runs}
+    if missing:
+        known = {name for server in servers for name in server.experiments()}
+        for name in sorted(missing - known):
+            raise UnknownNameError("experiment", name, known)
+    kept = {uri: [one for one in runs if one.experiment in experiments] for uri, runs in found.items()}
+    return Found(servers, kept, complete=False)
+
+
 def study_run(client: MlflowClient, run_id: str) -> Run:
     """The study run of this id, or the one that this run is a lane of."""
     run = client.get_run(run_id)
@@ -273,16 +296,6 @@ def _resolved(tracking_uri: str | None) -> str:
     return connection.resolve_uri(tracking_uri)
 
 
-def _plain_server(uri: str) -> bool:
-    """Whether talking to a server takes no more than its address and perhaps a password or a token."""
-    if not connection.is_server(uri) or any(os.environ.get(name) for name in _NEEDS_CLIENT):
-        return False
-    named = os.environ.get("MLFLOW_TRACKING_USERNAME") or os.environ.get("MLFLOW_TRACKING_TOKEN")
-    if not named and (Path.home() / ".mlflow" / "credentials").exists():
-        return False
-    return not any(metadata.entry_points(group=group) for group in _HEADER_PLUGINS)
-
-
 def _local(artifact_uri: str) -> bytes | None:
     """The table of a run whose artifacts lie on this machine."""
     parts = urlsplit(artifact_uri)
@@ -295,8 +308,8 @@ def _local(artifact_uri: str) -> bytes | None:
 
 def _of_rows(rows: Iterable[Sequence[Any]]) -> list[Listed]:
     runs: dict[str, Listed] = {}
-    for run_id, experiment, artifact_uri, key, value in rows:
-        run = runs.setdefault(run_id, Listed(run_id, experiment, artifact_uri))
+    for run_id, experiment, experiment_id, artifact_uri, key, value in rows:
+        run = runs.setdefault(run_id, Listed(run_id, experiment, str(experiment_id), artifact_uri))
         run.tags[key] = value
     return list(runs.values())
 
@@ -304,8 +317,10 @@ def _of_rows(rows: Iterable[Sequence[Any]]) -> list[Listed]:
 def _of_json(run: dict[str, Any], names: dict[str, str]) -> Listed:
     info = run["info"]
     tags = {tag["key"]: tag.get("value", "") for tag in run["data"].get("tags", ())}
-    return Listed(info["run_id"], names[info["experiment_id"]], info["artifact_uri"], tags)
+    experiment_id = info["experiment_id"]
+    return Listed(info["run_id"], names[experiment_id], experiment_id, info["artifact_uri"], tags)
 
 
 def _of_client(run: Run, experiment: str) -> Listed:
-    return Listed(run.info.run_id, experiment, run.info.artifact_uri, dict(run.data.tags))
+    info = run.info
+    return Listed(info.run_id, experiment, info.experiment_id, info.artifact_uri, dict(run.data.tags))

@@ -11,10 +11,9 @@ import pandas as pd
 import pyarrow as pa
 
 from mlflow_ngraph.analysis import listing, tables
-from mlflow_ngraph.analysis.listing import Listed, Server
+from mlflow_ngraph.analysis.listing import Found, Listed
 from mlflow_ngraph.analysis.selection import FILTERED, Selection
 from mlflow_ngraph.analysis.tables import TableCache
-from mlflow_ngraph.errors import UnknownNameError
 from mlflow_ngraph.tracking.schema import CELL_METRICS, Tag
 
 if TYPE_CHECKING:
@@ -43,9 +42,11 @@ TEXT_COLUMNS = (
     "run_id",
     "lane_run_id",
     "model_id",
+    "custom_metrics",
 )
 """``flags`` is JSON: every flag with the value in force. ``engine_reused`` is the study that compiled the engine, where
-it was another one. What does not apply is missing (NaN)."""
+it was another one. ``custom_metrics`` is JSON: formula, unit and what is better of each metric that the study declares.
+What does not apply is missing (NaN)."""
 INTEGER_COLUMNS = ("threads", "batch", "parameters", "paper_macs", "true_macs")
 TIME_COLUMNS = ("started_at", "finished_at")
 """Unix seconds: the start of the study, the end of the cell."""
@@ -73,9 +74,13 @@ def from_record(
     lane_runs: the lane runs by lane.
     models: the LoggedModels by engine.
     """
+    from mlflow_ngraph.custom_metrics import told
+
+    declared = told(record.study)
     rows = [
         {
             **_row(record, lane, cell),
+            "custom_metrics": json.dumps(declared, sort_keys=True) if declared else None,
             "run_id": run_id,
             "lane_run_id": (lane_runs or {}).get(lane.lane.id),
             "model_id": (models or {}).get(cell.engine or ""),
@@ -152,41 +157,31 @@ def select(
     run: str | None = None,
     columns: Sequence[str] | None = None,
     cache: bool = True,
+    found: Found | None = None,
 ) -> pd.DataFrame:
-    """As `load`, with filters that are one object."""
-    uris = [tracking_uri] if tracking_uri is None or isinstance(tracking_uri, str) else list(tracking_uri)
+    """As `load`, with filters that are one object.
+
+    Parameters
+    ----------
+    found: the study runs, where they are known already; servers, experiments and run are those that they were found by.
+    """
+    found = listing.find(tracking_uri, experiments, run) if found is None else found
     needed = None if columns is None else {*columns, *_NEEDED}
     read: list[tuple[str, Listed, pa.Table]] = []
-    servers = [listing.Server(uri) for uri in uris]
-    listed = _listed(servers, experiments, run)
     studies: set[str] = set()
-    for server in servers:
-        runs = [one for one in selection.of_runs(listed[server.uri]) if one.tags.get(Tag.STUDY_ID) not in studies]
+    for server in found.servers:
+        listed = found.runs[server.uri]
+        runs = [one for one in selection.of_runs(listed) if one.tags.get(Tag.STUDY_ID) not in studies]
         studies.update(one.tags.get(Tag.STUDY_ID, "") for one in runs)
         kept = TableCache.of(server.uri) if cache else None
-        if kept is not None and run is None and experiments is None:
-            kept.keep_only(listed[server.uri])
+        if kept is not None and found.complete:
+            kept.keep_only(listed)
         read += [(server.name, one, table) for one, table in tables.read(server, runs, needed, kept)]
-    found: pd.DataFrame = selection.of(_joined(read, needed)).reset_index(drop=True)
-    return found if columns is None else found.loc[:, list(columns)]
+    fitting: pd.DataFrame = selection.of(joined(read, needed)).reset_index(drop=True)
+    return fitting if columns is None else fitting.loc[:, list(columns)]
 
 
-def _listed(servers: Sequence[Server], experiments: Sequence[str] | None, run: str | None) -> dict[str, list[Listed]]:
-    """The study runs of each server."""
-    if run is not None:
-        return {server.uri: [server.study_run(run)] for server in servers}
-    found = {server.uri: server.study_runs() for server in servers}
-    if experiments is None:
-        return found
-    missing = set(experiments) - {one.experiment for runs in found.values() for one in runs}
-    if missing:
-        known = {name for server in servers for name in server.experiments()}
-        for name in sorted(missing - known):
-            raise UnknownNameError("experiment", name, known)
-    return {uri: [one for one in runs if one.experiment in experiments] for uri, runs in found.items()}
-
-
-def _joined(read: Sequence[tuple[str, Listed, pa.Table]], columns: Collection[str] | None) -> pd.DataFrame:
+def joined(read: Sequence[tuple[str, Listed, pa.Table]], columns: Collection[str] | None) -> pd.DataFrame:
     """One frame of many tables, each row with what its run says."""
     parts = []
     for server, run, table in read:

@@ -1,4 +1,7 @@
-"""Which results are meant: filters on the tidy table, the same in Python and on every verb."""
+"""Which results are meant: filters on the tidy table, the same in Python and on every verb.
+
+A verb that only says what is meant need not wait for the import of pandas.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from mlflow_ngraph.analysis.listing import Listed
 
 FILTERED = {
@@ -60,6 +63,8 @@ class Selection:
 
     def of(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The rows that are meant; `of_runs` has looked at ``tags``."""
+        import pandas as pd
+
         mask = pd.Series(True, frame.index)
         for name in self._asked():
             mask &= self._fits(frame, name)
@@ -110,6 +115,8 @@ class Selection:
         return [name for name in FILTERED if getattr(self, name)]
 
     def _fits(self, frame: pd.DataFrame, name: str) -> pd.Series[bool]:
+        import pandas as pd
+
         wanted = [str(value) for value in getattr(self, name)]
         columns = [frame[column].astype("string") for column in FILTERED[name]]
         if name == "git_commits":
@@ -136,6 +143,19 @@ def moment(text: datetime | str) -> datetime:
         return datetime.fromisoformat(text.strip()).astimezone()
     except ValueError:
         raise UsageError(f"{text!r} is no time: write 2026-05-01, 2026-05-01T12:30, or how long ago, as 7d") from None
+
+
+def baseline(text: str) -> tuple[str, str]:
+    """The column and the value of a baseline such as ``compiler=identity``.
+
+    Raises
+    ------
+    UsageError: it is not of this form.
+    """
+    column, equals, value = text.partition("=")
+    if not equals or not column or not value:
+        raise UsageError(f"{text!r} is no baseline: write compiler=identity, device=xeon, study=NAME, or so")
+    return column, value
 
 
 def _equal(name: str, value: str, text: str) -> bool:

@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 LEVEL = 0.95
 SAME_ERROR = {"latency_mean_ms": "throughput"}
 """Metrics without an interval of their own that are an exact number divided by one with an interval."""
-_COMPLEMENTS = ("cpu_reduction",)
+COMPLEMENTS = ("cpu_reduction",)
 """Metrics whose intervals are those of one minus themselves."""
 
 
@@ -103,7 +103,7 @@ def figures(frame: pd.DataFrame, metric: str) -> Figures:
     values = frame[metric].to_numpy(float)
     source = SAME_ERROR.get(metric, metric)
     low, high = (_column(frame, f"{source}_ci_{end}") for end in ("low", "high"))
-    if metric in _COMPLEMENTS:
+    if metric in COMPLEMENTS:
         values, low, high = 1 - values, 1 - high, 1 - low
     rounds = _column(frame, "rounds")
     with np.errstate(divide="ignore", invalid="ignore"):

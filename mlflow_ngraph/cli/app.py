@@ -17,6 +17,12 @@ _HERE = "mlflow_ngraph.cli"
 _VERBS = {
     "benchmark": (f"{_HERE}.benchmark:benchmark", "Compile, verify and measure what a study describes, and record it."),
     "compare": (f"{_HERE}.compare:compare", "Compare recorded results side by side."),
+    "findings": (f"{_HERE}.findings:findings", "Say in words what recorded results show, the most important first."),
+    "recommend": (f"{_HERE}.recommend:recommend", "Say what to run: the best cell for an objective under limits."),
+    "report": (f"{_HERE}.report:report", "Write the paper's tables and figures from recorded results, as one page."),
+    "gate": (f"{_HERE}.gate:gate", "Fail when a candidate is worse than its baseline allows, for CI."),
+    "history": (f"{_HERE}.history:history", "Follow one cell over time and commits, with changes of its level."),
+    "diff": (f"{_HERE}.diff:diff", "Show what differs between two runs: flags, versions, machine, results."),
     "explain": (f"{_HERE}.explain:explain", "Explain what compilers made of a model."),
     "recompute": (f"{_HERE}.recompute:recompute", "Derive recorded figures again from their raw samples."),
     "sync": (f"{_HERE}.sync:sync", "Record studies that were measured without a tracking server."),
@@ -26,7 +32,14 @@ _VERBS = {
     "workloads": (f"{_HERE}.workloads:workloads", "List or describe models: parameters, MACs, family, input."),
     "devices": (f"{_HERE}.devices:devices", "List device profiles, and describe this machine."),
     "doctor": (f"{_HERE}.doctor:doctor", "Check whether this machine is fit to measure; changes nothing."),
+    "pull": (f"{_HERE}.pull:pull", "Bring a measured engine here: by name, or the best one for a purpose."),
+    "list": (f"{_HERE}.list:list_engines", "List the engines that are logged, and whether they fit this machine."),
+    "promote": (f"{_HERE}.promote:promote", "Register an engine, as the champion if it is better than the one before."),
+    "prune": (f"{_HERE}.prune:prune", "Remove old engines from the tracking server, by rule."),
+    "sign": (f"{_HERE}.sign:sign", "Sign an engine with a key."),
     "verify": (f"{_HERE}.verify:verify", "Check an engine: digests, whether it fits this machine, outputs, speed."),
+    "serve": (f"{_HERE}.serve:serve", "Serve an engine over HTTP, by the Open Inference Protocol."),
+    "export-triton": (f"{_HERE}.export_triton:export_triton", "Write an engine as a model for NVIDIA Triton."),
     "project": (f"{_HERE}.project:project", ""),
 }
 

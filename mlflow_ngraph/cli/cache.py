@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli.lists import BYTES, SECONDS, quantity
 from mlflow_ngraph.errors import UsageError
 
 if TYPE_CHECKING:
     from mlflow_ngraph.engines.store import Store, StoredEngine
-
-_SECONDS = {"": 86400.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_BYTES = {"": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
 
 
 @dataclass(frozen=True)
@@ -70,8 +67,8 @@ def cache(
         raise UsageError("--older-than, --max-size and --dry-run say what --prune removes: add --prune")
     if prune and not (older_than or max_size):
         raise UsageError("--prune needs --older-than or --max-size, such as --older-than 30d; --max-size 0 removes all")
-    age = _quantity("--older-than", older_than, _SECONDS) if older_than else None
-    size = _quantity("--max-size", max_size, _BYTES) if max_size else None
+    age = quantity("--older-than", older_than, SECONDS) if older_than else None
+    size = quantity("--max-size", max_size, BYTES) if max_size else None
     store = Store(places.engine_store(places.home(home)))
     rows = _rows(store)
     if prune:
@@ -145,19 +142,6 @@ def _cells(row: _Row) -> tuple[Any, ...]:
         " ".join(map(str, engine.batch_sizes)),
         f"{engine.size_bytes / 1e6:.1f}",
         output.seconds(sum(engine.stages.values())),
-        _age(row.unused_s),
+        output.age(row.unused_s),
         f"{origin.study_id} on {origin.tracking_uri}" if origin.tracking_uri else origin.study_id,
     )
-
-
-def _age(seconds: float) -> str:
-    return output.seconds(seconds) if seconds < 2 * 86400 else f"{seconds / 86400:.0f} d"
-
-
-def _quantity(option: str, text: str, units: dict[str, float]) -> float:
-    """A number with a unit."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
-    if found is None or found[2] not in units:
-        allowed = ", ".join(unit if unit in ("h", "d", "w") else unit.upper() for unit in units if unit)
-        raise UsageError(f"{option}: expected a number with one of the units {allowed}, found {text!r}")
-    return float(found[1]) * units[found[2]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,9 @@ from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from mlflow_ngraph.analysis.listing import Found
+    from mlflow_ngraph.analysis.pivot import Pivot
+    from mlflow_ngraph.analysis.selection import Selection
 
 FORMATS = ("table", "markdown", "csv", "json", "latex", "parquet")
 _ROWS, _COLUMNS, _METRIC = "label,batch", "device,compiler_label", "throughput"
@@ -57,27 +60,59 @@ def compare(
     asked = Asked(given)
     form = _form("json" if as_json else form, target)
 
-    from mlflow_ngraph.analysis import compare as comparing
+    from mlflow_ngraph.analysis.selection import baseline
 
-    base = comparing.baseline(relative_to) if relative_to else None
-    spanned = items(rows or _ROWS), items(columns or _COLUMNS)
-    groups = items(best)
-    selection = asked.selection()
-    more = [*groups, *([base[0]] if base else [])]
-    frame = asked.read(comparing.needed(*spanned, metric or _METRIC, more))
-    table = comparing.compare(
-        frame,
-        rows=spanned[0],
-        columns=spanned[1],
+    question = Question(
+        rows=items(rows or _ROWS),
+        columns=items(columns or _COLUMNS),
         metric=metric or _METRIC,
-        selection=selection,
+        selection=asked.selection(),
         include=[str(verdict) for verdict in Verdict] if everything else items(include),
-        relative_to=base,
-        best=groups,
+        relative_to=baseline(relative_to) if relative_to else None,
+        best=items(best),
         sort=sort or None,
     )
-    _write(table, form, target, intervals)
+    _write(_answer(asked, question), form, target, intervals)
     return 0
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is compared: everything that the answer depends on besides the results."""
+
+    rows: list[str]
+    columns: list[str]
+    metric: str
+    selection: Selection
+    include: list[str]
+    relative_to: tuple[str, str] | None
+    best: list[str]
+    sort: str | None
+
+
+def _answer(asked: Asked, question: Question) -> Pivot:
+    """The comparison: the one that this machine has kept, or a new one."""
+    from mlflow_ngraph.analysis import kept
+
+    found = asked.find()
+    name = kept.name_of(asdict(question), found) if asked.cache else None
+    answers = kept.Answers()
+    answer = answers.get(name) if name else None
+    if answer is None:
+        answer = _compared(asked, question, found)
+        if name:
+            answers.put(name, answer)
+    return answer
+
+
+def _compared(asked: Asked, question: Question, found: Found) -> Pivot:
+    from mlflow_ngraph.analysis import compare as comparing
+    from mlflow_ngraph.analysis.pivot import Pivot
+
+    more = [*question.best, *(question.relative_to or ())[:1]]
+    frame = asked.read(comparing.needed(question.rows, question.columns, question.metric, more), found)
+    table = comparing.compare(frame, **vars(question))
+    return Pivot.of(table)
 
 
 def _form(form: str | None, target: str | None) -> str:
@@ -90,16 +125,16 @@ def _form(form: str | None, target: str | None) -> str:
     return form
 
 
-def _write(table: pd.DataFrame, form: str, target: str | None, intervals: bool) -> None:
+def _write(pivot: Pivot, form: str, target: str | None, intervals: bool) -> None:
     from mlflow_ngraph.cli import comparison
 
     if form == "table" and not target:
-        comparison.show(table, intervals)
+        comparison.show(pivot, intervals)
     elif form == "parquet":
         with _writing(str(target)):
-            comparison.long(table).to_parquet(str(target), index=False)
+            comparison.long(pivot).to_parquet(str(target), index=False)
     else:
-        text = comparison.text(table, form, intervals)
+        text = comparison.text(pivot, form, intervals)
         if not target:
             click.echo(text, nl=False)
             return

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import csv
 import io
-import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,109 +16,97 @@ from mlflow_ngraph.verdicts import Verdict
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mlflow_ngraph.analysis.pivot import Pivot
+
 BEST, TIED = "*", "≈"
 _GAP = 2
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "≈": r"$\approx$",
 }  # fmt: skip
+Lines = list[list[str]]
 
 
-def show(table: pd.DataFrame, intervals: bool) -> None:
+def show(pivot: Pivot, intervals: bool) -> None:
     """Print a comparison, in as many tables beneath each other as the terminal's width asks for."""
     console = output.console()
-    flat, spanned = _flat(_texts(table, intervals)), table.index.nlevels
-    for names in _blocks(flat, spanned, console.width):
-        part = flat[names]
-        titles = [(str(name), {} if index < spanned else output.RIGHT) for index, name in enumerate(names)]
-        console.print(output.table(titles, [[str(value) for value in row] for row in part.itertuples(index=False)]))
+    heads, lines, spanned = _heads(pivot), _texts(pivot, intervals), len(pivot.rows)
+    for places in _blocks(heads, lines, spanned, console.width):
+        titles = [(heads[place], {} if place < spanned else output.RIGHT) for place in places]
+        console.print(output.table(titles, [[line[place] for place in places] for line in lines]))
         console.print()
-    for line in _notes(table):
-        console.print(line, style="dim")
+    for note in _notes(pivot):
+        console.print(note, style="dim")
 
 
-def text(table: pd.DataFrame, form: str, intervals: bool) -> str:
+def text(pivot: Pivot, form: str, intervals: bool) -> str:
     """A comparison in a format that other programs read."""
     if form == "json":
-        told = {str(key): value for key, value in table.attrs.items()}
-        return json.dumps(output.finite(told), indent=2, ensure_ascii=False, default=str) + "\n"
+        return output.json_text(pivot.told)
     if form == "csv":
-        return str(_flat(table).to_csv(index=False))
+        return _csv(pivot)
     if form == "latex":
-        return _latex(table, intervals)
+        return _latex(pivot, intervals)
+    heads, lines = _heads(pivot), _texts(pivot, intervals)
     if form == "markdown":
-        return _markdown(_flat(_texts(table, intervals))) + "\n"
+        return _markdown([heads, ["---"] * len(heads), *lines]) + "\n"
     stream = io.StringIO()
     console = Console(file=stream, width=10_000, highlight=False)
-    flat, spanned = _flat(_texts(table, intervals)), table.index.nlevels
-    titles = [(str(name), {} if index < spanned else output.RIGHT) for index, name in enumerate(flat.columns)]
-    console.print(output.table(titles, [[str(value) for value in row] for row in flat.itertuples(index=False)]))
-    return "\n".join([stream.getvalue(), *_notes(table)]) + "\n"
+    titles = [(head, {} if place < len(pivot.rows) else output.RIGHT) for place, head in enumerate(heads)]
+    console.print(output.table(titles, lines))
+    return "\n".join([stream.getvalue(), *_notes(pivot)]) + "\n"
 
 
-def long(table: pd.DataFrame) -> pd.DataFrame:
+def long(pivot: Pivot) -> pd.DataFrame:
     """One row a number, with its interval, its verdict and what else is told about it."""
     import pandas as pd
 
-    about = {name: table.attrs[name] for name in ("metric", "unit", "relative_to")}
-    rows: pd.DataFrame = pd.DataFrame([{**value, **about} for value in table.attrs["values"]])
+    about = {name: pivot.told[name] for name in ("metric", "unit", "relative_to")}
+    rows: pd.DataFrame = pd.DataFrame([{**value, **about} for value in pivot.told["values"]])
     return rows
 
 
-def _notes(table: pd.DataFrame) -> Iterator[str]:
+def _notes(pivot: Pivot) -> Iterator[str]:
     """What a reader has to know about the whole table."""
-    attrs = table.attrs
-    unit = "" if attrs["unit"] == "1" else f" in {attrs['unit']}"
-    relative = f" relative to {attrs['relative_to']}" if attrs["relative_to"] else ""
-    left_out = "".join(f", {count} {verdict}" for verdict, count in attrs["left_out"].items())
+    told = pivot.told
+    unit = "" if told["unit"] == "1" else f" in {told['unit']}"
+    relative = f" relative to {told['relative_to']}" if told["relative_to"] else ""
+    left_out = "".join(f", {count} {verdict}" for verdict, count in told["left_out"].items())
     note = f"; left out{left_out[1:]} (--include or --all shows them)" if left_out else ""
-    without = f"; {attrs['without_baseline']} have no baseline" if attrs["without_baseline"] else ""
-    yield f"{attrs['metric']}{relative}{unit} of {attrs['cells']} cells{note}{without}"
-    in_force = _precisions(table)
+    without = f"; {told['without_baseline']} have no baseline" if told["without_baseline"] else ""
+    yield f"{told['metric']}{relative}{unit} of {told['cells']} cells{note}{without}"
+    in_force = _precisions(pivot)
     if len(in_force) == 1:
         yield f"precision in force: {in_force.pop()}"
-    if any(found["tied"] for found in attrs["values"]):
-        than = "1" if attrs["relative_to"] else f"the best of its row ({BEST})"
+    if any(found["tied"] for found in told["values"]):
+        than = "1" if told["relative_to"] else f"the best of its row ({BEST})"
         yield f"{TIED} cannot be told from {than}: see docs/method.md"
 
 
-def _blocks(flat: pd.DataFrame, spanned: int, width: int) -> Iterator[list[str]]:
+def _blocks(heads: Sequence[str], lines: Lines, spanned: int, width: int) -> Iterator[list[int]]:
     """The columns that fit beside each other, each time after those that name the rows."""
-    sizes = {name: max([len(str(name)), *map(len, map(str, flat[name]))]) + _GAP for name in flat.columns}
-    heads, others = list(flat.columns[:spanned]), list(flat.columns[spanned:])
-    room = width - sum(sizes[name] for name in heads)
-    block: list[str] = []
-    for name in others:
-        if block and sum(sizes[one] for one in block) + sizes[name] > room + _GAP:
-            yield [*heads, *block]
+    sizes = [max([len(head), *(len(line[place]) for line in lines)]) + _GAP for place, head in enumerate(heads)]
+    named = list(range(spanned))
+    room = width - sum(sizes[:spanned])
+    block: list[int] = []
+    for place in range(spanned, len(heads)):
+        if block and sum(sizes[one] for one in block) + sizes[place] > room + _GAP:
+            yield [*named, *block]
             block = []
-        block.append(name)
-    yield [*heads, *block]
+        block.append(place)
+    yield [*named, *block]
 
 
-def _flat(table: pd.DataFrame) -> pd.DataFrame:
-    """Row names as ordinary columns, and one line of column names."""
-    flat = table.copy()
-    flat.columns = [" ".join(names.values()) for names in _names(table.columns)]
-    flat_rows: pd.DataFrame = flat.reset_index()
-    return flat_rows
+def _heads(pivot: Pivot) -> list[str]:
+    """One line of names: of what names the rows, then of the columns."""
+    return [*pivot.rows, *(" ".join(key) for key in pivot.column_keys)]
 
 
-def _texts(table: pd.DataFrame, intervals: bool) -> pd.DataFrame:
+def _texts(pivot: Pivot, intervals: bool) -> Lines:
     """The numbers as text, each with what makes it different: its precision, its verdict, nodes that fell back."""
-    several = len(_precisions(table)) > 1
-    return _filled(table, lambda found: _text(found, several, intervals))
-
-
-def _filled(table: pd.DataFrame, shown: Any) -> pd.DataFrame:
-    """The pivot with ``shown`` of what is told about each number."""
-    order = [str(name) for name in (*table.index.names, *table.columns.names)]
-    by_place = {tuple(found[name] for name in order): shown(found) for found in table.attrs["values"]}
-    columns = [tuple(names.values()) for names in _names(table.columns)]
-    texts: pd.DataFrame = table.astype(object)
-    for index, names in enumerate(_names(table.index)):
-        texts.iloc[index] = [by_place.get((*names.values(), *column), "") for column in columns]
-    return texts
+    several = len(_precisions(pivot)) > 1
+    cells = pivot.cells(lambda found: _text(found, several, intervals), "")
+    return [[*key, *line] for key, line in zip(pivot.row_keys, cells, strict=True)]
 
 
 def _text(found: dict[str, Any], several_precisions: bool, intervals: bool) -> str:
@@ -134,41 +122,42 @@ def _interval(found: dict[str, Any]) -> str:
     return f"[{found['ci_low']:.4g}, {found['ci_high']:.4g}]"
 
 
-def _precisions(table: pd.DataFrame) -> set[str]:
+def _precisions(pivot: Pivot) -> set[str]:
     """The precisions that the shown cells computed in."""
-    return {found["precision_in_force"] for found in table.attrs["values"] if found["precision_in_force"]}
+    return {found["precision_in_force"] for found in pivot.told["values"] if found["precision_in_force"]}
 
 
-def _names(index: pd.Index[Any]) -> list[dict[str, str]]:
-    """What stands at each place of an axis, by the name of the column it came from."""
-    frame = index.to_frame(index=False)
-    return [{str(key): str(value) for key, value in row.items()} for row in frame.to_dict("records")]
+def _csv(pivot: Pivot) -> str:
+    """The numbers alone, with all their digits."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(_heads(pivot))
+    numbers = pivot.cells(lambda found: repr(float(found["value"])), "")
+    writer.writerows([*key, *line] for key, line in zip(pivot.row_keys, numbers, strict=True))
+    return stream.getvalue()
 
 
-def _markdown(flat: pd.DataFrame) -> str:
-    lines = [list(map(str, flat.columns)), ["---"] * len(flat.columns)]
-    lines += [[str(value) for value in row] for row in flat.itertuples(index=False)]
+def _markdown(lines: Lines) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def _latex(table: pd.DataFrame, intervals: bool) -> str:
+def _latex(pivot: Pivot, intervals: bool) -> str:
     """A table for the package booktabs: the names of each level in a line, the best of a row in bold."""
-    spanned, levels = table.index.nlevels, table.columns.nlevels
-    several = len(_precisions(table)) > 1
-    texts = _filled(table, lambda found: _latex_number(found, several, intervals))
-    lines = [rf"\begin{{tabular}}{{{'l' * spanned}{'r' * table.shape[1]}}}", r"\toprule"]
-    names = _names(table.columns)
+    spanned, levels = len(pivot.rows), len(pivot.columns)
+    several = len(_precisions(pivot)) > 1
+    lines = [rf"\begin{{tabular}}{{{'l' * spanned}{'r' * len(pivot.column_keys)}}}", r"\toprule"]
     for level in range(levels):
-        heads = [str(name) for name in table.index.names] if level == levels - 1 else [""] * spanned
-        titles = [list(name.values())[level] for name in names]
+        heads = pivot.rows if level == levels - 1 else [""] * spanned
+        titles = [key[level] for key in pivot.column_keys]
         if level < levels - 1:
             lines.append(_line([*map(_escaped, heads), *_grouped(titles)]))
             lines += [" ".join(rf"\cmidrule(lr){{{first}-{last}}}" for first, last in _spans(titles, spanned))]
         else:
             lines.append(_line(map(_escaped, [*heads, *titles])))
     lines.append(r"\midrule")
-    for index, row in zip(_names(table.index), texts.itertuples(index=False), strict=True):
-        lines.append(_line([*map(_escaped, index.values()), *map(str, row)]))
+    cells = pivot.cells(lambda found: _latex_number(found, several, intervals), "")
+    for key, numbers in zip(pivot.row_keys, cells, strict=True):
+        lines.append(_line([*map(_escaped, key), *numbers]))
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -13,6 +13,7 @@ from mlflow_ngraph.errors import UsageError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mlflow_ngraph.analysis.listing import Found
     from mlflow_ngraph.analysis.selection import Selection
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,14 +33,23 @@ _OPTIONS = (
     ("since", "TIME", "Only studies from then on: 2026-05-01, 2026-05-01T12:30, or how long ago, as 12h or 7d."),
     ("until", "TIME", "Only studies before then."),
 )
+_SCOPE = ("tracking_uri", "experiment", "tags", "git_commit", "since", "until")
 NOTHING = "nothing is recorded there yet: run 'mlflow-ngraph benchmark' or 'mlflow-ngraph sync' first"
 
 
-def filter_options(command: F) -> F:
-    """The filters; what they hold arrives by name, for `Asked`."""
+def filter_options(command: F, also: Mapping[str, str] | None = None, lines: Mapping[str, str] | None = None) -> F:
+    """The filters; what they hold arrives by name, for `Asked`.
+
+    Parameters
+    ----------
+    also: second spellings, by the name of the option.
+    lines: what help says instead, by the name of the option.
+    """
     for name, metavar, line in reversed(_OPTIONS):
         several = metavar != "TIME"
-        option = click.option(f"--{name.replace('_', '-')}", name, metavar=metavar, multiple=several, help=line)
+        spellings = [f"--{name.replace('_', '-')}", *([also[name]] if also and name in also else [])]
+        line = (lines or {}).get(name, line)  # noqa: PLW2901 - what a verb has to say is more than the common line
+        option = click.option(*spellings, name, metavar=metavar, multiple=several, help=line)
         command = option(command)
     return click.option("--no-cache", is_flag=True, help="Read everything from the server again.")(command)
 
@@ -62,6 +72,39 @@ class Asked:
         self._since, self._until = taken["since"] or None, taken["until"] or None
         self._batches = [whole("batch-sizes", text) for text in lists["batch_sizes"]]
         self._tags = dict(_pair("tags", text) for text in lists["tags"])
+        self._scope = {
+            name: [value] if isinstance(value, str) else list(value) for name in _SCOPE if (value := taken[name])
+        }
+
+    @property
+    def uris(self) -> list[str] | None:
+        """Where to read; None: where MLflow is configured to."""
+        return self._uris
+
+    @property
+    def experiments(self) -> list[str] | None:
+        """Names; None: all of them."""
+        return self._experiments
+
+    @property
+    def cache(self) -> bool:
+        """Whether tables that this machine keeps may be used."""
+        return self._cache
+
+    def scope(self) -> list[str]:
+        """The options that say where to read and which studies are meant, for a command that is printed.
+
+        Addresses with a password in them are left out.
+        """
+        from mlflow_ngraph.tracking.connection import masked
+
+        return [
+            word
+            for name, values in self._scope.items()
+            for value in values
+            if masked(value) == value
+            for word in (f"--{name.replace('_', '-')}", value)
+        ]
 
     def selection(self) -> Selection:
         """The filters, checked as far as they can be without results.
@@ -85,12 +128,25 @@ class Asked:
             until=moment(self._until) if self._until else None,
         )
 
-    def read(self, columns: Collection[str] | None = None) -> pd.DataFrame:
+    def find(self) -> Found:
+        """The study runs of the servers and experiments.
+
+        Raises
+        ------
+        UnknownNameError: an experiment does not exist.
+        TrackingError: a server cannot be reached.
+        """
+        from mlflow_ngraph.analysis import listing
+
+        return listing.find(self._uris, self._experiments)
+
+    def read(self, columns: Collection[str] | None = None, found: Found | None = None) -> pd.DataFrame:
         """All results of the servers and experiments whose studies have the tags; the other filters are not applied.
 
         Parameters
         ----------
         columns: read only these, if all of them are documented ones.
+        found: what `find` found, where it has been asked already.
 
         Raises
         ------
@@ -104,7 +160,12 @@ class Asked:
         if columns is not None and not set(columns) <= {*results.ALL, *_intervals(columns)}:
             wanted = None
         frame = results.select(
-            Selection(tags=self._tags), self._uris, self._experiments, columns=wanted, cache=self._cache
+            Selection(tags=self._tags),
+            self._uris,
+            self._experiments,
+            columns=wanted,
+            cache=self._cache,
+            found=found,
         )
         if frame.empty and self._tags:
             said = ", ".join(f"{name}={value}" for name, value in self._tags.items())

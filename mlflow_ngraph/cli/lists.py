@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
-from mlflow_ngraph.errors import StudyError
+from mlflow_ngraph.errors import StudyError, UsageError
+
+SECONDS = {"": 86400.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+"""By the units of an age; days without one."""
+BYTES = {"": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
 
 
 def items(text: Sequence[str] | str | None) -> list[str]:
@@ -24,3 +29,17 @@ def whole(key: str, text: str) -> int:
         return int(text)
     except ValueError:
         raise StudyError(f"command line: {key}: expected a whole number, found {text!r}") from None
+
+
+def quantity(option: str, text: str, units: Mapping[str, float]) -> float:
+    """A number with a unit, such as ``30d`` or ``20GB``.
+
+    Raises
+    ------
+    UsageError: it is none; names the ``option``.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+    if found is None or found[2] not in units:
+        allowed = ", ".join(unit if unit in ("h", "d", "w") else unit.upper() for unit in units if unit)
+        raise UsageError(f"{option}: expected a number with one of the units {allowed}, found {text!r}")
+    return float(found[1]) * units[found[2]]

@@ -37,7 +37,12 @@ def console(stderr: bool = False) -> Console:
 
 def print_json(value: Any) -> None:
     """Print one JSON document. Infinite numbers and NaN, which JSON lacks, become null."""
-    click.echo(json.dumps(finite(value), indent=2, ensure_ascii=False, default=str))
+    click.echo(json_text(value), nl=False)
+
+
+def json_text(value: Any) -> str:
+    """One JSON document, as `print_json` prints it."""
+    return json.dumps(finite(value), indent=2, ensure_ascii=False, default=str) + "\n"
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> Table:
@@ -69,6 +74,11 @@ def seconds(value: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def age(value: float) -> str:
+    """A duration that may be days, such as ``12 d``."""
+    return seconds(value) if value < 2 * 86400 else f"{value / 86400:.0f} d"
 
 
 def _shown(value: Any) -> str:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli.keys import trust_option
+from mlflow_ngraph.errors import EngineError
 
 if TYPE_CHECKING:
+    from mlflow_ngraph.engines.trust import Rules
     from mlflow_ngraph.engines.verification import Verification
 
 STYLES = {"ok": "green", "problem": "red", "skipped": "yellow"}
@@ -21,26 +25,53 @@ STYLES = {"ok": "green", "problem": "red", "skipped": "yellow"}
 @click.option("--measure", is_flag=True, help="Also time the engine, and compare with what was recorded.")
 @click.option("--seconds", type=click.FloatRange(0.1, 600), default=5.0, show_default=True, help="How long to time.")
 @click.option("--tracking-uri", metavar="URI", help="Where models: are; by default what MLflow is configured to use.")
+@trust_option
 @output.json_option
-def verify(engine: str, measure: bool, seconds: float, tracking_uri: str | None, as_json: bool) -> int:
-    """Check the digests of an engine, whether it fits this machine, and its outputs on its probe.
+def verify(
+    engine: str, measure: bool, seconds: float, tracking_uri: str | None, trust: str | None, as_json: bool
+) -> int:
+    """Check whom an engine is from, its digests, whether it fits this machine, and its outputs on its probe.
 
     PATH is the directory of an engine package. URI is models:/NAME@ALIAS, models:/NAME/VERSION or models:/MODEL_ID;
-    the engine is then brought here for the time of the check. The engine runs in a process of its own. The exit code is
-    1 if anything is wrong.
+    the engine is then brought here for the time of the check. The engine runs in a process of its own, if it is to be
+    trusted. The exit code is 1 if anything is wrong.
     """
-    from mlflow_ngraph.engines.verification import verify as look
+    from mlflow_ngraph.engines import trust as trusting
 
+    rules = trusting.load(trust)
     timed = seconds if measure else 0.0
     if Path(engine).is_dir() or ":" not in engine:
-        found = look(Path(engine), measure_seconds=timed)
-        return show(found, as_json=as_json)
-    from mlflow_ngraph.tracking import connection, download
+        return show(_looked_at(Path(engine), Path(engine), None, rules, timed), as_json=as_json)
+    from mlflow_ngraph.tracking import connection, download, signatures
 
-    remote = download.locate(engine, connection.resolve_uri(tracking_uri))
+    uri = connection.resolve_uri(tracking_uri)
+    trusting.admit(uri, rules)
+    remote = download.locate(engine, uri)
     with tempfile.TemporaryDirectory(prefix="ngraph-verify-") as temporary:
         package = download.pull(remote, Path(temporary) / "package")
-        return show(look(package.directory, remote.digest, timed), as_json=as_json)
+        signatures.bring(remote, package.directory)
+        return show(_looked_at(package.directory, uri, remote.digest, rules, timed), as_json=as_json)
+
+
+def _looked_at(directory: Path, source: Path | str, digest: str | None, rules: Rules, seconds: float) -> Verification:
+    """What is known about a package; nothing of it runs unless the rules trust it."""
+    from mlflow_ngraph.engines import compatibility, trust, verification
+    from mlflow_ngraph.engines.package import read_manifest
+    from mlflow_ngraph.engines.verification import Check, Verification
+
+    try:
+        package = read_manifest(directory, digest)
+    except EngineError:
+        return verification.verify(directory, digest, seconds)  # which says what is wrong, and runs nothing
+    try:
+        trusted = trust.require_package(package, source, rules)
+    except EngineError as error:
+        return Verification(directory, package, (Check("trust", "problem", str(error)),))
+    found = verification.verify(directory, digest, seconds)
+    program = compatibility.program(package.manifest.loading)
+    contains = f"it contains {program}" if program else "its files are data for a runtime"
+    check = Check("trust", "ok", f"{trusted.found}; {contains}")
+    return replace(found, checks=(check, *found.checks))
 
 
 def show(found: Verification, *, as_json: bool) -> int:

@@ -40,6 +40,7 @@ class Identity(TorchAdapter[IdentityFlags]):
 
     name: ClassVar[str] = "identity"
     summary: ClassVar[str] = "PyTorch eager, the baseline"
+    program: ClassVar[str] = "the model's own Python code, as it is installed here"
     flags_type: ClassVar[type[Flags]] = IdentityFlags
     formats: ClassVar[tuple[Format, ...]] = ("module",)
     # Files are linked, nothing is compiled.

@@ -49,6 +49,7 @@ class TorchCompile(TorchAdapter[TorchCompileFlags]):
 
     name: ClassVar[str] = "torch-compile"
     summary: ClassVar[str] = "TorchInductor, compiled ahead of time with AOTInductor"
+    program: ClassVar[str] = "a shared library made by AOTInductor"
     flags_type: ClassVar[type[Flags]] = TorchCompileFlags
     formats: ClassVar[tuple[Format, ...]] = ("exported",)
     compile_modules: ClassVar[tuple[str, ...] | None] = ("torch", "torch._inductor")

@@ -45,6 +45,7 @@ class TorchScript(TorchAdapter[TorchScriptFlags]):
 
     name: ClassVar[str] = "torchscript"
     summary: ClassVar[str] = "TorchScript: a traced and frozen graph on PyTorch's interpreter"
+    program: ClassVar[str] = "a TorchScript program"
     flags_type: ClassVar[type[Flags]] = TorchScriptFlags
     formats: ClassVar[tuple[Format, ...]] = ("module",)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -16,6 +17,8 @@ from mlflow_ngraph.errors import EngineError, UsageError
 
 _ACCELERATED = "gpu"
 """The device profile whose name a rebuild command gives for an engine that needs a GPU, but for a Jetson."""
+_OF_FILES = ("onnx", "pt2")
+"""Schemes of workloads that are files of the machine where they were measured."""
 
 
 def compiler_of(loading: Loading) -> Compiler[Any]:
@@ -51,17 +54,40 @@ def misfit(manifest: Manifest) -> str:
     """What keeps an engine from serving here; empty when nothing known does."""
     loading = manifest.loading
     try:
-        compiler = compiler_of(loading)
+        compiler, target = compiler_of(loading), loading.aim()
     except EngineError as error:
         return str(error)
-    availability = compiler.availability()
-    if not availability.available:
-        hint = f" ({availability.hint})" if availability.hint else ""
-        return f"{loading.compiler} cannot run here: {availability.reason}{hint}"
-    here = compiler.requires(loading.aim())
+    found = _unavailable(compiler)
+    if found:
+        return found
+    here = compiler.requires(target)
     if "isa" in manifest.requires:
         here.setdefault("isa", isa())
     return "; ".join(_differences(manifest.requires, here))
+
+
+def program(loading: Loading) -> str:
+    """What of an engine is a program, in words; empty where it is data for a runtime."""
+    try:
+        return compiler_of(loading).program
+    except EngineError:
+        return "unknown to this machine"
+
+
+def absent(name: str) -> str:
+    """Why no engine of a compiler can serve here, whatever it needs; empty when nothing known keeps all from it."""
+    try:
+        return _unavailable(create(name, {}))
+    except UsageError as error:
+        return f"nothing here loads an engine of {name}: {error}"
+
+
+def _unavailable(compiler: Compiler[Any]) -> str:
+    availability = compiler.availability()
+    if availability.available:
+        return ""
+    hint = f" ({availability.hint})" if availability.hint else ""
+    return f"{compiler.name} cannot run here: {availability.reason}{hint}"
 
 
 def _differences(needed: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
@@ -96,13 +122,16 @@ def _instruction_sets(needed: str, here: str) -> str:
 def rebuild(manifest: Manifest) -> str:
     """What to do to have the same engine for this machine: a command, or why there is none."""
     about, loading = manifest.about, manifest.loading
-    if "#" in about.workload:
+    scheme, _, target = about.workload.partition(":")
+    path = target.partition("?")[0]
+    if "#" in about.workload or "," in path:
         return f"run study {manifest.origin.study!r} here: its workload has options that no command line can hold"
     command = ["mlflow-ngraph", "benchmark", "--workloads", about.workload, "--compilers", _chosen(loading)]
     command += ["--batch-sizes", ",".join(map(str, loading.batch_sizes)), "--precision", about.precision]
     command += ["--threads", "default" if about.threads is None else str(about.threads), "--mode", about.mode]
     command += ["--device", _device(manifest)]
-    return f"build it here: {shlex.join(command)}"
+    missing = scheme in _OF_FILES and not Path(path).is_file()
+    return f"build it here{f', once {path} is here' if missing else ''}: {shlex.join(command)}"
 
 
 def _chosen(loading: Loading) -> str:

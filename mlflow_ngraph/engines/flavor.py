@@ -14,16 +14,19 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
-from mlflow_ngraph.engines import model_files
+from mlflow_ngraph.engines import model_files, signing
+from mlflow_ngraph.engines import trust as trusting
 from mlflow_ngraph.engines.batches import Batching
-from mlflow_ngraph.engines.loaded import LoadedEngine
+from mlflow_ngraph.engines.loaded import LoadedEngine, open_prepared
 from mlflow_ngraph.engines.manifest import ENGINE_DIRECTORY
 from mlflow_ngraph.engines.model_files import FLAVOR
-from mlflow_ngraph.engines.package import open_package, write_manifest
+from mlflow_ngraph.engines.package import open_package, read_manifest, write_manifest
+from mlflow_ngraph.engines.package import sign as sign_package
 from mlflow_ngraph.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from mlflow.models import Model
     from mlflow.models.model import ModelInfo
     from numpy.typing import NDArray
@@ -31,11 +34,17 @@ if TYPE_CHECKING:
 FLAVOR_NAME = FLAVOR
 
 
-def load_model(model_uri: str | Path, *, batching: Batching = "exact", tracking_uri: str | None = None) -> LoadedEngine:
+def load_model(
+    model_uri: str | Path,
+    *,
+    batching: Batching = "exact",
+    tracking_uri: str | None = None,
+    trust: str | Path | None = None,
+) -> LoadedEngine:
     """An engine that runs, from a package on disk or from a tracking server.
 
-    Every file is checked against its digest, and what the engine needs against this machine, before a runtime sees any
-    of it. A package from a server must have the manifest that was logged.
+    Every file is checked against its digest, what the engine needs against this machine, and where it comes from against
+    the trust rules, before a runtime sees any of it. A package from a server must have the manifest that was logged.
 
     Parameters
     ----------
@@ -44,25 +53,32 @@ def load_model(model_uri: str | Path, *, batching: Batching = "exact", tracking_
     batching: what to do with batch sizes that the engine was not compiled for: ``exact`` refuses them, ``pad`` fills
         up, ``split`` cuts into pieces.
     tracking_uri: MLflow's own default when left out.
+    trust: a file with rules, or ``any`` for none; by default ``$NGRAPH_TRUST``, else ``trust.yaml`` in the home directory.
 
     Raises
     ------
-    EngineError: the package is damaged, does not fit this machine, or cannot be loaded; names the file or the
-        difference, and the command that builds the engine here.
+    EngineError: the package is not trusted, is damaged, does not fit this machine, or cannot be loaded; names the file
+        or the difference, and the command that builds the engine here.
     TrackingError: the server cannot be reached, or knows no such model.
     """
+    rules = trusting.load(trust)
     local = Path(model_uri)
     if local.is_dir():
-        return LoadedEngine(open_package(local), batching=batching)
+        package = open_prepared(local)
+        trusting.require_package(package, local, rules)
+        return LoadedEngine(package, batching=batching)
     if ":" not in str(model_uri) and not str(model_uri).startswith("m-"):
         raise EngineError(f"there is no engine package at {local}")
-    from mlflow_ngraph.tracking import connection, download
+    from mlflow_ngraph.tracking import connection, download, signatures
 
+    uri = connection.resolve_uri(tracking_uri)
+    trusting.admit(uri, rules)
     temporary = TemporaryDirectory(prefix="ngraph-engine-")
     try:
-        remote = download.locate(str(model_uri), connection.resolve_uri(tracking_uri))
-        directory = Path(temporary.name) / "package"
-        package = download.pull(remote, directory)
+        remote = download.locate(str(model_uri), uri)
+        manifest, content = download.manifest(remote)
+        trusting.require(content, signatures.fetch(remote), uri, rules)
+        package = download.fill(remote, manifest, content, Path(temporary.name) / "package")
         engine = LoadedEngine(package, batching=batching)
     except BaseException:
         temporary.cleanup()
@@ -79,6 +95,7 @@ def save_model(
     *,
     pip_requirements: Sequence[str] | None = None,
     extra_pip_requirements: Sequence[str] = (),
+    sign: str | Path | Ed25519PrivateKey | None = None,
 ) -> None:
     """Write a package with a model of MLflow in it to a new directory.
 
@@ -88,13 +105,16 @@ def save_model(
     mlflow_model: what MLflow has to say of the model already; given by MLflow.
     pip_requirements: take the place of what the engine needs, such as this package's wheel.
     extra_pip_requirements: are needed besides.
+    sign: a private key, or the file of one, that signs the new manifest. The signature of another package is not taken
+        over.
 
     Raises
     ------
     EngineError: the package is damaged.
-    UsageError: ``path`` exists and is not empty.
+    UsageError: ``path`` exists and is not empty, or the key cannot be used.
     """
-    _save(engine, Path(path), mlflow_model, pip_requirements, extra_pip_requirements)
+    key = _key(sign)
+    _save(engine, Path(path), mlflow_model, pip_requirements, extra_pip_requirements, key)
 
 
 def log_model(
@@ -106,6 +126,7 @@ def log_model(
     params: Mapping[str, Any] | None = None,
     pip_requirements: Sequence[str] | None = None,
     extra_pip_requirements: Sequence[str] = (),
+    sign: str | Path | Ed25519PrivateKey | None = None,
 ) -> ModelInfo:
     """Log a package to the tracking server that MLflow is configured to use, as a LoggedModel with its digest.
 
@@ -115,10 +136,12 @@ def log_model(
     ----------
     engine: a loaded engine, or the directory of a package.
     name: by default workload, compiler and precision.
+    sign: as in `save_model`.
 
     Raises
     ------
     EngineError: the package is damaged.
+    UsageError: the key cannot be used.
     """
     from mlflow import MlflowClient
     from mlflow.models import Model
@@ -128,7 +151,8 @@ def log_model(
 
     package = open_package(_directory(engine))
     about = package.manifest.about
-    saver = _Saver()
+    key = _key(sign)
+    saver = _Saver(key)
     info: ModelInfo = Model.log(
         artifact_path=None,
         name=name or schema.model_name(f"{about.label}-{about.compiler}-{about.precision}"),
@@ -141,21 +165,25 @@ def log_model(
         pip_requirements=pip_requirements,
         extra_pip_requirements=extra_pip_requirements,
     )
-    MlflowClient().set_logged_model_tags(info.model_id, package_tags(package.manifest, saver.digest))
+    described = package_tags(package.manifest, saver.digest)
+    if key is not None:
+        described[schema.Tag.SIGNED_BY] = signing.fingerprint(signing.public_blob(signing.public_text(key)))
+    MlflowClient().set_logged_model_tags(info.model_id, described)
     return info
 
 
 class _Saver:
     """What `Model.log` takes for the module of a flavor; remembers the digest of what it saved."""
 
-    def __init__(self) -> None:
+    def __init__(self, key: Ed25519PrivateKey | None) -> None:
         self.__name__ = __name__
         self.digest = ""
+        self._key = key
 
     def save_model(self, path: str, mlflow_model: Model, engine: Path, **options: Any) -> None:
         """Called by MLflow with a directory that it uploads."""
         self.digest = _save(
-            engine, Path(path), mlflow_model, options["pip_requirements"], options["extra_pip_requirements"]
+            engine, Path(path), mlflow_model, options["pip_requirements"], options["extra_pip_requirements"], self._key
         )
 
 
@@ -165,6 +193,7 @@ def _save(
     mlflow_model: Model | None,
     pip_requirements: Sequence[str] | None,
     extra_pip_requirements: Sequence[str],
+    key: Ed25519PrivateKey | None,
 ) -> str:
     """As `save_model`; returns the digest of the manifest."""
     from mlflow.models import Model
@@ -184,7 +213,14 @@ def _save(
         extra_pip_requirements=extra_pip_requirements,
     )
     own = {path: digest for path, digest in manifest.files.items() if path.startswith(f"{ENGINE_DIRECTORY}/")}
-    return write_manifest(target, manifest.model_copy(update={"files": dict(sorted({**own, **others}.items()))}))
+    digest = write_manifest(target, manifest.model_copy(update={"files": dict(sorted({**own, **others}.items()))}))
+    if key is not None:
+        sign_package(read_manifest(target, digest), key)
+    return digest
+
+
+def _key(given: str | Path | Ed25519PrivateKey | None) -> Ed25519PrivateKey | None:
+    return signing.load_key(Path(given)) if isinstance(given, (str, Path)) else given
 
 
 def _directory(engine: LoadedEngine | str | Path) -> Path:

@@ -11,16 +11,17 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from mlflow_ngraph.compilers.base import Compiler, Engine, FlagValue, Invocation
+from mlflow_ngraph.compilers.base import Compiler, Engine, FlagValue, Invocation, Target
 from mlflow_ngraph.engines import compatibility
 from mlflow_ngraph.engines.arrays import samples, taken
 from mlflow_ngraph.engines.batches import Batching, check_batching, check_splittable, cut, join, pieces
 from mlflow_ngraph.engines.manifest import Manifest
+from mlflow_ngraph.engines.package import Package, check_files, read_manifest
 from mlflow_ngraph.errors import CellError, EngineError, NGraphError, UsageError
 from mlflow_ngraph.workloads.base import TensorSpec
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mlflow_ngraph.compilers.base import Mode
-    from mlflow_ngraph.engines.package import Package
 
     Arrays = list[NDArray[Any]]
 
@@ -69,7 +69,7 @@ class LoadedEngine:
         self._thread: ThreadPoolExecutor | None = ThreadPoolExecutor(1, f"ngraph-{loading.compiler}")
         try:
             # One now, so that an engine which cannot be loaded says so here and not at the first request.
-            self._do(self._prepare)
+            self._do(prepare, self._compiler, self._target)
             self._do(self._engine, min(self.batch_sizes))
         except BaseException:
             self.close()
@@ -211,16 +211,6 @@ class LoadedEngine:
             shown = " ".join(str(error).split())
             raise EngineError(f"{self._package.directory}: {type(error).__name__}: {shown}") from error
 
-    def _prepare(self) -> None:
-        """Import the runtime as the measured process did, without what it would import needlessly."""
-        threads = self._target.threads
-        if threads is not None:
-            # TVM's runtime reads it once, when it starts its threads; the adapter says so too, but later.
-            os.environ.setdefault("TVM_NUM_THREADS", str(threads))
-        with _without(self._compiler.blocked_modules):
-            for name in self._compiler.runtime_modules:
-                import_module(name)
-
     def _engine(self, batch: int) -> Engine:
         """The engine for a batch size, loaded when it is first wanted."""
         if batch not in self._engines:
@@ -240,6 +230,35 @@ class LoadedEngine:
     def _free(self) -> None:
         while self._engines:
             self._engines.popitem()[1].close()
+
+
+def open_prepared(directory: Path, digest: str | None = None) -> Package:
+    """As `open_package`, while the runtime is imported: it sees no file of the package meanwhile.
+
+    Comparing digests takes as long as reading, and an import about as long again.
+
+    Raises
+    ------
+    EngineError: as `open_package`.
+    """
+    package = read_manifest(directory, digest)
+    with ThreadPoolExecutor(1, "ngraph-digests") as pool:
+        checked = pool.submit(check_files, package)
+        with suppress(Exception):  # said again, and in order, when the engine is loaded
+            loading = package.manifest.loading
+            prepare(compatibility.compiler_of(loading), loading.aim())
+        checked.result()
+    return package
+
+
+def prepare(compiler: Compiler[Any], target: Target) -> None:
+    """Import a runtime as the measured process did, without what it would import needlessly."""
+    if target.threads is not None:
+        # TVM's runtime reads it once, when it starts its threads; the adapter says so too, but later.
+        os.environ.setdefault("TVM_NUM_THREADS", str(target.threads))
+    with _without(compiler.blocked_modules):
+        for name in compiler.runtime_modules:
+            import_module(name)
 
 
 @contextmanager

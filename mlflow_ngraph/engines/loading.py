@@ -8,7 +8,7 @@ their digests are in the journal, in the store and in the manifest.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -66,8 +66,17 @@ class Loading(Part):
             raise EngineError(f"{path} does not say how an engine is loaded; compile the engine again") from None
 
     def aim(self) -> Target:
-        """What the engine was compiled for."""
-        return Target(**self.target)  # type: ignore[arg-type] # checked by the adapter, which refuses what it lacks
+        """What the engine was compiled for.
+
+        Raises
+        ------
+        EngineError: it was compiled for something that this version does not know.
+        """
+        try:
+            return Target(**self.target)  # type: ignore[arg-type] # checked by the adapter, which refuses what it lacks
+        except TypeError:
+            known = ", ".join(field.name for field in fields(Target))
+            raise EngineError(f"the engine has the target {self.target}; known here are {known}") from None
 
 
 def write(directory: Path, compiler: Compiler[Any], target: Target, batch_sizes: Sequence[int], source: Source) -> None:

@@ -18,6 +18,10 @@ from mlflow_ngraph.execute.record import EngineRecord, LaneRecord, StudyRecord
 FILE = "manifest.json"
 DIGEST_FILE = "manifest.json.sha256"
 """Beside the manifest: its own digest, in the form that ``sha256sum --check`` reads."""
+SIGNATURE_FILE = "manifest.json.sig"
+"""Beside the manifest, where somebody has signed it; see `mlflow_ngraph.engines.signing`."""
+BESIDE = (FILE, DIGEST_FILE, SIGNATURE_FILE)
+"""What a package has besides the files in its manifest."""
 ENGINE_DIRECTORY = "engine"
 """Where the engine's own files lie within a package."""
 MAX_BYTES = 16 << 20
@@ -114,7 +118,7 @@ class Manifest(Part):
         """Refuse whatever could write to or read from a place outside the package."""
         for path, digest in files.items():
             # What is normal has one spelling; a second one could name a file that is already checked.
-            if escapes(path) or path in (FILE, DIGEST_FILE) or any(part in ("", ".") for part in path.split("/")):
+            if escapes(path) or path in BESIDE or any(part in ("", ".") for part in path.split("/")):
                 raise ValueError(f"the file {path!r} leads out of the package or stands in its manifest's place")
             if not _SHA256.fullmatch(digest):
                 raise ValueError(f"the file {path!r} has no sha256 but {digest!r}")

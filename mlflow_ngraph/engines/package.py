@@ -12,10 +12,15 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from mlflow_ngraph.engines import signing
 from mlflow_ngraph.engines.files import sha256
-from mlflow_ngraph.engines.manifest import DIGEST_FILE, ENGINE_DIRECTORY, FILE, Manifest
+from mlflow_ngraph.engines.manifest import BESIDE, DIGEST_FILE, ENGINE_DIRECTORY, FILE, SIGNATURE_FILE, Manifest
 from mlflow_ngraph.errors import EngineError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 _OF_MLFLOW = ("registered_model_meta",)
 """Files that MLflow adds to what it downloads."""
@@ -89,8 +94,41 @@ def check_files(package: Package) -> None:
         if sha256(file) != digest:
             raise EngineError(f"{file} has changed since it was packaged")
     for path in _present(directory):
-        if path not in listed and path not in (FILE, DIGEST_FILE, *_OF_MLFLOW):
+        if path not in listed and path not in (*BESIDE, *_OF_MLFLOW):
             raise EngineError(f"{directory / path} is not in the manifest of the package")
+
+
+def read_signature(directory: Path) -> bytes | None:
+    """The signature beside the manifest of a package; None where there is none.
+
+    Raises
+    ------
+    EngineError: it cannot be read, or is none.
+    """
+    path = directory / SIGNATURE_FILE
+    if path.is_symlink():
+        raise EngineError(f"{path} is a link: a package has files of its own")
+    if not path.exists():
+        return None
+    if path.stat().st_size > signing.MAX_BYTES:
+        raise EngineError(f"{path} is no signature: it is too large")
+    return _content(path)
+
+
+def sign(package: Package, key: Ed25519PrivateKey) -> str:
+    """Write a signature of the manifest beside it, in place of any other, and return the fingerprint of the key.
+
+    Raises
+    ------
+    EngineError: the manifest has changed since it was read.
+    """
+    content = _content(package.directory / FILE)
+    if hashlib.sha256(content).hexdigest() != package.digest:
+        raise EngineError(f"{package.directory / FILE} has changed since it was read")
+    place = package.directory / SIGNATURE_FILE
+    place.unlink(missing_ok=True)  # it might be a link
+    place.write_bytes(signing.sign(content, key))
+    return signing.fingerprint(signing.public_blob(signing.public_text(key)))
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> str:

@@ -1,8 +1,9 @@
-"""The child process that tries an engine: ``python -m mlflow_ngraph.engines.prober DIRECTORY [SECONDS]``.
+"""The child process that tries an engine: ``python -m mlflow_ngraph.engines.prober``, asked by `engines.trial`.
 
 A runtime that is given an engine it does not like may end its process, or compute something else and say nothing. So
-an engine is tried in a process of its own before anybody relies on it. The answer is one line of JSON on what was
-standard output; whatever the runtime prints goes to standard error.
+an engine is tried in a process of its own before anybody relies on it. Standard input has two lines of JSON: how the
+engine is loaded, upon which the runtime is imported; and where it is, once its files are there and checked. The answer
+is one line of JSON on what was standard output; whatever the runtime prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlflow_ngraph.engines.loaded import LoadedEngine
-from mlflow_ngraph.engines.loading import read_probe
+from mlflow_ngraph.engines import compatibility
+from mlflow_ngraph.engines.loaded import LoadedEngine, prepare
+from mlflow_ngraph.engines.loading import Loading, read_probe
 from mlflow_ngraph.engines.package import read_manifest
 from mlflow_ngraph.errors import NGraphError
 from mlflow_ngraph.measure import loop, parity
@@ -27,17 +30,31 @@ _WARM_UP = {"window": 5, "tolerance": 0.05, "max_seconds": 3.0, "first_call_s": 
 _MOST_CALLS = 1_000_000
 
 
-def main(arguments: list[str]) -> int:
-    """Try the engine of a package whose files have been checked."""
+def main() -> int:
+    """Try the engine that standard input tells of."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    told = sys.stdin.readline()
+    if told:
+        _prepare(told)
+    asked = sys.stdin.readline()
+    if not asked:
+        return 0  # nobody wants to know any more
+    question = json.loads(asked)
     try:
-        found = probe(Path(arguments[0]), float(arguments[1]) if len(arguments) > 1 else 0.0)
+        found = probe(Path(question["directory"]), float(question["seconds"]))
     except NGraphError as error:
         found = {"error": str(error)}
     answers.write(json.dumps(found) + "\n")
     answers.close()
     return 0
+
+
+def _prepare(told: str) -> None:
+    """Import what the engine will need. What cannot be imported is told when the engine is loaded."""
+    with suppress(Exception):
+        loading = Loading.model_validate_json(told)
+        prepare(compatibility.compiler_of(loading), loading.aim())
 
 
 def probe(directory: Path, seconds: float) -> dict[str, Any]:
@@ -70,11 +87,12 @@ def _measured(engine: LoadedEngine, inputs: list[NDArray[Any]], seconds: float) 
     """Throughput on the probe, as a study computes it."""
     batch = engine.manifest.loading.probe_batch
     bound = engine.bind(inputs, batch)
-    engine.call(lambda: loop.warm_up(bound.call, **_WARM_UP))  # type: ignore[arg-type] # numbers by name
-    taken = engine.call(lambda: loop.take_slice(bound.call, _MOST_CALLS, seconds))
+    with bound.repeated() as call:
+        engine.call(lambda: loop.warm_up(call, **_WARM_UP))  # type: ignore[arg-type] # numbers by name
+        taken = engine.call(lambda: loop.take_slice(call, _MOST_CALLS, seconds))
     mean_s = sum(taken.durations_ns) / len(taken.durations_ns) / loop.NS
     return {"batch": batch, "throughput": batch * bound.requests / mean_s, "repetitions": len(taken.durations_ns)}
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

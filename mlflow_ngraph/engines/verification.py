@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from mlflow_ngraph.engines import compatibility
 from mlflow_ngraph.engines.package import Package, open_package
+from mlflow_ngraph.engines.trial import Trial
 from mlflow_ngraph.errors import EngineError
-from mlflow_ngraph.execute.child import environment
 
 Status = Literal["ok", "problem", "skipped"]
 
-PROBE_SECONDS = 600.0
-"""Loading an engine and one inference; some runtimes compile when they load."""
 FLOOR = 0.8
 """The share of the recorded throughput below which an engine is slower than it was: less is a busy machine's noise."""
-_TAIL = 300
 
 
 @dataclass(frozen=True)
 class Check:
     """One thing that was looked at."""
 
-    name: Literal["digests", "compatibility", "probe", "throughput"]
+    name: Literal["trust", "digests", "compatibility", "probe", "throughput"]
     status: Status
     found: str
 
@@ -80,8 +72,7 @@ def verify(directory: Path, digest: str | None = None, measure_seconds: float = 
         compatibility.check(package.manifest, str(directory))
     except EngineError as error:
         return _stopped(directory, package, checks, Check("compatibility", "problem", str(error)), measure_seconds)
-    needs = ", ".join(f"{name} {value}".strip() for name, value in package.manifest.requires.items())
-    checks.append(Check("compatibility", "ok", needs or "it needs nothing in particular"))
+    checks.append(_compatible(package))
     try:
         answer = _tried(package, measure_seconds)
         checks.append(_probe_check(answer))
@@ -90,6 +81,28 @@ def verify(directory: Path, digest: str | None = None, measure_seconds: float = 
     if measure_seconds:
         checks.append(_throughput_check(package, answer))
     return Verification(directory, package, tuple(checks))
+
+
+def verify_arrived(package: Package, trial: Trial) -> Verification:
+    """As `verify`, of a package that just arrived, whose digests and requirements were compared on the way.
+
+    Parameters
+    ----------
+    trial: started for this package.
+    """
+    count = len(package.manifest.files)
+    checks = [Check("digests", "ok", f"{count} files and the manifest are what was logged"), _compatible(package)]
+    try:
+        checks.append(_probe_check(trial.answer(package.directory)))
+    except EngineError as error:
+        return _stopped(package.directory, package, checks, Check("probe", "problem", str(error)), 0.0)
+    return Verification(package.directory, package, tuple(checks))
+
+
+def _compatible(package: Package) -> Check:
+    """What was found here of what an engine needs."""
+    needs = ", ".join(f"{name} {value}".strip() for name, value in package.manifest.requires.items())
+    return Check("compatibility", "ok", needs or "it needs nothing in particular")
 
 
 def _stopped(
@@ -131,22 +144,5 @@ def _tried(package: Package, seconds: float) -> dict[str, Any]:
     ------
     EngineError: it says what is wrong, or did not live to say anything.
     """
-    command = [sys.executable, "-m", "mlflow_ngraph.engines.prober", str(package.directory), str(seconds)]
-    with tempfile.TemporaryDirectory(prefix="ngraph-probe-") as scratch:
-        env = environment(package.manifest.loading.aim().threads, Path(scratch))
-        try:
-            done = subprocess.run(
-                command, env=env, capture_output=True, text=True, errors="replace", timeout=PROBE_SECONDS + 2 * seconds,
-                check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise EngineError(f"{package.directory}: the engine did not answer in {PROBE_SECONDS:.0f} s") from None
-    if done.returncode != 0 or not done.stdout.strip():
-        code = done.returncode
-        ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-        tail = " ".join(done.stderr.split())[-_TAIL:]
-        raise EngineError(f"{package.directory}: the process that tried the engine {ended}: {tail}")
-    answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    if "error" in answer:
-        raise EngineError(answer["error"])
-    return answer
+    with Trial(package.manifest.loading) as trial:
+        return trial.answer(package.directory, seconds)

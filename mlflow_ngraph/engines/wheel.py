@@ -20,7 +20,8 @@ from mlflow_ngraph.errors import DependencyError
 
 _NAME = "mlflow-ngraph"
 _STEM = f"mlflow_ngraph-{__version__}"
-_KEPT = (".py", ".typed", ".yaml", ".csv")
+_LEFT = "__pycache__"
+"""What Python makes by itself; everything else belongs to the package."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip can hold: equal files make equal wheels."""
 
@@ -37,7 +38,7 @@ def wheel() -> tuple[str, bytes]:
     files = {
         f"{root.name}/{path.relative_to(root).as_posix()}": path.read_bytes()
         for path in sorted(root.rglob("*"))
-        if path.is_file() and (path.suffix in _KEPT)
+        if path.is_file() and _LEFT not in path.parts
     }
     try:
         found = distribution(_NAME)

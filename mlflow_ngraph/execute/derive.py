@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mlflow_ngraph import custom_metrics
 from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
 from mlflow_ngraph.execute.resources import resources
 from mlflow_ngraph.measure import serving, statistics
@@ -39,6 +40,7 @@ def derive(
     for lane in lanes:
         baseline = _baseline_of(record, lane)
         _compare(lane, baseline, companions or {})
+    custom_metrics.add(record, lanes)
 
 
 def _own_metrics(lane: LaneRecord, cell: CellRecord, processors: int) -> dict[str, float]:

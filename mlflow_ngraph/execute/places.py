@@ -47,15 +47,25 @@ def engine_store(home_directory: Path) -> Path:
     return home_directory / "engines"
 
 
+def pulled(home_directory: Path) -> Path:
+    """Engines that were pulled from tracking servers without saying where to."""
+    return home_directory / "pulled"
+
+
+def location(given: Path | None = None) -> Path:
+    """Where the directory that holds all studies is: ``given``, else ``$NGRAPH_HOME``, else the user's data directory."""
+    path = given or Path(os.environ.get("NGRAPH_HOME") or platformdirs.user_data_dir("mlflow-ngraph"))
+    return path.expanduser().absolute()
+
+
 def home(given: Path | None = None) -> Path:
-    """The directory that holds all studies: ``given``, else ``$NGRAPH_HOME``, else the user's data directory.
+    """The directory of `location`, made where it is missing.
 
     Raises
     ------
     UsageError: it cannot be written.
     """
-    path = given or Path(os.environ.get("NGRAPH_HOME") or platformdirs.user_data_dir("mlflow-ngraph"))
-    studies = path.expanduser().absolute() / "studies"
+    studies = location(given) / "studies"
     try:
         studies.mkdir(parents=True, exist_ok=True)
     except OSError as error:

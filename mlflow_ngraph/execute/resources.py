@@ -38,6 +38,8 @@ def resources(
         "foreign_cpu_percent": 100 * max(0.0, busy - cpu) / wall / processors,
         "peak_memory_mb": max(part["peak_bytes"] for part in slices) / MB,
     }
+    if len(slices) > 1:
+        found["cpu_percent_std"] = 100 * statistics.stdev(part["cpu_s"] / part["wall_s"] for part in slices) / processors
     resident = [size for part in slices if (size := part.get("resident_bytes")) is not None]
     if resident:
         found["steady_memory_mb"] = statistics.median(resident) / MB

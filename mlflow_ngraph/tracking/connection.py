@@ -83,7 +83,7 @@ def talking(tracking_uri: str, doing: str, settings: dict[str, str]) -> Iterator
     try:
         yield
     except (MlflowException, RequestException, SQLAlchemyError) as error:
-        raise TrackingError(f"tracking server {masked(tracking_uri)}: cannot {doing}: {_one_line(error)}") from error
+        raise TrackingError(f"tracking server {masked(tracking_uri)}: cannot {doing}: {one_line(error)}") from error
     finally:
         for name in added:
             os.environ.pop(name, None)
@@ -151,7 +151,7 @@ _PLAIN = (
 """What long messages come down to, by what gives them away."""
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """What went wrong, for people."""
     text = masked(" ".join(str(error).split()))
     for pattern, plain in _PLAIN:

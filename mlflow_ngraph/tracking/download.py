@@ -1,8 +1,8 @@
 """Engine packages from a tracking server, believed only as far as they have been checked.
 
 The manifest comes first and must be the one whose digest the server has in a tag. Then come the files that it names,
-each of them compared with its digest before it gets the name it will be used under; nothing else is looked at. So
-a file that stands in its place is whole, and a download that was cut off goes on after the last such file.
+each of them compared with its digest while it arrives, before it gets the name it will be used under; nothing else is
+looked at. So a file that stands in its place is whole, and a download that was cut off goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -10,33 +10,34 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event, Lock
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from mlflow_ngraph.engines.files import sha256
-from mlflow_ngraph.engines.manifest import DIGEST_FILE, FILE, Manifest
+from mlflow_ngraph.engines.manifest import DIGEST_FILE, ENGINE_DIRECTORY, FILE, MAX_BYTES, Manifest
 from mlflow_ngraph.engines.package import Package, digest_line
 from mlflow_ngraph.errors import EngineError, TrackingError
-from mlflow_ngraph.tracking import connection
+from mlflow_ngraph.tracking import connection, plain, transfer
 from mlflow_ngraph.tracking.schema import Tag
+from mlflow_ngraph.tracking.transfer import Part, Store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import LoggedModel
     from mlflow.entities.model_registry import ModelVersion
 
-    Progress = Callable[[int], None]
-    """Told the number of bytes that are there."""
+    Progress = Callable[[int, int], None]
+    """Told how many bytes are there, and how many there will be as far as is known. Called from several threads."""
 
-AT_ONCE = 4
-"""Files that are downloaded at the same time; MLflow splits large ones itself where the store can serve parts."""
-_LOOK_S = 0.2
-_SCRATCH = ".download-"
+_PARTS = ".parts"
+"""Where files lie within a package until they are whole."""
+_TIMEOUT_S = 30.0
 _VERSION = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))$")
 _SOURCE = re.compile(r"(?:^models:/|/models/)(?P<id>m-[0-9a-f]{32})(?:$|/)")
 _MODEL = re.compile(r"(?:models:/)?(?P<id>m-[0-9a-f]{32})$")
@@ -53,6 +54,8 @@ class Remote:
     run_id: str | None
     digest: str | None
     """sha256 that its manifest must have, from the server's own records."""
+    signed: bool = False
+    """Whether there is a signature beside its manifest; see `mlflow_ngraph.tracking.signatures`."""
 
     @property
     def shown(self) -> str:
@@ -63,7 +66,41 @@ class Remote:
 def of_model(model: LoggedModel, tracking_uri: str) -> Remote:
     """The package of a LoggedModel."""
     digest = model.tags.get(Tag.MANIFEST_SHA256)
-    return Remote(tracking_uri, model.artifact_location, model.model_id, model.source_run_id, digest)
+    signed = Tag.SIGNED_BY in model.tags
+    return Remote(tracking_uri, model.artifact_location, model.model_id, model.source_run_id, digest, signed)
+
+
+def of_id(model_id: str, tracking_uri: str) -> Remote:
+    """The package of the LoggedModel with this id.
+
+    Raises
+    ------
+    TrackingError: the server cannot be reached or knows no such model.
+    """
+    found = _asked(model_id, tracking_uri)
+    if found is not None:
+        return found
+    client = connection.reach(tracking_uri)
+    with connection.talking(tracking_uri, f"find models:/{model_id}", connection.RECORDING):
+        return of_model(client.get_logged_model(model_id), tracking_uri)
+
+
+def _asked(model_id: str, tracking_uri: str) -> Remote | None:
+    """The same from a server that is asked directly; None where MLflow's client has to ask, or to say what is wrong."""
+    if not plain.speaks(tracking_uri):
+        return None
+    from requests import RequestException
+
+    address = f"{tracking_uri.rstrip('/')}/api/2.0/mlflow/logged-models/{model_id}"
+    with suppress(RequestException, ValueError, KeyError), plain.session(1) as http:
+        answer = http.get(address, timeout=_TIMEOUT_S)
+        answer.raise_for_status()
+        info = answer.json()["model"]["info"]
+        tags = {tag["key"]: tag.get("value", "") for tag in info.get("tags", ())}
+        run_id, signed = info.get("source_run_id") or None, Tag.SIGNED_BY in tags
+        digest = tags.get(Tag.MANIFEST_SHA256)
+        return Remote(tracking_uri, info["artifact_uri"], info["model_id"], run_id, digest, signed)
+    return None
 
 
 def locate(uri: str, tracking_uri: str) -> Remote:
@@ -75,15 +112,14 @@ def locate(uri: str, tracking_uri: str) -> Remote:
     EngineError: it is no engine, or the registry and the tracking server disagree about it.
     """
     version, model = _VERSION.match(uri), _MODEL.match(uri)
-    if version is None and model is None:
+    if model is not None:
+        return of_id(model["id"], tracking_uri)
+    if version is None:
         raise TrackingError(
             f"{uri!r} names no engine: give models:/NAME@ALIAS, models:/NAME/VERSION or models:/MODEL_ID"
         )
     client = connection.reach(tracking_uri)
     with connection.talking(tracking_uri, f"find {uri}", connection.RECORDING):
-        if model is not None:
-            return of_model(client.get_logged_model(model["id"]), tracking_uri)
-        assert version is not None
         found = (
             client.get_model_version_by_alias(version["name"], version["alias"])
             if version["alias"]
@@ -105,49 +141,51 @@ def _of_version(client: MlflowClient, version: ModelVersion, uri: str, tracking_
     return remote
 
 
-def manifest(remote: Remote, directory: Path) -> Manifest:
-    """The manifest of a package, checked against the digest that the server has.
-
-    Parameters
-    ----------
-    directory: an existing one, for what comes by; nothing stays in it.
+def manifest(remote: Remote) -> tuple[Manifest, bytes]:
+    """The manifest of a package, checked against the digest that the server has, and its content.
 
     Raises
     ------
     EngineError: it cannot be had, or is not what was logged.
+    TrackingError: MLflow does not know where it lies.
     """
-    return Manifest.parse(_manifest(remote, directory), f"the manifest of {remote.shown}")
-
-
-def _manifest(remote: Remote, directory: Path) -> bytes:
+    name = f"the manifest of {remote.shown}"
     if remote.digest is None:
         raise EngineError(f"{remote.shown} has no tag {Tag.MANIFEST_SHA256}: nothing tells what was logged")
-    with (
-        _scratch(directory) as scratch,
-        connection.talking(remote.tracking_uri, f"download {FILE}", connection.RECORDING),
-    ):
-        content = _fetched(remote, FILE, scratch).read_bytes()
+    with TemporaryDirectory(prefix="ngraph-manifest-") as temporary:
+        place = Path(temporary)
+        store = transfer.store_of(remote.location, remote.tracking_uri, place)
+        with store.settings():
+            content = transfer.content(store, FILE, place / FILE, f"{FILE} of {remote.shown}", MAX_BYTES)
     found = hashlib.sha256(content).hexdigest()
     if found != remote.digest:
-        raise EngineError(f"the manifest of {remote.shown} is not what was logged: its sha256 is {found}")
-    return content
+        raise EngineError(f"{name} is not what was logged: its sha256 is {found}")
+    return Manifest.parse(content, name), content
 
 
-def pull(remote: Remote, directory: Path, progress: Progress = lambda done: None) -> Package:
+def pull(remote: Remote, directory: Path, progress: Progress = lambda done, total: None) -> Package:
     """Put a whole package into ``directory``, which may have what an earlier attempt brought.
 
     Raises
     ------
     EngineError: a file cannot be had, or is not what was logged; the message names it.
+    TrackingError: MLflow does not know where its files lie.
     """
+    found, content = manifest(remote)
+    return fill(remote, found, content, directory, progress)
+
+
+def fill(
+    remote: Remote, manifest: Manifest, content: bytes, directory: Path, progress: Progress = lambda done, total: None
+) -> Package:
+    """As `pull`, for who has the manifest. What is in ``directory`` and not of this package is removed."""
     directory.mkdir(parents=True, exist_ok=True)
-    content = _manifest(remote, directory)
-    found = Manifest.parse(content, f"the manifest of {remote.shown}")
-    files(remote, found, list(found.files), directory, progress)
+    _clear(directory, manifest)
+    files(remote, manifest, list(manifest.files), directory, progress)
     digest = hashlib.sha256(content).hexdigest()
     (directory / FILE).write_bytes(content)
     (directory / DIGEST_FILE).write_text(digest_line(digest), encoding="utf-8")
-    return Package(directory, found, digest)
+    return Package(directory, manifest, digest)
 
 
 def files(
@@ -155,67 +193,71 @@ def files(
     manifest: Manifest,
     paths: Sequence[str],
     directory: Path,
-    progress: Progress = lambda done: None,
+    progress: Progress = lambda done, total: None,
 ) -> None:
     """Bring files of a package into ``directory``, under the paths of the manifest; those that are there stay.
 
     Raises
     ------
-    EngineError: one cannot be had, or is not what was logged. Those that came before it are kept.
+    EngineError: one cannot be had, or is not what was logged. What has come of all of them is kept.
+    TrackingError: MLflow does not know where they lie.
     """
-    missing = [path for path in paths if not _is(directory / path, manifest.files[path])]
-    with (
-        _scratch(directory) as scratch,
-        connection.talking(remote.tracking_uri, "download an engine", connection.RECORDING),
-        ThreadPoolExecutor(AT_ONCE) as pool,
-    ):
-        running = [pool.submit(_bring, remote, path, manifest.files[path], directory, scratch) for path in missing]
-        while wait(running, timeout=_LOOK_S).not_done:
-            progress(_size(directory))
-        for future in running:
-            future.result()
-    progress(_size(directory))
+    parts = directory / _PARTS
+    parts.mkdir(parents=True, exist_ok=True)
+    store = transfer.store_of(remote.location, remote.tracking_uri, parts)
+    meter, stop = _Meter(manifest.size_bytes, progress), Event()
+
+    def bring(path: str) -> None:
+        _bring(remote, store, path, manifest.files[path], directory, meter, stop)
+
+    pool = ThreadPoolExecutor(transfer.AT_ONCE, "ngraph-download")
+    with store.settings():
+        try:
+            for done in as_completed([pool.submit(bring, path) for path in paths]):
+                done.result()
+        finally:
+            # On the way out of an error, or of an interrupt: nobody waits for what is still coming.
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+    shutil.rmtree(parts)
 
 
-@contextmanager
-def _scratch(directory: Path) -> Iterator[Path]:
-    """A place for files that nobody has checked, on the file system where they will stay."""
-    for left_over in directory.glob(f"{_SCRATCH}*"):
-        shutil.rmtree(left_over, ignore_errors=True)  # of a process that was killed
-    scratch = directory / f"{_SCRATCH}{uuid4().hex}"
-    scratch.mkdir(parents=True)
-    try:
-        yield scratch
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+class _Meter:
+    """Counts bytes of files that come at the same time."""
+
+    def __init__(self, engine_bytes: int, progress: Progress) -> None:
+        self._engine_bytes, self._progress = engine_bytes, progress
+        self._done = 0
+        self._others: dict[str, int] = {}
+        self._lock = Lock()
+
+    def sized(self, path: str, size: int) -> None:
+        """Take in the size of a file. The manifest knows that of all files of the engine together."""
+        if not path.startswith(f"{ENGINE_DIRECTORY}/"):
+            with self._lock:
+                self._others[path] = size
+
+    def came(self, count: int) -> None:
+        """Take in that so many bytes are there which were not before."""
+        with self._lock:
+            self._done += count
+            self._progress(self._done, max(self._done, self._engine_bytes + sum(self._others.values())))
 
 
-def _bring(remote: Remote, path: str, digest: str, directory: Path, scratch: Path) -> None:
-    found = _fetched(remote, path, scratch)
-    if sha256(found) != digest:
-        raise EngineError(f"{path} of {remote.shown} is not what was logged: it was changed, or cut off on the way")
+def _bring(remote: Remote, store: Store, path: str, digest: str, directory: Path, meter: _Meter, stop: Event) -> None:
     target = directory / path
+    if _is(target, digest):
+        size = target.stat().st_size
+        meter.sized(path, size)
+        meter.came(size)
+        return
+    # Named by what it will be: the part of another file is never taken for it.
+    place = directory / _PARTS / f"{digest}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
+    part = Part(place, meter.came, stop.is_set)
+    transfer.bring(store, path, digest, part, f"{path} of {remote.shown}", lambda size: meter.sized(path, size))
     target.parent.mkdir(parents=True, exist_ok=True)
-    found.replace(target)
-
-
-def _fetched(remote: Remote, path: str, scratch: Path) -> Path:
-    """A file as the server gives it, in a directory of its own."""
-    import mlflow
-    from mlflow.exceptions import MlflowException
-
-    place = scratch / uuid4().hex
-    place.mkdir()
-    uri = f"{remote.location.rstrip('/')}/{path}"
-    try:
-        found = mlflow.artifacts.download_artifacts(
-            artifact_uri=uri, dst_path=str(place), tracking_uri=remote.tracking_uri
-        )
-    except (MlflowException, OSError) as error:
-        raise EngineError(
-            f"cannot download {path} of {remote.shown}: {connection.masked(' '.join(str(error).split()))}"
-        ) from None
-    return Path(found)
+    place.touch()  # of a file without content nothing has come
+    place.replace(target)
 
 
 def _is(path: Path, digest: str) -> bool:
@@ -223,9 +265,14 @@ def _is(path: Path, digest: str) -> bool:
     return path.is_file() and not path.is_symlink() and sha256(path) == digest
 
 
-def _size(directory: Path) -> int:
-    total = 0
-    for path in directory.rglob("*"):
-        with suppress(OSError):  # renamed since it was listed
-            total += path.lstat().st_size if path.is_file() else 0
-    return total
+def _clear(directory: Path, manifest: Manifest) -> None:
+    """Remove what is not of this package: an earlier attempt may have been for another one."""
+    for path in sorted(directory.rglob("*"), reverse=True):
+        name = path.relative_to(directory).as_posix()
+        if name == _PARTS or name.startswith(f"{_PARTS}/"):
+            continue
+        if path.is_symlink() or not path.is_dir():
+            if name not in manifest.files:
+                path.unlink()
+        elif not any(path.iterdir()):
+            path.rmdir()

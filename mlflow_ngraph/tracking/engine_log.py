@@ -14,7 +14,7 @@ from mlflow_ngraph.engines.loading import Loading
 from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.engines.package import write_manifest
 from mlflow_ngraph.execute.record import EngineRecord, StudyRecord
-from mlflow_ngraph.tracking import schema
+from mlflow_ngraph.tracking import card, schema
 from mlflow_ngraph.tracking.content import Content, engine_digest, plain, worst
 from mlflow_ngraph.tracking.schema import Kind, Param, Tag
 
@@ -72,8 +72,10 @@ def log_engine(
 
     loading, about = Loading.read(source), manifest.about(record, engine)
     client.log_model_artifacts(slot.model_id, str(source), manifest.ENGINE_DIRECTORY)
+    told = card.card(record, engine, slot.model_id)
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)
+        (directory / card.FILE).write_text(told, encoding="utf-8")
         described = Model(
             artifact_path=client.get_logged_model(slot.model_id).artifact_location,
             run_id=run.info.run_id,
@@ -88,7 +90,8 @@ def log_engine(
         made = manifest.build(record, engine, loading, others, run_id=run.info.run_id, source_commit=commit)
         digest = write_manifest(directory, made)
         client.log_model_artifacts(slot.model_id, str(directory))
-    client.set_logged_model_tags(slot.model_id, {Tag.MANIFEST_SHA256: digest})
+    tags = {Tag.MANIFEST_SHA256: digest, Tag.NOTE: schema.cut(told, schema.MAX_TAG)}
+    client.set_logged_model_tags(slot.model_id, tags)
     client.finalize_logged_model(slot.model_id, "READY")
 
 

@@ -53,6 +53,12 @@ class Tag:
     """Followed by the name of a package or compiler."""
     SHA256 = "ngraph.sha256"
     MANIFEST_SHA256 = "ngraph.manifest_sha256"
+    SIGNED_BY = "ngraph.signed_by"
+    PRUNED = "ngraph.pruned"
+    PROMOTED = "ngraph.promoted."
+    """Followed by an alias; what made a version its champion."""
+    PROMOTING = "ngraph.promoting."
+    """Followed by an alias and the name of a promotion that is under way."""
     BATCH_SIZES = "ngraph.batch_sizes"
     ENGINE_PROBLEM = "ngraph.engine_problem"
     RESUMED_BY = "ngraph.resumed_by"
@@ -108,6 +114,8 @@ class Artifact:
     JOURNAL = "journal.jsonl"
     SUMMARY = "summary.md"
     MANIFEST = "manifest.json"
+    REPORT = "report"
+    """The directory of a report on the study."""
     ENGINE = "engine"
     """The directory of an engine's own files within its LoggedModel."""
 
@@ -151,6 +159,7 @@ _METRICS = [
     CellMetric("latency_p90_ms", "ms", "lower", "90th percentile of the duration"),
     CellMetric("latency_p99_ms", "ms", "lower", "99th percentile of the duration"),
     CellMetric("cpu_percent", "%", "lower", "CPU use while timed, of the whole machine"),
+    CellMetric("cpu_percent_std", "%", "lower", "standard deviation of the CPU use over slices"),
     CellMetric("cpu_percent_of_threads", "%", "lower", "CPU use while timed, of the processors of the lane"),
     CellMetric("cpu_percent_busiest_core", "%", "neither", "use of the busiest processor while timed, by anything"),
     CellMetric("cpu_cores", "1", "lower", "processors that the lane's process kept busy while timed"),

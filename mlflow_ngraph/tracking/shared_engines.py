@@ -8,10 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mlflow_ngraph.engines import trust
 from mlflow_ngraph.engines.manifest import ENGINE_DIRECTORY
 from mlflow_ngraph.engines.store import StoredEngine
 from mlflow_ngraph.errors import EngineError, TrackingError
-from mlflow_ngraph.tracking import connection, download
+from mlflow_ngraph.tracking import connection, download, signatures
 from mlflow_ngraph.tracking.schema import Tag
 
 if TYPE_CHECKING:
@@ -51,6 +52,10 @@ class ServerEngines:
         return None
 
     @cached_property
+    def _rules(self) -> trust.Rules:
+        return trust.load()
+
+    @cached_property
     def _client(self) -> MlflowClient:
         return connection.reach(self._uri)
 
@@ -78,7 +83,8 @@ class ServerEngines:
         with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f"{directory.name}.package-") as temporary:
             package = Path(temporary)
             try:
-                manifest = download.manifest(remote, package)
+                manifest, content = download.manifest(remote)
+                trust.require(content, signatures.fetch(remote), self._uri, self._rules)
                 engine = manifest.stored(connection.masked(self._uri), model.model_id, model.source_run_id)
                 if engine.key != key:
                     raise EngineError(f"its manifest has the key {engine.key}")

@@ -1,7 +1,7 @@
 """Ready-made views of an experiment's runs: charts and columns that compare devices and compilers.
 
-A view is an experiment tag in a format that the MLflow UI reads and that MLflow does not document. Hence it is only
-written to servers of versions where it is known to work, and one that a person has edited is left alone.
+A view is an experiment tag in a format that the MLflow UI reads and that MLflow does not document. Hence views are only
+written to servers of versions where they are known to work, and one that a person has edited is left alone.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import base64
 import json
 import time
 import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import InvalidVersion, Version
@@ -21,13 +23,58 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 DEVICE_COMPARISON = "ngraph-devices"
-"""The id of the view in links."""
+"""The id of the view that is opened first, in links."""
 OLDEST, BEFORE = Version("3.15"), Version("4")
 _PREFIX = "mlflow.sharedViewState."
-_SECTION = "ngraph-comparison"
-_CURVES = ("throughput", "speedup", "latency_p50_ms", "latency_p99_ms", "ase", "cpu_percent")
 _PARAMS = (Param.LABEL, Param.DEVICE, Param.COMPILER_LABEL, Param.PRECISION)
-_METRICS = ("throughput", "best_batch", "speedup", "latency_p50_ms", "latency_p99_ms", "cpu_percent", "parity_cosine")
+
+
+@dataclass(frozen=True)
+class View:
+    """What a view shows of all lane runs."""
+
+    id: str
+    name: str
+    charts: Sequence[dict[str, Any]]
+    columns: Sequence[str]
+    """Metrics and tags beside what names a run."""
+    order: str
+    """The headline that the runs are sorted by, the largest first."""
+
+    def state(self) -> dict[str, Any]:
+        """The view as the UI keeps it."""
+        return {
+            "searchFilter": f"tags.`{Tag.KIND}` = '{Kind.LANE}'",
+            "orderByKey": f"metrics.`{self.order}`",
+            "orderByAsc": False,
+            "startTime": "ALL",
+            "lifecycleFilter": "Active",
+            "datasetsFilter": [],
+            "modelVersionFilter": "All Runs",
+            "selectedColumns": [*(f"params.`{name}`" for name in _PARAMS), *self.columns],
+            "columnOrder": [],
+            "columnWidths": {},
+            "runsHiddenMode": "SHOWALL",
+            "compareRunCharts": [{**chart, "metricSectionId": self.id} for chart in (*self.charts, *_suppressed())],
+            "compareRunSections": [
+                {
+                    "uuid": self.id,
+                    "name": self.name,
+                    "display": True,
+                    "isReordered": True,
+                    "deleted": False,
+                    "isGenerated": False,
+                }
+            ],
+            "viewMaximized": False,
+            "runListHidden": False,
+            "isAccordionReordered": True,
+            "useGroupedValuesInCharts": True,
+            "hideEmptyCharts": True,
+            "groupBy": None,
+            "groupsExpanded": {},
+            "globalLineChartConfig": {"xAxisKey": "step", "lineSmoothness": 0, "selectedXAxisMetricKey": ""},
+        }
 
 
 def supported(version: str | None) -> bool:
@@ -39,22 +86,22 @@ def supported(version: str | None) -> bool:
 
 
 def install(client: MlflowClient, experiment_id: str) -> None:
-    """Put the view into an experiment, or bring it up to date; an edited one stays as it is."""
-    name = _PREFIX + DEVICE_COMPARISON
-    packed = _packed(_device_comparison())
-    present = client.get_experiment(experiment_id).tags.get(name)
-    if present is not None:
-        known = json.loads(present)
-        if known.get("state") == packed or known.get("createdAt") != known.get("updatedAt"):
-            return
-    now = time.time_ns() // 1_000_000
-    envelope = {"name": "Device comparison", "createdAt": now, "updatedAt": now, "state": packed}
-    client.set_experiment_tag(experiment_id, name, json.dumps(envelope))
+    """Put the views into an experiment, or bring them up to date; an edited one stays as it is."""
+    present = client.get_experiment(experiment_id).tags
+    for view in VIEWS:
+        packed = _packed(view.state())
+        if _PREFIX + view.id in present:
+            known = json.loads(present[_PREFIX + view.id])
+            if known.get("state") == packed or known.get("createdAt") != known.get("updatedAt"):
+                continue
+        now = time.time_ns() // 1_000_000
+        envelope = {"name": view.name, "createdAt": now, "updatedAt": now, "state": packed}
+        client.set_experiment_tag(experiment_id, _PREFIX + view.id, json.dumps(envelope))
 
 
-def link(base: str, experiment_id: str) -> str:
-    """The address of the view. Without ``workflowType`` the UI opens experiments for language models instead."""
-    query = f"viewStateShareKey={DEVICE_COMPARISON}&compareRunsMode=CHART&workflowType=machine_learning"
+def link(base: str, experiment_id: str, view: str = DEVICE_COMPARISON) -> str:
+    """The address of a view. Without ``workflowType`` the UI opens experiments for language models instead."""
+    query = f"viewStateShareKey={view}&compareRunsMode=CHART&workflowType=machine_learning"
     return f"{base}/#/experiments/{experiment_id}/runs?{query}"
 
 
@@ -63,48 +110,9 @@ def _packed(state: dict[str, Any]) -> str:
     return "deflate;" + base64.b64encode(zlib.compress(text, 9)).decode()
 
 
-def _device_comparison() -> dict[str, Any]:
-    return {
-        "searchFilter": f"tags.`{Tag.KIND}` = '{Kind.LANE}'",
-        "orderByKey": "metrics.`throughput`",
-        "orderByAsc": False,
-        "startTime": "ALL",
-        "lifecycleFilter": "Active",
-        "datasetsFilter": [],
-        "modelVersionFilter": "All Runs",
-        "selectedColumns": [
-            *(f"params.`{name}`" for name in _PARAMS),
-            *(f"metrics.`{name}`" for name in _METRICS),
-            f"tags.`{Tag.VERDICT}`",
-        ],
-        "columnOrder": [],
-        "columnWidths": {},
-        "runsHiddenMode": "SHOWALL",
-        "compareRunCharts": [*_charts(), *_suppressed()],
-        "compareRunSections": [
-            {
-                "uuid": _SECTION,
-                "name": "Device comparison",
-                "display": True,
-                "isReordered": True,
-                "deleted": False,
-                "isGenerated": False,
-            }
-        ],
-        "viewMaximized": False,
-        "runListHidden": False,
-        "isAccordionReordered": True,
-        "useGroupedValuesInCharts": True,
-        "hideEmptyCharts": True,
-        "groupBy": None,
-        "groupsExpanded": {},
-        "globalLineChartConfig": {"xAxisKey": "step", "lineSmoothness": 0, "selectedXAxisMetricKey": ""},
-    }
-
-
-def _charts() -> list[dict[str, Any]]:
-    """Curves over batch size, the best of each lane as bars, and what was paid for it."""
-    lines = [
+def _lines(*names: str, scale: str = "linear") -> list[dict[str, Any]]:
+    """Curves over batch size, of metrics of cells."""
+    return [
         _card(
             f"ngraph-line-{name}",
             "LINE",
@@ -112,7 +120,7 @@ def _charts() -> list[dict[str, Any]]:
             selectedMetricKeys=[CURVE + name],
             lineSmoothness=0,
             xAxisScaleType="log",
-            scaleType="linear",
+            scaleType=scale,
             range={},
             xAxisKey="step",
             selectedXAxisMetricKey="",
@@ -122,23 +130,26 @@ def _charts() -> list[dict[str, Any]]:
             useGlobalXaxisKey=False,
             useGlobalLineSmoothing=True,
         )
-        for name in _CURVES
+        for name in names
     ]
-    scatter = _card(
-        "ngraph-scatter",
-        "SCATTER",
-        xaxis={"key": "latency_p99_ms", "type": "METRIC"},
-        yaxis={"key": "throughput", "type": "METRIC"},
+
+
+def _bars(*names: str) -> list[dict[str, Any]]:
+    """Headlines of all runs beside each other."""
+    return [_card(f"ngraph-bar-{name}", "BAR", metricKey=name) for name in names]
+
+
+def _scatter(x: str, y: str) -> dict[str, Any]:
+    """What is paid for one headline in another."""
+    axes = {"xaxis": {"key": x, "type": "METRIC"}, "yaxis": {"key": y, "type": "METRIC"}}
+    return _card(f"ngraph-scatter-{x}-{y}", "SCATTER", **axes)
+
+
+def _parallel(*metrics: str) -> dict[str, Any]:
+    """Every run as a line through what it is and what it reached."""
+    return _card(
+        "ngraph-parallel", "PARALLEL", selectedParams=list(_PARAMS), selectedMetrics=list(metrics), showAllRuns=True
     )
-    parallel = _card(
-        "ngraph-parallel",
-        "PARALLEL",
-        selectedParams=list(_PARAMS),
-        selectedMetrics=["latency_p99_ms", "throughput"],
-        showAllRuns=True,
-    )
-    bars = [_card(f"ngraph-bar-{name}", "BAR", metricKey=name) for name in ("speedup", "throughput")]
-    return [*lines, *bars, scatter, parallel]
 
 
 def _suppressed() -> list[dict[str, Any]]:
@@ -152,12 +163,81 @@ def _suppressed() -> list[dict[str, Any]]:
 
 
 def _card(uuid: str, kind: str, **settings: Any) -> dict[str, Any]:
-    return {
-        "uuid": uuid,
-        "type": kind,
-        "runsCountToCompare": 100,
-        "metricSectionId": _SECTION,
-        "deleted": False,
-        "isGenerated": False,
-        **settings,
-    }
+    return {"uuid": uuid, "type": kind, "runsCountToCompare": 100, "deleted": False, "isGenerated": False, **settings}
+
+
+def _metrics(*names: str) -> list[str]:
+    return [f"metrics.`{name}`" for name in names]
+
+
+def _tags(*names: str) -> list[str]:
+    return [f"tags.`{name}`" for name in names]
+
+
+VIEWS = (
+    View(
+        DEVICE_COMPARISON,
+        "Device comparison",
+        [
+            *_lines("throughput", "speedup", "latency_p50_ms", "latency_p99_ms", "ase", "cpu_percent"),
+            *_bars("speedup", "throughput"),
+            _scatter("latency_p99_ms", "throughput"),
+            _parallel("latency_p99_ms", "throughput"),
+        ],
+        [
+            *_metrics(
+                "throughput",
+                "best_batch",
+                "speedup",
+                "latency_p50_ms",
+                "latency_p99_ms",
+                "cpu_percent",
+                "parity_cosine",
+            ),
+            *_tags(Tag.VERDICT),
+        ],
+        "throughput",
+    ),
+    View(
+        "ngraph-scaling",
+        "Batch scaling",
+        [
+            *_lines("throughput", "latency_p50_ms", "latency_p99_ms", scale="log"),
+            *_lines("rtr", "ase", "bsr", "peak_memory_mb"),
+            *_bars("best_batch", "ase"),
+        ],
+        _metrics("throughput_b1", "throughput", "best_batch", "rtr", "ase", "bsr", "peak_memory_mb"),
+        "rtr",
+    ),
+    View(
+        "ngraph-speedup",
+        "Speed-up",
+        [
+            *_lines("speedup", "bsr", "cpu_reduction"),
+            *_bars("speedup", "speedup_b1"),
+            _scatter("compile_total_s", "speedup"),
+            _scatter("engine_size_mb", "speedup"),
+            _parallel("best_batch", "speedup"),
+        ],
+        [
+            *_metrics("speedup", "speedup_ci_low", "speedup_ci_high", "speedup_b1", "best_batch", "bsr"),
+            *_metrics("compile_total_s", "engine_size_mb"),
+        ],
+        "speedup",
+    ),
+    View(
+        "ngraph-parity",
+        "Parity and verdicts",
+        [
+            *_bars("cells_ok", "cells_total", "parity_max_rel", "parity_max_abs", "parity_cosine"),
+            *_lines("parity_top1"),
+        ],
+        [
+            *_tags(Tag.VERDICT, Tag.REASON, Tag.VERDICTS),
+            *_metrics("cells_ok", "cells_total", "parity_cosine", "parity_max_rel", "parity_max_abs"),
+            f"params.`{Param.PRECISION_IN_FORCE}`",
+        ],
+        "parity_max_rel",
+    ),
+)
+"""What `install` puts into an experiment."""

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from mlflow_ngraph.analysis import results
-from mlflow_ngraph.analysis.compare import baseline, compare
-from mlflow_ngraph.analysis.selection import Selection
+from mlflow_ngraph.analysis.compare import compare
+from mlflow_ngraph.analysis.selection import Selection, baseline
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.verdicts import Verdict
 from tests.support.records import lane_id, study_record

@@ -27,7 +27,7 @@ def test_a_good_engine_passes(logged: Logged, cli: Cli, cli_json: Callable[..., 
     package = str(logged.packages["openvino"])
     document = cli_json("verify", package)
     assert document["ok"]
-    assert statuses(document) == {"digests": "ok", "compatibility": "ok", "probe": "ok"}
+    assert statuses(document) == {"trust": "ok", "digests": "ok", "compatibility": "ok", "probe": "ok"}
     code, out, _ = cli("verify", package)
     assert code == 0
     assert "by openvino, fp32, batch 1, 4" in out
@@ -36,7 +36,7 @@ def test_a_good_engine_passes(logged: Logged, cli: Cli, cli_json: Callable[..., 
 
 def test_an_engine_on_a_server_is_checked_with_the_digest_there(logged: Logged, cli_json: Callable[..., Any]) -> None:
     document = cli_json("verify", f"models:/{logged.models['onnxruntime']}", "--tracking-uri", logged.uri)
-    assert "the manifest is the one that was logged" in document["checks"][0]["found"]
+    assert "the manifest is the one that was logged" in document["checks"][1]["found"]
 
 
 def test_speed_is_compared_with_what_was_recorded(
@@ -61,9 +61,9 @@ def test_a_damaged_engine_is_never_run(
     document = json.loads(out)
     assert code == 1
     assert statuses(document) == {
-        "digests": "problem", "compatibility": "skipped", "probe": "skipped", "throughput": "skipped",
+        "trust": "ok", "digests": "problem", "compatibility": "skipped", "probe": "skipped", "throughput": "skipped",
     }  # fmt: skip
-    assert "engine/model.bin has changed" in document["checks"][0]["found"]
+    assert "engine/model.bin has changed" in document["checks"][1]["found"]
 
 
 def repacked(package: Path, change: Callable[[dict[str, Any]], None]) -> None:

@@ -42,12 +42,19 @@ def test_a_journal_of_an_older_version_says_what_it_can() -> None:
     assert derived(part(), part()) == pytest.approx(
         {
             "cpu_percent": 37.5,
+            "cpu_percent_std": 0.0,
             "cpu_percent_of_threads": 75.0,
             "cpu_cores": 1.5,
             "foreign_cpu_percent": 5.0,
             "peak_memory_mb": 80.0,
         }
     )
+
+
+def test_the_scatter_of_the_cpu_use_is_that_between_slices() -> None:
+    # 25 % and 50 % of four processors
+    assert derived(part(cpu_s=1.0), part(cpu_s=2.0))["cpu_percent_std"] == pytest.approx(12.5 * 2**0.5)
+    assert "cpu_percent_std" not in derived(part())
 
 
 def test_memory_between_the_peaks() -> None:

@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -74,19 +75,43 @@ def postgres_uri() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def mlflow_server(postgres_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a tracking server on PostgreSQL that serves artifacts itself."""
-    directory = tmp_path_factory.mktemp("mlflow-server")
+    with serve(tmp_path_factory.mktemp("mlflow-server"), postgres_uri) as address:
+        yield address
+
+
+@contextmanager
+def serve(directory: Path, store: str, *options: str, prefix: str = "", **environment: str) -> Iterator[str]:
+    """A tracking server that serves artifacts itself.
+
+    Parameters
+    ----------
+    store: its tracking store.
+    options: more options of ``mlflow server``.
+    prefix: what stands before all its paths.
+    environment: more variables.
+
+    Yields
+    ------
+    Its address, with the prefix.
+    """
     port = free_port()
     log = directory / "server.log"
     command = [
         *(sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"),
-        *("--backend-store-uri", postgres_uri, "--artifacts-destination", str(directory / "artifacts")),
+        *("--backend-store-uri", store, "--artifacts-destination", str(directory / "artifacts"), *options),
+        *(("--static-prefix", prefix) if prefix else ()),
     ]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=output, env={**os.environ, **QUIET}, cwd=directory, start_new_session=True
+            command,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **QUIET, **environment},
+            cwd=directory,
+            start_new_session=True,
         )
     try:
-        address = f"http://127.0.0.1:{port}"
+        address = f"http://127.0.0.1:{port}{prefix}"
         _wait(address, process, log)
         yield address
     finally:

@@ -41,3 +41,87 @@ def cells(**columns: Any) -> pd.DataFrame:
             frame[f"{metric}_ci_low"] = frame[metric] * np.exp(-reach)
             frame[f"{metric}_ci_high"] = frame[metric] * np.exp(reach)
     return typed_frame(frame, (*COLUMNS, *RUN_COLUMNS))
+
+
+class Drawn:
+    """Tables of studies that measure the same truth again and again, each with noise and intervals of its own.
+
+    What slows a round down, slows every lane of a workload, batch size and study; beside it each lane has its own noise.
+
+    Parameters
+    ----------
+    truth: rows of `cells` with the true throughputs; each lane needs batch size 1, each workload the baseline.
+    noise, common: standard deviations of a round, of the lane alone and of what all lanes share.
+    """
+
+    def __init__(self, truth: pd.DataFrame, noise: float = NOISE, common: float = NOISE, rounds: int = ROUNDS) -> None:
+        self.truth = truth.reset_index(drop=True)
+        self._sizes = noise, common, rounds
+        beside = ["study_id", "device", "workload", "precision", "batch"]
+        lane = ["study_id", "device", "workload", "precision", "compiler_label"]
+        texts = {name: self.truth[name].astype(str).to_numpy() for name in {*beside, *lane}}
+        places = range(len(self.truth))
+        beside_of = [tuple(texts[name][place] for name in beside) for place in places]
+        lane_of = [tuple(texts[name][place] for name in lane) for place in places]
+        base = {beside_of[place]: place for place in places if texts["compiler_label"][place] == "identity"}
+        first = {lane_of[place]: place for place in places if texts["batch"][place] == "1"}
+        self._base = np.array([base[one] for one in beside_of])
+        self._first = np.array([first[one] for one in lane_of])
+        self._group = pd.factorize(pd.Series(beside_of))[0]
+        self._log = np.log(self.truth["throughput"].to_numpy(float))
+        self._batch = self.truth["batch"].to_numpy(float)
+
+    def draw(self, seed: int) -> pd.DataFrame:
+        """The table of one measurement."""
+        noise, common, rounds = self._sizes
+        rng = np.random.default_rng(seed)
+        shared = rng.normal(0, common, (self._group.max() + 1, rounds))
+        logs = self._log[:, None] + rng.normal(0, noise, (len(self._log), rounds)) + shared[self._group]
+        gains = logs - logs[self._base]
+        figures = {
+            "throughput": (logs.mean(1), _error(logs), 1.0),
+            "speedup": (gains.mean(1), _error(gains), 1.0),
+            "rtr": (*_over(logs, self._first), 1.0),
+            "ase": (*_over(logs, self._first), self._batch),
+            "bsr": (*_over(gains, self._first), 1.0),
+        }
+        reach = float(stats.t.ppf(0.975, rounds - 1))
+        columns = {}
+        for name, (log, error, divisor) in figures.items():
+            for end, sign in (("", 0), ("_ci_low", -1), ("_ci_high", 1)):
+                columns[name + end] = np.exp(log + sign * reach * error) / divisor
+        columns["latency_mean_ms"] = 1e3 * self._batch / columns["throughput"]
+        return self.truth.assign(**columns)
+
+
+def _error(logs: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    found: np.ndarray[Any, Any] = logs.std(axis=1, ddof=1) / np.sqrt(logs.shape[1])
+    return found
+
+
+def _over(logs: np.ndarray[Any, Any], first: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Against batch size 1, which was measured in other rounds; exact there."""
+    error = _error(logs)
+    same = first == np.arange(len(first))
+    return logs.mean(1) - logs.mean(1)[first], np.where(same, 0.0, np.hypot(error, error[first]))
+
+
+def grid(throughput: Any, **axes: list[Any]) -> pd.DataFrame:
+    """A row for each combination of the axes.
+
+    Parameters
+    ----------
+    throughput: gets one value of each axis by name, and returns the true throughput.
+    axes: values by column; of ``compiler`` and ``workload`` the labels follow.
+    """
+    index = pd.MultiIndex.from_product(axes.values(), names=list(axes)).to_frame(index=False)
+    columns = {name: index[name].tolist() for name in axes}
+    columns["throughput"] = [float(throughput(**row)) for row in index.to_dict("records")]
+    if "compiler" in columns:
+        columns.setdefault("compiler_label", columns["compiler"])
+    if "workload" in columns:
+        columns["label"] = [str(name).partition(":")[2] or name for name in columns["workload"]]
+    if "study_id" in columns:
+        order = {name: place for place, name in enumerate(dict.fromkeys(columns["study_id"]))}
+        columns["started_at"] = [1.76e9 + 86400 * order[name] for name in columns["study_id"]]
+    return cells(**columns)

@@ -23,7 +23,7 @@ from tests.support.records import BATCHES, START, lane_id, study_record
 
 PACKAGE = {
     *("engine", "wheels", "manifest.json", "manifest.json.sha256"),
-    *("MLmodel", "conda.yaml", "python_env.yaml", "requirements.txt"),
+    *("MLmodel", "conda.yaml", "python_env.yaml", "requirements.txt", "README.md"),
 }
 """What lies in the package of an engine."""
 

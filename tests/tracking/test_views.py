@@ -1,4 +1,4 @@
-"""The ready-made view, and the context tags."""
+"""The ready-made views, the cards of engines, and the context tags."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import json
 import subprocess
 import sys
 import zlib
+from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
 
 from mlflow_ngraph.tracking import views
+from mlflow_ngraph.tracking.card import card
 from mlflow_ngraph.tracking.context import DeviceContext
 from mlflow_ngraph.tracking.schema import CELL_METRICS, CURVE, HEADLINES
+from mlflow_ngraph.verdicts import Verdict
+from tests.support.records import lane_id, study_record
 
-NAME = "mlflow.sharedViewState.ngraph-devices"
+NAMES = [f"mlflow.sharedViewState.{view.id}" for view in views.VIEWS]
 
 
 @pytest.fixture
@@ -24,24 +28,36 @@ def experiment(sqlite_uri: str) -> tuple[MlflowClient, str]:
     return client, client.create_experiment("views")
 
 
-def envelope(client: MlflowClient, experiment_id: str) -> dict[str, object]:
-    text = client.get_experiment(experiment_id).tags[NAME]
+def envelope(client: MlflowClient, experiment_id: str, name: str = NAMES[0]) -> dict[str, object]:
+    text = client.get_experiment(experiment_id).tags[name]
     assert len(text) <= 20_000
     return dict(json.loads(text))
 
 
-def test_the_view_speaks_of_metrics_that_exist(experiment: tuple[MlflowClient, str]) -> None:
+def test_there_is_a_view_for_each_question(experiment: tuple[MlflowClient, str]) -> None:
     views.install(*experiment)
-    packed = str(envelope(*experiment)["state"])
+    found = {name: envelope(*experiment, name)["name"] for name in NAMES}
+    assert list(found.values()) == ["Device comparison", "Batch scaling", "Speed-up", "Parity and verdicts"]
+    assert NAMES[0] == "mlflow.sharedViewState.ngraph-devices"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_views_speak_of_metrics_that_exist(experiment: tuple[MlflowClient, str], name: str) -> None:
+    views.install(*experiment)
+    packed = str(envelope(*experiment, name)["state"])
     state = json.loads(zlib.decompress(base64.b64decode(packed.removeprefix("deflate;"))))
-    known = {*HEADLINES, *(CURVE + name for name in CELL_METRICS)}
+    known = {*HEADLINES, *(CURVE + metric for metric in CELL_METRICS)}
     shown = [chart for chart in state["compareRunCharts"] if not chart["deleted"]]
     for chart in shown:
         assert set(chart.get("selectedMetricKeys", [])) <= known
+        assert set(chart.get("selectedMetrics", [])) <= known
         assert chart.get("metricKey", "throughput") in known
-    assert {chart["type"] for chart in shown} == {"LINE", "BAR", "SCATTER", "PARALLEL"}
-    columns = [name for name in state["selectedColumns"] if name.startswith("metrics.")]
-    assert {name.split("`")[1] for name in columns} <= known
+        assert {chart.get(axis, {"key": "throughput"})["key"] for axis in ("xaxis", "yaxis")} <= known
+    assert {"LINE", "BAR"} <= {chart["type"] for chart in shown}
+    assert len({chart["uuid"] for chart in state["compareRunCharts"]}) == len(state["compareRunCharts"])
+    columns = [column for column in state["selectedColumns"] if column.startswith("metrics.")]
+    assert {column.split("`")[1] for column in columns} <= known
+    assert state["orderByKey"].split("`")[1] in HEADLINES
     assert state["runsHiddenMode"] == "SHOWALL"
 
 
@@ -54,11 +70,11 @@ def test_installing_again_changes_nothing_and_keeps_what_a_person_edited(
     assert envelope(*experiment) == first
     client, experiment_id = experiment
     edited = {**first, "state": "deflate;other", "updatedAt": int(str(first["updatedAt"])) + 5}
-    client.set_experiment_tag(experiment_id, NAME, json.dumps(edited))
+    client.set_experiment_tag(experiment_id, NAMES[0], json.dumps(edited))
     views.install(*experiment)
     assert envelope(*experiment) == edited
     outdated = {**first, "state": "deflate;older"}
-    client.set_experiment_tag(experiment_id, NAME, json.dumps(outdated))
+    client.set_experiment_tag(experiment_id, NAMES[0], json.dumps(outdated))
     views.install(*experiment)
     assert envelope(*experiment)["state"] == first["state"]
 
@@ -69,6 +85,22 @@ def test_installing_again_changes_nothing_and_keeps_what_a_person_edited(
 )
 def test_only_servers_that_show_views_get_one(version: str | None, expected: bool) -> None:
     assert views.supported(version) is expected
+
+
+def test_the_card_of_an_engine_says_what_it_is_and_how_to_use_it(tmp_path: Path) -> None:
+    record = study_record(tmp_path)
+    lane = record.lanes[lane_id(record, "resnet18", "openvino")]
+    engine = next(one for one in lane.engines if one.batch_sizes == (2,))
+    lane.cells[2].verdict, lane.cells[2].reason = Verdict.UNSTABLE, "spread | of rounds"
+    text = card(record, engine, "m-123")
+    assert text.startswith("# resnet18 with openvino on xeon\n")
+    assert "| Inputs | `x` float32 batch×3×224×224 |" in text
+    assert "| Needs | openvino 1.23.0 |" in text
+    throughput = lane.cells[2].metrics["throughput"]
+    assert f"| 2 | {throughput:.4g} |" in text
+    assert r"| unstable: spread \| of rounds |" in text
+    assert "| 4 |" not in text
+    assert 'mlflow_ngraph.load_model("models:/m-123")' in text
 
 
 def test_context_tags_name_the_device(monkeypatch: pytest.MonkeyPatch) -> None:

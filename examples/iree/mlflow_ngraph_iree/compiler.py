@@ -39,6 +39,7 @@ class IREE(Compiler[IREEFlags]):
 
     name = "iree"
     summary = "IREE: MLIR compiled ahead of time for the CPU"
+    program = "machine code for the processor"
     flags_type = IREEFlags
     formats = ("onnx",)
     runtime_modules = ("iree.runtime",)

@@ -45,6 +45,7 @@ class TensorRT(Compiler[TensorRTFlags]):
 
     name: ClassVar[str] = "tensorrt"
     summary: ClassVar[str] = "NVIDIA TensorRT 10 and 11"
+    program: ClassVar[str] = "machine code for the GPU"
     flags_type: ClassVar[type[Flags]] = TensorRTFlags
     formats: ClassVar[tuple[Format, ...]] = ("onnx",)
     precisions: ClassVar[tuple[Precision, ...]] = ("fp32", "tf32", "bf16", "fp16")

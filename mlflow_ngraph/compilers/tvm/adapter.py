@@ -42,6 +42,7 @@ class TVM(Compiler[TVMFlags]):
 
     name: ClassVar[str] = "tvm"
     summary: ClassVar[str] = "Apache TVM: the default pipeline, or kernels found by a search"
+    program: ClassVar[str] = "a shared library made by TVM"
     flags_type: ClassVar[type[Flags]] = TVMFlags
     formats: ClassVar[tuple[Format, ...]] = ("onnx",)
     accelerators: ClassVar[tuple[str, ...]] = ("cpu", "cuda")

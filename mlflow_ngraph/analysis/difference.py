@@ -1,0 +1,242 @@
+"""What differs between two runs: flags, versions, the machine and its state, and results."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from mlflow_ngraph.analysis import custom_metrics, results, significance
+from mlflow_ngraph.analysis.listing import Server, study_run
+from mlflow_ngraph.analysis.selection import Selection
+from mlflow_ngraph.errors import TrackingError, UnknownNameError, UsageError
+from mlflow_ngraph.tracking.schema import Artifact, Kind, Param, Tag
+from mlflow_ngraph.verdicts import Verdict
+
+ASPECTS = ("study", "flags", "versions", "machine", "state", "results")
+COLUMNS = ("aspect", "name", "left", "right", "change", "ci_low", "ci_high", "p", "differs")
+"""Columns of a difference; ``change`` is that of the right side, as a share of the left one."""
+STATE = ("clock_mhz", "temperature_c", "foreign_cpu_percent", "power_w")
+"""What the results tell about the machine while it was measured: medians over the cells that both runs have."""
+_STATE_MARGIN = 0.05
+_LANE = ("workload", "compiler_label", "precision", "mode")
+_ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run says."""
+
+    run_id: str
+    kind: str
+    """Of `Kind`: a study or a lane."""
+    study: Mapping[str, str]
+    """The keys of the study."""
+    versions: Mapping[str, str]
+    machine: Mapping[str, Any]
+    """The fingerprint."""
+    frame: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """Its rows of the tidy table."""
+    commit: str = ""
+
+
+def read(run_id: str, tracking_uri: str | None = None) -> Run:
+    """A study run or a lane run of a tracking server.
+
+    Raises
+    ------
+    TrackingError: the server cannot be reached, or the run does not exist.
+    UsageError: the run is neither of a study nor of a lane.
+    """
+    server = Server(tracking_uri)
+    with server.talking(), tempfile.TemporaryDirectory() as directory:
+        run = server.client.get_run(run_id)
+        kind = run.data.tags.get(Tag.KIND)
+        if kind not in (Kind.STUDY, Kind.LANE):
+            raise UsageError(f"run {run_id} is neither of a study nor of a lane: diff compares those")
+        study = study_run(server.client, run_id)
+        files = {file.path for file in server.client.list_artifacts(study.info.run_id)}
+        if Artifact.FINGERPRINT not in files:
+            raise TrackingError(
+                f"run {study.info.run_id} has no {Artifact.FINGERPRINT}: name the run of a finished study"
+            )
+        path = Path(server.client.download_artifacts(study.info.run_id, Artifact.FINGERPRINT, directory))
+        machine = json.loads(path.read_text(encoding="utf-8"))
+    frame = results.select(Selection(), tracking_uri, run=study.info.run_id)
+    if kind == Kind.LANE:
+        frame = frame[frame["lane_run_id"] == run_id].reset_index(drop=True)
+    tags, params = study.data.tags, study.data.params
+    return Run(
+        run_id,
+        str(kind),
+        {name.removeprefix(Param.STUDY): value for name, value in params.items() if name.startswith(Param.STUDY)},
+        {name.removeprefix(Tag.VERSION): value for name, value in tags.items() if name.startswith(Tag.VERSION)},
+        machine,
+        frame,
+        tags.get("mlflow.source.git.commit", ""),
+    )
+
+
+def difference(left: Run, right: Run, metric: str = "throughput") -> pd.DataFrame:
+    """What differs between two runs.
+
+    Cells are the same if workload, compiler with flags, precision, mode and batch size are; of two lanes, if the batch
+    size is. A result differs if Holm's method, over all cells together, rejects that nothing changed, or the verdict does.
+
+    Returns
+    -------
+    One row a difference and one a cell that both runs have, with the columns of `COLUMNS`. ``attrs`` has ``cells`` (that
+    both have), ``left_only`` and ``right_only`` (how many one of them has).
+
+    Raises
+    ------
+    UnknownNameError: there is no such metric.
+    UsageError: one run is of a study and the other one of a lane.
+    """
+    if left.kind != right.kind:
+        raise UsageError(f"one run is of a {left.kind}, the other of a {right.kind}: name two of one kind")
+    keys = ["batch"] if left.kind == Kind.LANE else [*_LANE, "batch"]
+    both = pd.concat([left.frame, right.frame], ignore_index=True)
+    if metric not in (metrics := custom_metrics.known(both)):
+        raise UnknownNameError("metric", metric, metrics)
+    pairs = _pairs(both, len(left.frame), keys)
+    rows = [
+        *_unequal("study", {**left.study, "git_commit": left.commit}, {**right.study, "git_commit": right.commit}),
+        *_flags(both, pairs, left.kind),
+        *_unequal("versions", left.versions, right.versions),
+        *_unequal("machine", _flat(left.machine), _flat(right.machine)),
+        *_state(both, pairs),
+        *_results(both, pairs, metric, left.kind),
+    ]
+    table: pd.DataFrame = pd.DataFrame(rows, columns=list(COLUMNS))
+    table["differs"] = table["differs"].astype(bool)
+    table.attrs = {
+        "metric": metric,
+        "cells": len(pairs),
+        "left_only": len(left.frame) - len(pairs),
+        "right_only": len(right.frame) - len(pairs),
+    }
+    return table
+
+
+def _pairs(both: pd.DataFrame, count: int, keys: Sequence[str]) -> list[tuple[int, int]]:
+    marks = list(zip(*(both[name].astype("string").fillna("") for name in keys), strict=True))
+    where = {mark: place for place, mark in enumerate(marks[count:], count)}
+    return [(place, where[mark]) for place, mark in enumerate(marks[:count]) if mark in where]
+
+
+def _unequal(aspect: str, left: Mapping[str, Any], right: Mapping[str, Any]) -> list[dict[str, Any]]:
+    names = sorted({*left, *right})
+    return [
+        {
+            "aspect": aspect,
+            "name": name,
+            "left": _text(left.get(name)),
+            "right": _text(right.get(name)),
+            "differs": True,
+        }
+        for name in names
+        if left.get(name) != right.get(name)
+    ]
+
+
+def _flags(both: pd.DataFrame, pairs: Sequence[tuple[int, int]], kind: str) -> list[dict[str, Any]]:
+    """Flags with another value in force, once for all cells of a compiler in which they differ alike."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for one, two in pairs:
+        sides = [
+            json.loads(str(text)) if pd.notna(text) else {}
+            for text in (both["flags"].iloc[one], both["flags"].iloc[two])
+        ]
+        label = "" if kind == Kind.LANE else f"{both['compiler_label'].iloc[one]}: "
+        for name in sorted({*sides[0], *sides[1]}):
+            if sides[0].get(name) != sides[1].get(name):
+                counts[f"{label}{name}", _text(sides[0].get(name)), _text(sides[1].get(name))] += 1
+    return [
+        {"aspect": "flags", "name": f"{name} ({count} {'cell' if count == 1 else 'cells'})", "left": left, "right": right,
+         "differs": True}
+        for (name, left, right), count in counts.items()
+    ]  # fmt: skip
+
+
+def _state(both: pd.DataFrame, pairs: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
+    found = []
+    for name in STATE:
+        sides = [both[name].iloc[list(places)].median() for places in zip(*pairs, strict=True)] if pairs else []
+        if len(sides) == 2 and all(np.isfinite(side) for side in sides):
+            largest = max(map(abs, sides))
+            found.append(
+                {"aspect": "state", "name": f"{name}, median", "left": f"{sides[0]:.4g}", "right": f"{sides[1]:.4g}",
+                 "differs": bool(largest and abs(sides[0] - sides[1]) / largest > _STATE_MARGIN)}
+            )  # fmt: skip
+    return found
+
+
+def _results(both: pd.DataFrame, pairs: Sequence[tuple[int, int]], metric: str, kind: str) -> list[dict[str, Any]]:
+    if not pairs:
+        return []
+    old, new = (np.array(side, np.int64) for side in zip(*pairs, strict=True))
+    ratios = significance.ratios(both, metric, new, old)
+    ok: NDArray[np.bool_] = (both["verdict"] == str(Verdict.OK)).to_numpy(bool)
+    adjusted = significance.holm(np.where(ok[old] & ok[new], ratios.p_differs(), np.nan))
+    low, high = ratios.interval()
+    found = []
+    for place, (one, two) in enumerate(pairs):
+        first, second = both.iloc[one], both.iloc[two]
+        verdicts = str(first["verdict"]), str(second["verdict"])
+        name = f"batch {first['batch']}" if kind == Kind.LANE else _name(first)
+        if verdicts != ("ok", "ok"):
+            found.append({"aspect": "results", "name": name, "left": _shown(first, metric), "right": _shown(second, metric),
+                          "differs": verdicts[0] != verdicts[1]})  # fmt: skip
+            continue
+        with np.errstate(invalid="ignore"):
+            differs = bool(adjusted[place] < _ALPHA)
+        found.append(
+            {
+                "aspect": "results",
+                "name": name,
+                "left": _shown(first, metric),
+                "right": _shown(second, metric),
+                "change": float(ratios.value[place]) - 1,
+                "ci_low": float(low[place]) - 1,
+                "ci_high": float(high[place]) - 1,
+                "p": float(adjusted[place]),
+                "differs": differs,
+            }
+        )
+    return found
+
+
+def _name(row: Any) -> str:
+    return f"{row['label']}/{row['compiler_label']}/{row['precision']}/b{row['batch']}"
+
+
+def _shown(row: Any, metric: str) -> str:
+    number = "" if pd.isna(row[metric]) else f"{row[metric]:.4g}"
+    verdict = "" if row["verdict"] == str(Verdict.OK) else str(row["verdict"])
+    return " ".join(part for part in (number, verdict) if part)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested keys joined by dots."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found.update(_flat(value, f"{prefix}{name}."))
+        else:
+            found[prefix + name] = value
+    return found
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,12 @@
+"""Findings: what the results of studies say, in words, with the evidence and the command that shows more.
+
+>>> from mlflow_ngraph import load_results
+>>> from mlflow_ngraph.analysis.findings import find
+>>> for finding in find(load_results()):
+...     print(finding.title, finding.text)
+"""
+
+from mlflow_ngraph.analysis.findings.base import KINDS, MARGIN, NEEDED, Finding
+from mlflow_ngraph.analysis.findings.survey import Survey, find, markdown, survey
+
+__all__ = ["KINDS", "MARGIN", "NEEDED", "Finding", "Survey", "find", "markdown", "survey"]

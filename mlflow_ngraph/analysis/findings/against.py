@@ -1,0 +1,102 @@
+"""Where a compiler is worse than the baseline: slower than eager execution, or worse at making use of batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis.findings.base import (
+    BELOW,
+    Finding,
+    Places,
+    Questions,
+    Table,
+    change,
+    command,
+    figures_of,
+    filters,
+    groups,
+    identity_of,
+    listed,
+    weight,
+)
+from mlflow_ngraph.analysis.significance import Figures
+
+
+def losses(table: Table) -> Questions:
+    """Cells in which a compiler is slower than eager execution."""
+
+    def said(name: str, where: str, worst: str, others: str, count: str) -> tuple[str, str]:
+        text = f"Throughput against eager execution: {worst}{others}. That is {count}."
+        return f"{name} is slower than eager execution on {where}", text
+
+    return _below(table, "speedup", "loss", said)
+
+
+def missed(table: Table) -> Questions:
+    """Cells whose batch scaling resilience is below 1: from batch 1 on the compiler loses against the baseline."""
+
+    def said(name: str, where: str, worst: str, others: str, count: str) -> tuple[str, str]:
+        text = (
+            f"Batch scaling resilience (BSR) against 1: {worst}{others}. The baseline makes more of larger batches there: "
+            f"the compiler missed something at these sizes. That is {count}."
+        )
+        return f"{name} loses part of its advantage at larger batches on {where}", text
+
+    return _below(table, "bsr", "bsr", said)
+
+
+def _below(table: Table, metric: str, kind: str, said: Any) -> Questions:
+    """Cells of compilers whose metric, a ratio to the baseline, is below 1."""
+    ratios = significance.figures(table.ok, metric) if metric in table.ok else _nothing(len(table.ok))
+    asked = table.compiled()
+    if metric == "bsr":
+        asked = asked & (table.ok["batch"] > 1).to_numpy(bool)
+    rows = np.flatnonzero(asked)
+    ratios = ratios.take(rows)
+
+    def answer(sure: Places, adjusted: NDArray[np.float64]) -> list[Finding]:
+        lanes = table.codes("place", "threads", "compiler_label", "precision", "mode")
+        found = []
+        for group in groups(lanes[rows], sure):
+            ranked = group[np.argsort(ratios.log[group], kind="stable")]
+            told = table.ok.iloc[rows[ranked]]
+            first = told.iloc[0]
+            asked_here = int(np.count_nonzero(lanes[rows] == lanes[rows[group[0]]]))
+            rest = [f"{row['label']} at batch {row['batch']}" for _, row in told.iloc[1:].iterrows()]
+            title, text = said(
+                first["compiler_label"],
+                table.context(first),
+                f"{first['label']} at batch {first['batch']}: {change(ratios, int(ranked[0]))}",
+                f", also {listed(rest)}" if rest else "",
+                f"{len(group)} of {asked_here} cells",
+            )
+            found.append(
+                Finding(
+                    kind,
+                    title,
+                    text,
+                    [
+                        identity_of(table.ok.iloc[rows[place]])
+                        | {"metric": metric, **figures_of(ratios, int(place)), "p": float(adjusted[place])}
+                        for place in ranked
+                    ],
+                    command(
+                        "compare",
+                        filters(told, "devices", "workloads", "compilers", "precision", "batch-sizes"),
+                        "--metric", metric, "--intervals", "--sort", "value",
+                    ),
+                    weight(kind, float(ratios.log[ranked[0]])),
+                )
+            )  # fmt: skip
+        return found
+
+    return Questions(ratios.p_below(BELOW), answer)
+
+
+def _nothing(count: int) -> Figures:
+    missing = np.full(count, np.nan)
+    return Figures(missing, missing, missing)

@@ -1,0 +1,243 @@
+"""What a finding is, how strong the evidence for one has to be, and the table that all kinds of findings look at."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis.compare import ALIKE
+from mlflow_ngraph.analysis.significance import Figures
+from mlflow_ngraph.study import BASELINE
+from mlflow_ngraph.verdicts import Verdict
+
+Places = NDArray[np.int64]
+"""Rows of a table, by their positions."""
+
+NEEDED = (
+    "study_id", "study", "device", "fingerprint", "workload", "label", "family", "compiler", "compiler_label",
+    "precision", "mode", "verdict", "reason", "cell", "threads", "batch", "started_at", "finished_at", "rounds",
+    "git_commit",
+    *(f"{name}{end}" for name in ("throughput", "speedup", "ase", "bsr") for end in ("", "_ci_low", "_ci_high")),
+)  # fmt: skip
+"""The columns of the tidy table that findings look at."""
+MARGIN = 0.02
+"""Differences up to this share are trivial: every test is against it, not against no difference."""
+ABOVE, BELOW = 1 + MARGIN, 1 / (1 + MARGIN)
+ALPHA = 0.05
+"""Of the whole family of hypotheses."""
+_SHOWN = 4
+"""Places that a text names before it counts the others."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that a reader should know, with what it stands on."""
+
+    kind: str
+    """One of `KINDS`."""
+    title: str
+    """One line, without a full stop."""
+    text: str
+    """One or a few sentences with the figures; intervals are those of single figures, at 95 %."""
+    evidence: list[dict[str, Any]]
+    """A plain mapping for each cell or comparison that the finding stands on."""
+    command: str
+    """A command line that shows more."""
+    weight: float
+    """Larger is more important: the kind counts first, then the size of the effect."""
+
+
+KINDS = {
+    "regression": 70.0,
+    "failed": 60.0,
+    "reversal-compiled": 50.0,
+    "reversal-devices": 50.0,
+    "loss": 40.0,
+    "bsr": 30.0,
+    "friction": 30.0,
+    "knee": 20.0,
+    "unstable": 10.0,
+    "unsupported": 0.0,
+}
+"""What findings there are, with the weight of the smallest one of each kind. The size of an effect adds less than ten."""
+
+
+def weight(kind: str, size: float) -> float:
+    """The weight of a finding.
+
+    Parameters
+    ----------
+    size: how large the effect is, as the absolute logarithm of a ratio, or any other number from 0 on.
+    """
+    return round(KINDS[kind] + 10 * (1 - float(np.exp(-abs(size)))), 6)
+
+
+@dataclass(frozen=True)
+class Questions:
+    """The hypotheses of one kind, and what to say about those that hold."""
+
+    p_values: NDArray[np.float64]
+    """How surprising the data are if there is nothing to be found; NaN where nothing can be tested."""
+    answer: Callable[[Places, NDArray[np.float64]], list[Finding]]
+    """Gets the positions of what was found, and all adjusted p-values."""
+
+
+class Table:
+    """The cells that findings are about: of each cell on each machine that of the latest study.
+
+    Parameters
+    ----------
+    frame: the tidy table; several studies may have measured the same.
+    """
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        told = frame[[name for name in NEEDED if name in frame.columns]].copy()
+        told["fingerprint"] = told["fingerprint"].fillna("")
+        told["place"] = _places(told)
+        self.all = told.sort_values(["started_at", "finished_at"], kind="stable").reset_index(drop=True)
+        self.latest = self.all.drop_duplicates([*ALIKE, "fingerprint"], keep="last").sort_index()
+        trusted = (self.latest["verdict"] == str(Verdict.OK)).to_numpy(bool) & self.latest["throughput"].notna()
+        self.ok = self.latest[trusted].reset_index(drop=True)
+        self.rates = significance.figures(self.ok, "throughput")
+        self._several = {name: self.all[name].nunique(dropna=False) > 1 for name in ("precision", "mode")}
+        threads = self.all.groupby("place", dropna=False)["threads"].nunique(dropna=False)
+        self._threads = set(threads[threads > 1].index)
+        self._known: dict[str, Places] = {}
+
+    def codes(self, *names: str) -> Places:
+        """Equal numbers for those ok cells that are equal in these columns."""
+        found = np.zeros(len(self.ok), np.int64)
+        for name in names:
+            if name not in self._known:
+                self._known[name] = pd.factorize(self.ok[name], use_na_sentinel=False)[0].astype(np.int64)
+            code = self._known[name]
+            found = found * (int(code.max(initial=0)) + 1) + code
+        return np.asarray(np.unique(found, return_inverse=True)[1], np.int64).reshape(-1)
+
+    def compiled(self) -> NDArray[np.bool_]:
+        """Which ok cells are not of the baseline."""
+        found: NDArray[np.bool_] = (self.ok["compiler"] != BASELINE).to_numpy(bool)
+        return found
+
+    def baselines(self) -> Places:
+        """The ok cell of the baseline that belongs to each ok cell; -1 where there is none."""
+        key = self.codes("place", "threads", "workload", "precision", "mode", "batch")
+        where = {int(key[place]): int(place) for place in np.flatnonzero(~self.compiled())[::-1]}
+        return np.array([where.get(int(one), -1) for one in key], np.int64)
+
+    def context(self, row: Any) -> str:
+        """Where a cell was measured: the device, and whatever else tells the cells of this table apart."""
+        return context(row, self._several, row["place"] in self._threads)
+
+
+def context(row: Any, several: dict[str, bool], threads: bool) -> str:
+    """The device, and the precision, mode and threads as far as they have to be told."""
+    parts = [str(row["place"])]
+    parts += [str(row[name]) for name in ("precision", "mode") if several[name]]
+    return ", ".join([*parts, *([f"{row['threads']} threads"] if threads else [])])
+
+
+def _places(frame: pd.DataFrame) -> pd.Series[str]:
+    """The device, with the machine where several machines are called the same."""
+    machines = frame.groupby("device", dropna=False)["fingerprint"].transform("nunique")
+    device, machine = frame["device"].astype(object), frame["fingerprint"].astype(object)
+    names: pd.Series[str] = device.where(machines <= 1, device + " (" + machine.str[:6] + ")")
+    return names.astype(str)
+
+
+def pairs(codes: Places) -> tuple[Places, Places]:
+    """All pairs of positions with equal codes; within a pair the first position is the smaller one."""
+    order = np.argsort(codes, kind="stable")
+    ends = np.flatnonzero(np.diff(codes[order], append=-1 if len(codes) else 0)) + 1
+    firsts, seconds = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    start = 0
+    for end in map(int, ends):
+        group = order[start:end]
+        one, two = np.triu_indices(len(group), 1)
+        firsts.append(group[one])
+        seconds.append(group[two])
+        start = end
+    return np.concatenate(firsts), np.concatenate(seconds)
+
+
+def groups(codes: Places, places: Places) -> list[Places]:
+    """``places`` in groups of equal codes, in the order of their first appearance."""
+    found: dict[int, list[int]] = {}
+    for place in places:
+        found.setdefault(int(codes[place]), []).append(int(place))
+    return [np.array(group, np.int64) for group in found.values()]
+
+
+def percent(ratio: float) -> str:
+    """A ratio as a change: ``+12 %``, ``−3.4 %``; or how many times, from twice on."""
+    if ratio >= 2:
+        return f"×{ratio:.3g}"
+    change = 100 * (ratio - 1)
+    return f"{'−' if change < 0 else '+'}{abs(change):.{1 if abs(change) < 10 else 0}f} %"
+
+
+def change(ratios: Figures, place: int) -> str:
+    """A ratio as a change, with its interval."""
+    value, low, high = figures_of(ratios, place).values()
+    return f"{percent(value)} [{percent(low)}, {percent(high)}]"
+
+
+def figures_of(ratios: Figures, place: int) -> dict[str, float]:
+    """A ratio with the ends of its interval, as evidence has it."""
+    one = ratios.take([place])
+    low, high = (float(end[0]) for end in one.interval())
+    return {"value": float(one.value[0]), "ci_low": low, "ci_high": high}
+
+
+def identity_of(row: Any) -> dict[str, Any]:
+    """What names a cell in evidence."""
+    return {
+        "device": str(row["device"]),
+        "label": str(row["label"]),
+        "compiler_label": str(row["compiler_label"]),
+        "precision": str(row["precision"]),
+        "batch": int(row["batch"]),
+        "cell": str(row["cell"]),
+        "study_id": str(row["study_id"]),
+    }
+
+
+def listed(texts: Iterable[str]) -> str:
+    """The first few of different texts, and how many there are more."""
+    known = list(dict.fromkeys(texts))
+    more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
+    return ", ".join(known[:_SHOWN]) + more
+
+
+def command(verb: str, options: dict[str, Iterable[Any]], *more: str) -> str:
+    """A command line with filters. What a list on the command line cannot hold is not filtered by.
+
+    Parameters
+    ----------
+    options: values by the name of the option.
+    """
+    words = ["mlflow-ngraph", verb]
+    for name, values in options.items():
+        texts = list(dict.fromkeys(str(value) for value in values))
+        if texts and all(text and "," not in text for text in texts):
+            words += [f"--{name}", ",".join(texts)]
+    return shlex.join([*words, *more])
+
+
+def filters(rows: pd.DataFrame, *names: str) -> dict[str, Iterable[Any]]:
+    """Options that let through what is like these rows; ``names`` are those of the options."""
+    columns = {"devices": "device", "workloads": "label", "compilers": "compiler", "batch-sizes": "batch",
+               "precision": "precision", "studies": "study_id"}  # fmt: skip
+    return {name: sorted(rows[columns[name]].unique()) for name in names}
+
+
+def sentence(parts: Sequence[str]) -> str:
+    """Sentences behind each other, without those that are empty."""
+    return " ".join(part for part in parts if part)

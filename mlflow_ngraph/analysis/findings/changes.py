@@ -1,0 +1,124 @@
+"""What became slower between the last two studies that measured it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis.compare import ALIKE
+from mlflow_ngraph.analysis.findings.base import (
+    BELOW,
+    Finding,
+    Places,
+    Questions,
+    Table,
+    change,
+    command,
+    figures_of,
+    filters,
+    groups,
+    identity_of,
+    listed,
+    sentence,
+    weight,
+)
+from mlflow_ngraph.study import BASELINE
+from mlflow_ngraph.verdicts import Verdict
+
+
+def regressions(table: Table) -> Questions:
+    """Cells that are slower in the latest study than in the one before, on the same machine."""
+    rows, now, before = _runs(table)
+    ratios = significance.ratios(rows, "throughput", now, before)
+
+    def answer(sure: Places, adjusted: NDArray[np.float64]) -> list[Finding]:
+        arms = _numbers(rows, ("place", "threads", "compiler_label", "precision", "mode", "study_id"))
+        studies = pd.factorize(rows["study_id"])[0]
+        code = arms[now] * (int(studies.max(initial=0)) + 1) + studies[before]
+        found = []
+        for group in groups(code, sure):
+            ranked = group[np.argsort(ratios.log[group], kind="stable")]
+            worst = int(ranked[0])
+            told, earlier = rows.iloc[now[ranked]], rows.iloc[before[worst]]
+            first = told.iloc[0]
+            together = int(np.count_nonzero(code == code[worst]))
+            others = [f"{row['label']} at batch {row['batch']}" for _, row in told.iloc[1:].iterrows()]
+            found.append(
+                Finding(
+                    "regression",
+                    f"{first['compiler_label']} on {table.context(first)} became slower since {_when(earlier)}",
+                    sentence([
+                        f"{first['label']} at batch {first['batch']}: {change(ratios, worst)} in {first['study_id']}"
+                        f"{_commit(first)} against {earlier['study_id']}{_commit(earlier)}"
+                        + (f"; also {listed(others)}" if others else "") + ".",
+                        f"That is {len(group)} of {together} cells that both measured.",
+                        _of_baseline(rows, now, before, worst, ratios) if first["compiler"] != BASELINE else
+                        "It is the baseline itself that changed: look at the machine first.",
+                    ]),
+                    [
+                        identity_of(rows.iloc[now[place]])
+                        | {"than_study_id": str(rows["study_id"].iloc[before[place]]), "metric": "throughput",
+                           **figures_of(ratios, int(place)), "p": float(adjusted[place])}
+                        for place in ranked
+                    ],
+                    command(
+                        "compare",
+                        filters(told, "devices", "workloads", "compilers", "precision", "batch-sizes", "studies"),
+                        "--relative-to", f"study_id={earlier['study_id']}", "--intervals",
+                    ),
+                    weight("regression", float(ratios.log[worst])),
+                )
+            )  # fmt: skip
+        return found
+
+    return Questions(ratios.p_below(BELOW), answer)
+
+
+def _runs(table: Table) -> tuple[pd.DataFrame, Places, Places]:
+    """All ok rows, and of what was measured at least twice the last two of them."""
+    measured = table.all[table.all["throughput"].notna()]
+    rows = measured.reset_index(drop=True)
+    ok = (rows["verdict"] == str(Verdict.OK)).to_numpy(bool)
+    code = _numbers(rows, ("fingerprint", *ALIKE))
+    studies = pd.factorize(rows["study_id"], use_na_sentinel=False)[0]
+    now, before = [], []
+    for group in groups(code, np.arange(len(rows), dtype=np.int64)):
+        # Rows are in the order of time. A study that was recorded on several servers is one.
+        last = group[-1]
+        earlier = [place for place in group if ok[place] and studies[place] != studies[last]]
+        if ok[last] and earlier:
+            now.append(last)
+            before.append(earlier[-1])
+    return rows, np.array(now, np.int64), np.array(before, np.int64)
+
+
+def _of_baseline(rows: pd.DataFrame, now: Places, before: Places, place: int, ratios: Any) -> str:
+    """What happened to the baseline meanwhile: if it changed too, the machine did."""
+    names = ["fingerprint", *(name for name in ALIKE if name != "compiler_label")]
+    keys = _numbers(rows, names)
+    own = np.flatnonzero((keys[now] == keys[now[place]]) & (rows["compiler"].iloc[now] == BASELINE).to_numpy(bool))
+    if not len(own):
+        return ""
+    changed = float(ratios.value[own[0]])
+    if abs(np.log(changed)) > np.log(1 / BELOW):
+        return f"Eager execution changed by {change(ratios, int(own[0]))} meanwhile: look at the machine first."
+    return f"Eager execution changed by {change(ratios, int(own[0]))} meanwhile."
+
+
+def _numbers(rows: pd.DataFrame, names: Any) -> Places:
+    """Equal numbers for rows that are equal in these columns."""
+    found = rows.groupby(list(names), sort=False, dropna=False, observed=True).ngroup().to_numpy(np.int64)
+    return np.asarray(found, np.int64)
+
+
+def _when(row: Any) -> str:
+    return f"{datetime.fromtimestamp(float(row['started_at']), timezone.utc):%Y-%m-%d %H:%M} UTC"
+
+
+def _commit(row: Any) -> str:
+    return "" if pd.isna(row["git_commit"]) or not row["git_commit"] else f" (commit {row['git_commit'][:8]})"

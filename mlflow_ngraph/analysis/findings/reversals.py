@@ -1,0 +1,186 @@
+"""Rank reversals: of two models the faster one is the slower one when compiled, or on another device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlflow_ngraph.analysis.findings.base import (
+    ABOVE,
+    BELOW,
+    Finding,
+    Places,
+    Questions,
+    Table,
+    change,
+    command,
+    figures_of,
+    filters,
+    groups,
+    identity_of,
+    listed,
+    pairs,
+    sentence,
+    weight,
+)
+from mlflow_ngraph.analysis.significance import Figures
+
+
+def compiled(table: Table) -> Questions:
+    """Two models that change places between eager execution and a compiler on the same device."""
+    base = table.baselines()
+    rows = np.flatnonzero(table.compiled() & (base >= 0))
+    first, second = pairs(table.codes("place", "threads", "compiler_label", "precision", "mode", "batch")[rows])
+    first, second = _ordered(table, rows[first], rows[second])
+    eager = table.rates.take(base[first]).over(table.rates.take(base[second]))
+    fast = table.rates.take(first).over(table.rates.take(second))
+
+    def answer(sure: Places, adjusted: NDArray[np.float64]) -> list[Finding]:
+        sides = _codes(table, ("place", "threads", "precision", "mode", "workload"), first, second)
+        found = []
+        for group in groups(sides, sure):
+            best = _strongest(group, eager, fast)
+            one, two = (table.ok.iloc[side[best]] for side in (first, second))
+            told = table.ok.iloc[np.concatenate([first[group], second[group]])]
+            others = [f"{row['compiler_label']} at batch {row['batch']}" for row in _rows(table, first, group, best)]
+            found.append(
+                Finding(
+                    "reversal-compiled",
+                    f"{one['label']} and {two['label']} change places on {table.context(one)} when they are compiled",
+                    sentence([
+                        (
+                            f"Throughput of {one['label']} relative to {two['label']} at batch {one['batch']}: "
+                            f"{change(eager, best)} in eager execution, {change(fast, best)} with {one['compiler_label']}."
+                        ),
+                        f"They also change places with {listed(others)}." if others else "",
+                    ]),
+                    [_evidence(table, first, second, place, eager, fast, adjusted, "eager", "compiled") for place in group],
+                    _command(told, ["identity", *sorted(told["compiler"].unique())], "compiler_label,batch"),
+                    weight("reversal-compiled", _size(eager, fast)[best]),
+                )
+            )  # fmt: skip
+        return found
+
+    return Questions(_p_values(eager, fast), answer)
+
+
+def devices(table: Table) -> Questions:
+    """Two models that change places between two devices with the same compiler."""
+    config = ("compiler_label", "precision", "mode", "batch")
+    first, second = _ordered(table, *pairs(table.codes("place", "threads", *config)))
+    here, there = pairs(_codes(table, (*config, "workload"), first, second))
+    arms = table.codes("place")
+    apart = arms[first[here]] != arms[first[there]]
+    here, there = here[apart], there[apart]
+    swap = arms[first[here]] > arms[first[there]]
+    here, there = np.where(swap, there, here), np.where(swap, here, there)
+    ratios = table.rates.take(first).over(table.rates.take(second))
+    one_side, other_side = ratios.take(here), ratios.take(there)
+
+    def answer(sure: Places, adjusted: NDArray[np.float64]) -> list[Finding]:
+        arm = arms[first]
+        models = _codes(table, ("workload",), first, second)
+        count = int(arms.max(initial=0)) + 1
+        places = (models[here] * count + arm[here]) * count + arm[there]
+        found = []
+        for group in groups(places, sure):
+            best = _strongest(group, one_side, other_side)
+            one, two = (table.ok.iloc[side[here[best]]] for side in (first, second))
+            far = table.ok.iloc[first[there[best]]]
+            told = table.ok.iloc[
+                np.concatenate([side[where[group]] for side in (first, second) for where in (here, there)])
+            ]
+            others = [
+                f"{row['compiler_label']} at batch {row['batch']}" for row in _rows(table, first[here], group, best)
+            ]
+            found.append(
+                Finding(
+                    "reversal-devices",
+                    f"{one['label']} and {two['label']} change places between {one['place']} and {far['place']}",
+                    sentence([
+                        (
+                            f"Throughput of {one['label']} relative to {two['label']} with {one['compiler_label']} at batch "
+                            f"{one['batch']}: {change(one_side, best)} on {table.context(one)}, "
+                            f"{change(other_side, best)} on {table.context(far)}."
+                        ),
+                        f"They also change places with {listed(others)}." if others else "",
+                    ]),
+                    [
+                        _evidence(table, first[here], second[here], place, one_side, other_side, adjusted, "here", "there")
+                        | {"there_device": str(table.ok.iloc[first[there[place]]]["device"])}
+                        for place in group
+                    ],
+                    _command(told, sorted(told["compiler"].unique()), "device,compiler_label,batch"),
+                    weight("reversal-devices", _size(one_side, other_side)[best]),
+                )
+            )  # fmt: skip
+        return found
+
+    return Questions(_p_values(one_side, other_side), answer)
+
+
+def _p_values(one: Figures, other: Figures) -> NDArray[np.float64]:
+    """Of a reversal: both differences must exceed the margin, in opposite directions."""
+    falls = np.maximum(one.p_above(ABOVE), other.p_below(BELOW))
+    rises = np.maximum(one.p_below(BELOW), other.p_above(ABOVE))
+    found: NDArray[np.float64] = np.minimum(falls, rises)
+    return found
+
+
+def _size(one: Figures, other: Figures) -> NDArray[np.float64]:
+    """What a choice on the wrong side costs at least, as a logarithm."""
+    found: NDArray[np.float64] = np.minimum(np.abs(one.log), np.abs(other.log))
+    return found
+
+
+def _strongest(group: Places, one: Figures, other: Figures) -> int:
+    return int(group[np.argmax(_size(one, other)[group])])
+
+
+def _ordered(table: Table, first: Places, second: Places) -> tuple[Places, Places]:
+    """Pairs of different models, each in the order of their names, so that equal pairs look alike everywhere."""
+    names = table.codes("workload")
+    texts = table.ok["workload"].to_numpy(str)
+    apart = names[first] != names[second]
+    first, second = first[apart], second[apart]
+    swap = texts[first] > texts[second]
+    return np.where(swap, second, first), np.where(swap, first, second)
+
+
+def _codes(table: Table, names: tuple[str, ...], first: Places, second: Places) -> Places:
+    """Equal numbers for pairs that are equal in these columns, the second model included."""
+    own, models = table.codes(*names), table.codes("workload")
+    found: Places = own[first] * (int(models.max(initial=0)) + 1) + models[second]
+    return found
+
+
+def _rows(table: Table, first: Places, group: Places, but: int) -> list[Any]:
+    return [table.ok.iloc[first[place]] for place in group if place != but]
+
+
+def _evidence(
+    table: Table,
+    first: Places,
+    second: Places,
+    place: int,
+    one: Figures,
+    other: Figures,
+    adjusted: NDArray[np.float64],
+    near: str,
+    far: str,
+) -> dict[str, Any]:
+    """A comparison: two models, by their ratio on either side."""
+    return {
+        **identity_of(table.ok.iloc[first[place]]),
+        "than": str(table.ok.iloc[second[place]]["label"]),
+        **{f"{near}_{key}": value for key, value in figures_of(one, place).items()},
+        **{f"{far}_{key}": value for key, value in figures_of(other, place).items()},
+        "p": float(adjusted[place]),
+    }
+
+
+def _command(told: Any, compilers: list[str], rows: str) -> str:
+    options = filters(told, "devices", "workloads", "precision", "batch-sizes") | {"compilers": compilers}
+    return command("compare", options, "--rows", rows, "--columns", "label", "--intervals")

@@ -1,0 +1,171 @@
+"""How throughput scales: where larger batches stop paying, and from which width on blocks scale worse."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis.findings.base import (
+    ABOVE,
+    BELOW,
+    Finding,
+    Places,
+    Questions,
+    Table,
+    change,
+    command,
+    figures_of,
+    filters,
+    groups,
+    identity_of,
+    listed,
+    weight,
+)
+from mlflow_ngraph.analysis.significance import Figures
+
+FLAT = 1.05
+"""A batch size is the last that pays if no larger one has more than this many times its throughput."""
+_OPTION = re.compile(r"(?<=[?&])(width|depth)=(\d+)")
+
+
+def knees(table: Table) -> Questions:
+    """Batch sizes up to which throughput grows, and beyond which it does not."""
+    knee, before, later, owner = _steps(table)
+    growth = table.rates.take(knee).over(table.rates.take(before))
+    beyond = table.rates.take(later).over(table.rates.take(knee[owner]))
+    p_values = growth.p_above(ABOVE)
+    with np.errstate(invalid="ignore"):
+        # Every larger batch size has to be flat; np.maximum.at carries NaN along.
+        np.maximum.at(p_values, owner, beyond.p_below(FLAT))
+
+    def answer(sure: Places, adjusted: NDArray[np.float64]) -> list[Finding]:
+        lanes = table.codes("place", "threads", "workload", "compiler_label", "precision", "mode")
+        first = np.array([group[np.argmin(table.ok["batch"].to_numpy(int)[knee[group]])]
+                          for group in groups(lanes[knee], sure)], np.int64)  # fmt: skip
+        arms = table.codes("place", "threads", "compiler_label", "precision", "mode")
+        found = []
+        for group in groups(arms[knee], first):
+            told = table.ok.iloc[knee[group]]
+            one = told.iloc[0]
+            gains = {int(place): int(np.flatnonzero(owner == place)[np.argmax(beyond.log[owner == place])])
+                     for place in group}  # fmt: skip
+            texts = [
+                f"{row['label']} at batch {row['batch']} ({change(growth, int(place))} over batch "
+                f"{table.ok['batch'].iloc[before[place]]}; no larger batch more than {change(beyond, gains[int(place)])})"
+                for place, (_, row) in zip(group, told.iterrows(), strict=True)
+            ]
+            found.append(
+                Finding(
+                    "knee",
+                    f"larger batches stop paying with {one['compiler_label']} on {table.context(one)}",
+                    f"Throughput stops growing: {listed(texts)}.",
+                    [
+                        identity_of(table.ok.iloc[knee[place]])
+                        | {f"growth_{key}": value for key, value in figures_of(growth, int(place)).items()}
+                        | {f"beyond_{key}": value for key, value in figures_of(beyond, gains[int(place)]).items()}
+                        | {"p": float(adjusted[place])}
+                        for place in group
+                    ],
+                    command(
+                        "compare",
+                        filters(told, "devices", "workloads", "compilers", "precision"),
+                        "--rows", "label", "--columns", "batch", "--intervals",
+                    ),
+                    weight("knee", max(float(growth.log[place]) for place in group)),
+                )
+            )  # fmt: skip
+        return found
+
+    return Questions(p_values, answer)
+
+
+def _steps(table: Table) -> tuple[Places, Places, Places, Places]:
+    """Every batch size with a smaller and a larger one: it, the next smaller one, all larger ones, and whose they are."""
+    lanes = table.codes("place", "threads", "workload", "compiler_label", "precision", "mode")
+    batches = table.ok["batch"].to_numpy(int)
+    order = np.lexsort((batches, lanes)).astype(np.int64)
+    knee: list[int] = []
+    before: list[int] = []
+    later: list[int] = []
+    owner: list[int] = []
+    for lane in groups(lanes, order):
+        for place in range(1, len(lane) - 1):
+            later += list(lane[place + 1 :])
+            owner += [len(knee)] * (len(lane) - place - 1)
+            knee.append(lane[place])
+            before.append(lane[place - 1])
+    return np.array(knee, np.int64), np.array(before, np.int64), np.array(later, np.int64), np.array(owner, np.int64)
+
+
+def friction(table: Table) -> Questions:
+    """Widths from which on blocks make less of larger batches than the narrowest block does."""
+    rows, narrow, widths, styles = _blocks(table)
+    whole = significance.figures(table.ok, "ase") if "ase" in table.ok else _missing(len(table.ok))
+    ratios = whole.take(rows).over(whole.take(narrow))
+
+    def answer(sure: Places, adjusted: NDArray[np.float64]) -> list[Finding]:
+        lanes = table.codes("place", "threads", "compiler_label", "precision", "mode")
+        kinds = pd.factorize(styles)[0]
+        found = []
+        for group in groups(lanes[rows] * (int(kinds.max(initial=0)) + 1) + kinds, sure):
+            onset = int(widths[rows[group]].min())
+            at_onset = group[widths[rows[group]] == onset]
+            worst = int(at_onset[np.argmin(ratios.log[at_onset])])
+            row = table.ok.iloc[rows[worst]]
+            told = table.ok.iloc[np.concatenate([rows[group], narrow[group]])]
+            others = [f"{table.ok['label'].iloc[rows[place]]} at batch {table.ok['batch'].iloc[rows[place]]}"
+                      for place in group if place != worst]  # fmt: skip
+            found.append(
+                Finding(
+                    "friction",
+                    f"scaling friction sets in at width {onset} with {row['compiler_label']} on {table.context(row)}",
+                    f"Scaling efficiency (ASE) of {row['label']} at batch {row['batch']} against width "
+                    f"{widths[narrow[worst]]} at the same depth: {change(ratios, worst)}"
+                    + (f"; also {listed(others)}." if others else "."),
+                    [
+                        identity_of(table.ok.iloc[rows[place]])
+                        | {"width": int(widths[rows[place]]), "than_width": int(widths[narrow[place]]), "metric": "ase",
+                           **figures_of(ratios, int(place)), "p": float(adjusted[place])}
+                        for place in group
+                    ],
+                    command(
+                        "compare",
+                        filters(told, "devices", "workloads", "compilers", "precision"),
+                        "--metric", "ase", "--rows", "label", "--columns", "batch", "--intervals",
+                    ),
+                    weight("friction", float(ratios.log[worst])),
+                )
+            )  # fmt: skip
+        return found
+
+    return Questions(ratios.p_below(BELOW), answer)
+
+
+def _blocks(table: Table) -> tuple[Places, Places, NDArray[np.int64], NDArray[Any]]:
+    """Block cells beside those of the narrowest block that is otherwise alike; widths of all cells; kinds of block."""
+    texts = table.ok["workload"].to_numpy(str)
+    options = [dict(_OPTION.findall(text)) if text.startswith("block:") else {} for text in texts]
+    widths = np.array([int(found.get("width", 0)) for found in options], np.int64)
+    # The reference without its width names what has to be equal; without its depth too, the kind of block.
+    bare = [re.sub(r"(?<=[?&])width=\d+&?", "", text) for text in texts]
+    kinds = np.array([re.sub(r"(?<=[?&])depth=\d+&?", "", text) for text in bare], object)
+    alike = table.codes("place", "threads", "compiler_label", "precision", "mode", "batch")
+    code = pd.factorize(pd.Series(bare, dtype=object) + "|" + pd.Series(alike, dtype=object).astype(str))[0]
+    batches = table.ok["batch"].to_numpy(int)
+    rows, narrow = [], []
+    for group in groups(code.astype(np.int64), np.flatnonzero((widths > 0) & (batches > 1))):
+        ranked = group[np.argsort(widths[group], kind="stable")]
+        rows += list(ranked[1:])
+        narrow += [ranked[0]] * (len(ranked) - 1)
+    found = np.array(rows, np.int64)
+    return found, np.array(narrow, np.int64), widths, kinds[found]
+
+
+def _missing(count: int) -> Figures:
+    missing = np.full(count, np.nan)
+    return Figures(missing, missing, missing)

@@ -1,0 +1,78 @@
+"""All kinds of findings together, as one family of hypotheses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis.findings import against, changes, health, reversals, scaling
+from mlflow_ngraph.analysis.findings.base import ALPHA, Finding, Table
+
+_KINDS = (
+    reversals.compiled,
+    reversals.devices,
+    against.losses,
+    against.missed,
+    scaling.knees,
+    scaling.friction,
+    changes.regressions,
+)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What was found, and among how much."""
+
+    findings: list[Finding]
+    """The most important one first."""
+    hypotheses: int
+    """How many were tested."""
+    cells: int
+    """How many cells were looked at: of each cell and machine the latest."""
+
+
+def find(frame: pd.DataFrame) -> list[Finding]:
+    """What the results say, the most important first; docs/method.md says what is tested, and how.
+
+    Parameters
+    ----------
+    frame: the tidy table of `results.load`; where it has several studies of a cell, the latest one is compared with
+        the one before.
+    """
+    return survey(frame).findings
+
+
+def survey(frame: pd.DataFrame) -> Survey:
+    """As `find`, with how much was looked at."""
+    if frame.empty:
+        return Survey([], 0, 0)
+    table = Table(frame)
+    asked = [ask(table) for ask in _KINDS]
+    p_values = np.concatenate([one.p_values for one in asked])
+    adjusted = significance.holm(p_values)
+    found = health.findings(table)
+    start = 0
+    for one in asked:
+        own = adjusted[start : start + len(one.p_values)]
+        start += len(one.p_values)
+        with np.errstate(invalid="ignore"):
+            sure = np.flatnonzero(own < ALPHA)
+        if len(sure):
+            found += one.answer(sure, own)
+    found.sort(key=lambda finding: -finding.weight)
+    return Survey(found, int(np.count_nonzero(~np.isnan(p_values))), len(table.latest))
+
+
+def markdown(findings: list[Finding]) -> str:
+    """Findings as a list in Markdown."""
+    if not findings:
+        return "No findings.\n"
+    return "\n".join(f"- **{_plain(one.title)}.** {_plain(one.text)}\n  `{one.command}`" for one in findings) + "\n"
+
+
+def _plain(text: str) -> str:
+    """Text in which nothing is taken for Markdown but what is meant so."""
+    return text.replace("*", r"\*").replace("<", "&lt;")

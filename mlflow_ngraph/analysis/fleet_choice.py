@@ -1,0 +1,139 @@
+"""One choice for all devices of a fleet: how well it does on each, relative to the best that the device could run."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis.compare import TIED_FROM
+from mlflow_ngraph.analysis.significance import Figures
+from mlflow_ngraph.tracking.schema import CellMetric
+
+CONFIGURATION = ("compiler_label", "precision", "mode", "batch")
+"""What is chosen. Threads are not: machines differ in them."""
+Places = NDArray[np.int64]
+
+
+def ranked(
+    candidates: pd.DataFrame, metric: CellMetric, chosen: pd.DataFrame, rule: Literal["maximin", "geomean"]
+) -> pd.DataFrame:
+    """A row for each choice and device that it has a candidate on, the best choice first.
+
+    Parameters
+    ----------
+    candidates: cells that keep all limits.
+    chosen: all cells that are meant; their devices are the fleet of a workload.
+    rule: ``maximin`` or ``geomean``.
+
+    Returns
+    -------
+    ``place`` in ``candidates``, ``rank`` (equal on all devices), ``tied``, ``score``, ``worst_device``, and ``loss`` of the
+    score with its interval.
+    """
+    parts: list[dict[str, Any]] = []
+    for workload, inside in candidates.groupby("workload", sort=False, dropna=False).indices.items():
+        devices = sorted(chosen.loc[chosen["workload"] == workload, "device"].dropna().unique())
+        parts += _of_workload(candidates, np.asarray(inside, np.int64), devices, metric, rule)
+    names = ("place", "rank", "tied", "loss", "loss_ci_low", "loss_ci_high", "score", "worst_device")
+    found: pd.DataFrame = pd.DataFrame(parts, columns=list(names))
+    return found
+
+
+def _of_workload(
+    candidates: pd.DataFrame, inside: Places, devices: list[str], metric: CellMetric, rule: str
+) -> list[dict[str, Any]]:
+    values = candidates[metric.name].to_numpy(float)
+    badness = values if metric.better == "lower" else -values
+    keys = list(zip(*(candidates[name].astype(str) for name in CONFIGURATION), strict=True))
+    owners = candidates["device"].astype(str).tolist()
+    places: dict[tuple[str, ...], dict[str, int]] = {}
+    best: dict[str, int] = {}
+    for place in inside[np.argsort(badness[inside], kind="stable")]:
+        device = owners[place]
+        best.setdefault(device, int(place))
+        places.setdefault(keys[place], {}).setdefault(device, int(place))
+    whole = {key: found for key, found in places.items() if len(found) == len(devices)}
+    if not whole:
+        return []
+    names = sorted(whole)
+    rows = np.array([[whole[key][device] for device in devices] for key in names], np.int64)
+    tops = np.array([best[device] for device in devices], np.int64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative = values[rows] / values[tops] if metric.better == "higher" else values[tops] / values[rows]
+        scores = relative.min(axis=1) if rule == "maximin" else np.exp(np.log(relative).mean(axis=1))
+    order = np.lexsort((np.arange(len(names)), -scores))
+    lead = int(order[0])
+    against = _against(candidates, metric, rows, tops, relative, lead, rule)
+    adjusted = significance.holm(np.where(np.arange(len(names)) != lead, against.p_differs(), np.nan))
+    low, high = against.interval()
+    tested = np.isfinite(against.error) & (metric.name not in significance.COMPLEMENTS)
+    value = np.where(tested, against.value, scores / scores[lead])
+    low, high = (np.where(tested, end, np.nan) for end in (low, high))
+    found = []
+    for rank, one in enumerate(order, 1):
+        equal = one != lead and scores[one] == scores[lead]
+        with np.errstate(invalid="ignore"):
+            tied = bool(adjusted[one] >= TIED_FROM) or bool(equal)
+        found += [
+            {
+                "place": int(rows[one, column]),
+                "rank": rank,
+                "tied": tied,
+                "loss": float(1 - value[one]),
+                "loss_ci_low": float(1 - high[one]),
+                "loss_ci_high": float(1 - low[one]),
+                "score": float(scores[one]),
+                "worst_device": devices[int(relative[one].argmin())],
+            }
+            for column in range(len(devices))
+        ]
+    return found
+
+
+def _against(
+    candidates: pd.DataFrame,
+    metric: CellMetric,
+    rows: Places,
+    tops: Places,
+    relative: NDArray[np.float64],
+    lead: int,
+    rule: str,
+) -> Figures:
+    """The scores of all choices over that of the best one, with their errors.
+
+    Parameters
+    ----------
+    rows: the cell of each choice on each device; ``tops``: the best cell of each device.
+    relative: performance of each choice on each device, relative to the best cell.
+    """
+    sign = 1 if metric.better == "higher" else -1
+    if rule == "geomean":
+        # The best cells of the devices stand on both sides, and cancel.
+        parts = [
+            significance.ratios(candidates, metric.name, rows[:, column], np.full(len(rows), rows[lead, column]))
+            for column in range(rows.shape[1])
+        ]
+        count = len(parts)
+        variance = sum(part.error**2 for part in parts) / count**2
+        with np.errstate(divide="ignore", invalid="ignore"):
+            spread = sum(
+                np.where(
+                    part.error > 0, (part.error / count) ** 4 / part.freedom, np.where(np.isnan(part.error), np.nan, 0)
+                )
+                for part in parts
+            )
+            freedom = np.where(spread > 0, variance**2 / spread, np.inf)
+        log = sign * sum(part.log for part in parts) / count
+        return Figures(np.asarray(log), np.sqrt(variance), np.where(np.isnan(variance), np.nan, freedom))
+    worst = relative.argmin(axis=1)
+    own = rows[np.arange(len(rows)), worst]
+    its = np.full(len(rows), rows[lead, worst[lead]])
+    direct = significance.ratios(candidates, metric.name, own, its)
+    mine = significance.ratios(candidates, metric.name, own, tops[worst])
+    theirs = significance.ratios(candidates, metric.name, its, np.full(len(rows), tops[worst[lead]]))
+    found = direct.where(worst == worst[lead], mine.over(theirs))
+    return Figures(sign * found.log, found.error, found.freedom)

@@ -1,0 +1,141 @@
+"""What a gate compares: a run, a model, a commit, or a file of results."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from mlflow_ngraph.analysis import results
+from mlflow_ngraph.analysis.gate import Side
+from mlflow_ngraph.analysis.selection import Selection
+from mlflow_ngraph.errors import TrackingError, UnknownNameError, UsageError
+
+FORMS = "the id of a run, models:/NAME@ALIAS, commit:SHA, or a file of results (.parquet, .csv, .json)"
+_RUN = re.compile(r"[0-9a-f]{32}")
+_ENDINGS = (".parquet", ".csv", ".json")
+_COMPARED = ("value", "metric", "cell", "verdict")
+"""Columns that tell a file of `compare` from the tidy table."""
+
+
+def load(text: str, tracking_uris: Sequence[str] | None, everything: Callable[[], pd.DataFrame]) -> Side:
+    """The results that a text names.
+
+    Parameters
+    ----------
+    tracking_uris: servers to look at; MLflow's own default when left out.
+    everything: gives all results of these servers; called only where nothing smaller will do.
+
+    Raises
+    ------
+    UsageError: it names nothing, or the file cannot be read.
+    TrackingError: a server cannot be reached, or does not have it.
+    """
+    if Path(text).suffix in _ENDINGS:
+        return Side(text, of_file(Path(text)))
+    if text.startswith("commit:"):
+        return Side(text, _of_commit(text.removeprefix("commit:"), everything()))
+    if text.startswith("models:/"):
+        return Side(text, _first(tracking_uris, lambda uri: _of_model(text, uri)), model=True)
+    if _RUN.fullmatch(text):
+        return Side(text, _first(tracking_uris, lambda uri: _of_run(text, uri)))
+    raise UsageError(f"{text!r} names no results: write {FORMS}")
+
+
+def of_file(path: Path) -> pd.DataFrame:
+    """The results in a file: the tidy table, or what ``compare`` wrote as JSON or Parquet.
+
+    Raises
+    ------
+    UsageError: it cannot be read, or has no results in it.
+    """
+    if not path.is_file():
+        raise UsageError(f"cannot read results from {path}: there is no such file")
+    try:
+        frame = _READERS[path.suffix](path)
+    except (OSError, ValueError, TypeError, pa.ArrowException) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else " ".join(str(error).split())[:200]
+        raise UsageError(f"cannot read results from {path}: {why}") from error
+    if set(_COMPARED) <= set(frame.columns):
+        return _of_comparison(path, frame)
+    if not {"cell", "verdict", "device", "workload", "batch"} <= set(frame.columns):
+        hint = "; compare writes cells into JSON and Parquet, not into CSV" if path.suffix == ".csv" else ""
+        raise UsageError(f"{path} has no results: expected results.parquet of a study, or a file of compare{hint}")
+    return results.typed(frame, results.ALL)
+
+
+def _of_comparison(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
+    """Numbers of one metric with their cells, as the tidy table has them."""
+    if "relative_to" in frame and frame["relative_to"].notna().any():
+        raise UsageError(f"{path} has ratios to {frame['relative_to'].dropna().iloc[0]}: compare without --relative-to")
+    metric = str(frame["metric"].iloc[0]) if len(frame) else "throughput"
+    names = {"value": metric, "ci_low": f"{metric}_ci_low", "ci_high": f"{metric}_ci_high"}
+    found = frame.rename(columns=names).drop(columns=["metric", "unit", "relative_to", "best", "tied"], errors="ignore")
+    found = found.reindex(columns=list(dict.fromkeys([*found.columns, *names.values(), "rounds", "fingerprint"])))
+    told: pd.DataFrame = found.assign(**{name: pd.to_numeric(found[name]) for name in (*names.values(), "rounds")})
+    return told
+
+
+def _json(path: Path) -> pd.DataFrame:
+    content: Any = json.loads(path.read_text(encoding="utf-8"))
+    if isinstance(content, dict) and "values" in content:
+        told = {name: content.get(name) for name in ("metric", "unit", "relative_to")}
+        content = [{**value, **told} for value in content["values"]]
+    if not isinstance(content, list):
+        raise TypeError("expected a list of cells, or what compare --json prints")
+    frame: pd.DataFrame = pd.DataFrame(content)
+    return frame
+
+
+_READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
+    ".parquet": pd.read_parquet,
+    ".csv": lambda path: pd.read_csv(path, low_memory=False),
+    ".json": _json,
+}
+
+
+def _of_commit(sha: str, everything: pd.DataFrame) -> pd.DataFrame:
+    fits = everything["git_commit"].astype("string").str.startswith(sha).fillna(False).astype(bool)
+    if not sha or not fits.any():
+        raise UnknownNameError("git commit", sha, set(everything["git_commit"].dropna()))
+    found: pd.DataFrame = everything[fits].reset_index(drop=True)
+    return found
+
+
+def _of_run(run_id: str, uri: str | None) -> pd.DataFrame:
+    frame = results.select(Selection(), uri, run=run_id)
+    if frame.empty:
+        raise TrackingError(f"run {run_id} has no results: name the run of a study, or one of its lane runs")
+    lane = frame[frame["lane_run_id"] == run_id]
+    found: pd.DataFrame = (lane if len(lane) else frame).reset_index(drop=True)
+    return found
+
+
+def _of_model(text: str, uri: str | None) -> pd.DataFrame:
+    from mlflow_ngraph.tracking import connection, download
+
+    remote = download.locate(text, connection.resolve_uri(uri))
+    if not remote.run_id:
+        raise TrackingError(f"{text}: engine {remote.model_id} does not say which run measured it")
+    frame = results.select(Selection(), uri, run=remote.run_id)
+    found: pd.DataFrame = frame[frame["model_id"] == remote.model_id].reset_index(drop=True)
+    if found.empty:
+        raise TrackingError(f"{text}: no results of engine {remote.model_id} in run {remote.run_id}")
+    return found
+
+
+def _first(uris: Sequence[str] | None, ask: Callable[[str | None], pd.DataFrame]) -> pd.DataFrame:
+    """What the first server has that has it."""
+    problem: TrackingError | None = None
+    for uri in [None] if uris is None else uris:
+        try:
+            return ask(uri)
+        except TrackingError as error:
+            problem = problem or error
+    assert problem is not None
+    raise problem

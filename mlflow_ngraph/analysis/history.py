@@ -1,0 +1,124 @@
+"""One cell over time and commits, with the points at which its level changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from mlflow_ngraph.analysis import cells, custom_metrics, significance
+from mlflow_ngraph.analysis.change_points import change_points, levels
+from mlflow_ngraph.analysis.compare import ALIKE
+from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph.verdicts import Verdict
+
+COLUMNS = ("started_at", "study_id", "study", "git_commit", "fingerprint", "verdict", "reason", "value", "ci_low", "ci_high",
+           "level", "change")  # fmt: skip
+"""Columns of a history; ``change`` is that of the level where a new one begins, as a share of the level before."""
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def history(frame: pd.DataFrame, cell: str, metric: str = "throughput") -> pd.DataFrame:
+    """What each study found of a cell, in the order of time.
+
+    Parameters
+    ----------
+    frame: the tidy table, with every study that is meant.
+    cell: its id, or ``LABEL/COMPILER/bBATCH``; see `cells.choose`. The newest study that has such a cell tells what it is;
+        others belong to it if they measured the same on the same machine, also where flags or their defaults have changed.
+    metric: a metric of a cell.
+
+    Returns
+    -------
+    One row a study, with the columns of `COLUMNS`. ``attrs`` has ``cell``, ``label``, ``device``, ``compiler_label``,
+    ``precision``, ``batch``, ``metric``, ``unit``, ``better``, ``machines`` (others that measured it too) and ``changes``
+    (how many changes of level there are).
+
+    Raises
+    ------
+    UnknownNameError: there is no such metric.
+    UsageError: no study has such a cell, or several fit.
+    """
+    metrics = custom_metrics.known(frame)
+    if metric not in metrics:
+        raise UnknownNameError("metric", metric, metrics)
+    one = _row(frame, cell)
+    keys = [name for name in ALIKE if name in frame.columns]
+    alike = np.logical_and.reduce([_equal(frame[name], one[name]) for name in keys])
+    same = frame[alike]
+    here = same[_equal(same["fingerprint"], one["fingerprint"])]
+    rows = here.sort_values(["started_at", "finished_at"], kind="stable").drop_duplicates("study_id", keep="last")
+    rows = rows.reset_index(drop=True)
+    told = rows.reindex(columns=[name for name in COLUMNS if name in rows.columns])
+    told["value"] = rows[metric].astype(float)
+    for end in ("low", "high"):
+        name = f"{metric}_ci_{end}"
+        told[f"ci_{end}"] = rows[name].astype(float) if name in rows.columns else np.nan
+    starts = _add_levels(told, rows, metric)
+    table: pd.DataFrame = told[list(COLUMNS)]
+    table.attrs = {
+        **{name: str(one[name]) for name in ("cell", "label", "device", "compiler_label", "precision")},
+        "batch": int(one["batch"]),
+        "metric": metric,
+        "unit": metrics[metric].unit,
+        "better": metrics[metric].better,
+        "machines": int(same["fingerprint"].nunique(dropna=False)) - 1,
+        "changes": starts,
+    }
+    return table
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """A line of bars, from the smallest value to the largest; a blank where there is none."""
+    numbers = np.asarray(values, float)
+    known = numbers[np.isfinite(numbers)]
+    if not known.size:
+        return " " * numbers.size
+    low, high = float(known.min()), float(known.max())
+    middle = (len(_BARS) - 1) // 2
+    places = [
+        None
+        if not np.isfinite(value)
+        else middle
+        if high == low
+        else round((value - low) / (high - low) * (len(_BARS) - 1))
+        for value in numbers
+    ]
+    return "".join(" " if place is None else _BARS[place] for place in places)
+
+
+def _add_levels(table: pd.DataFrame, rows: pd.DataFrame, metric: str) -> int:
+    """Fill ``level`` and ``change``; how many changes there are."""
+    table["level"], table["change"] = np.nan, np.nan
+    with np.errstate(invalid="ignore", divide="ignore"):
+        whole = significance.figures(rows, metric)
+    places = np.flatnonzero((rows["verdict"] == str(Verdict.OK)).to_numpy(bool) & np.isfinite(whole.log))
+    found = whole.take(places)
+    starts = change_points(found.log, found.error, found.freedom)
+    logs = levels(found.log, starts)
+    complement = metric in significance.COMPLEMENTS
+    values = 1 - np.exp(logs) if complement else np.exp(logs)
+    table.loc[places, "level"] = values
+    for start in starts:
+        table.loc[places[start], "change"] = values[start] / values[start - 1] - 1
+    return len(starts)
+
+
+def _row(frame: pd.DataFrame, cell: str) -> pd.Series[Any]:
+    """The newest row of the cell that a person names."""
+    found = {(one.id, one.device): one for one in cells.choose([cell], cells.of_results(frame))}
+    if len(found) > 1:
+        names = ", ".join(f"{one.full_address} on {one.device}" for one in list(found.values())[:4])
+        raise UsageError(f"a history is of one cell, {cell} fits {len(found)}: {names}")
+    (one,) = found.values()
+    row: pd.Series[Any] = frame[(frame["cell"] == one.id) & (frame["study_id"] == one.study_id)].iloc[-1]
+    return row
+
+
+def _equal(column: pd.Series[Any], value: Any) -> NDArray[np.bool_]:
+    same = column.isna() if pd.isna(value) else (column == value).fillna(False)
+    found: NDArray[np.bool_] = same.to_numpy(bool)
+    return found

@@ -1,0 +1,319 @@
+"""What to run: the best cell for an objective under limits, per workload and device or for a whole fleet of devices."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from mlflow_ngraph.analysis import custom_metrics, fleet_choice, significance
+from mlflow_ngraph.analysis.compare import TIED_FROM, latest
+from mlflow_ngraph.analysis.fleet_choice import CONFIGURATION
+from mlflow_ngraph.analysis.selection import FILTERED, Selection
+from mlflow_ngraph.analysis.serving_rates import AT_RATE, AT_RATE_METRIC
+from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph.tracking.schema import CellMetric
+from mlflow_ngraph.verdicts import Verdict
+
+Fleet = Literal["maximin", "geomean"]
+Floats = NDArray[np.float64]
+
+OBJECTIVES = {
+    "throughput": "throughput",
+    "latency": "latency_mean_ms",
+    "latency-at-rate": AT_RATE,
+    "energy": "energy_per_sample_j",
+    "cpu-free": "cpu_percent",
+    "size": "engine_size_mb",
+}
+"""Objectives by name, with the metric that is as good as possible; any other metric may be one too."""
+SHORT = {
+    "latency": "latency_mean_ms",
+    "cpu": "cpu_percent",
+    "memory": "peak_memory_mb",
+    "energy": "energy_per_sample_j",
+    "size": "engine_size_mb",
+}
+"""Short names of metrics, for the front."""
+COLUMNS = (
+    "device", "workload", "label", "rank", "best", "tied", "on_front", "compiler", "compiler_label", "flags", "precision",
+    "precision_in_force", "mode", "threads", "batch", "value", "ci_low", "ci_high", "loss", "loss_ci_low",
+    "loss_ci_high", "score", "worst_device", "cell", "study_id", "run_id", "model_id", "pull",
+)  # fmt: skip
+"""Columns of a recommendation; metrics of the front follow them."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A bound that a cell has to keep; one whose number is missing does not keep it."""
+
+    metric: str
+    bound: Literal["max", "min"]
+    value: float
+
+    def kept(self, frame: pd.DataFrame) -> NDArray[np.bool_]:
+        """Which rows keep it."""
+        numbers = frame[self.metric].to_numpy(float, na_value=np.nan)
+        with np.errstate(invalid="ignore"):
+            found: NDArray[np.bool_] = numbers <= self.value if self.bound == "max" else numbers >= self.value
+        return found
+
+    def __str__(self) -> str:
+        return f"{self.metric} {'≤' if self.bound == 'max' else '≥'} {self.value:g}"
+
+
+def recommend(
+    frame: pd.DataFrame,
+    *,
+    objective: str = "throughput",
+    limits: Sequence[Limit] = (),
+    fleet: Fleet | None = None,
+    front: Sequence[str] = (),
+    selection: Selection | None = None,
+    **filters: Sequence[Any] | None,
+) -> pd.DataFrame:
+    """The best cell for each workload and device, what is as good, and what everything else costs.
+
+    Of a cell that was measured several times the latest study counts. Only ``ok`` cells are recommended. Limits are
+    compared with the numbers as they were measured, not with the ends of their intervals.
+
+    Parameters
+    ----------
+    frame: the tidy table of `results.load`; for ``latency-at-rate`` with the column that `serving_rates.add` makes.
+    objective: a key of `OBJECTIVES`, or a metric.
+    limits: what a cell has to keep.
+    fleet: one choice (compiler with flags, precision, mode, batch size) for all devices of each workload: ``maximin``
+        makes the worst relative performance of a device as good as possible, ``geomean`` the geometric mean over devices.
+        Relative performance is that against the best that the device could run within the limits.
+    front: metrics or keys of `SHORT` whose Pareto front is marked.
+    selection, filters: which cells are meant; ``filters`` are the fields of a `Selection` by name.
+
+    Returns
+    -------
+    One row a cell that keeps all limits (with ``fleet``: whose choice does on all devices), the best first, with the
+    columns of `COLUMNS`; docs/how-to/decide.md explains them. ``attrs["nothing"]`` has the workloads and devices for which
+    nothing keeps all limits, with the reasons; ``attrs`` also says ``objective``, ``metric``, ``unit``, ``better``,
+    ``limits``, ``fleet`` and ``front``.
+
+    Raises
+    ------
+    UnknownNameError: there is no such objective or metric, or a filter names what the table does not have.
+    UsageError: neither high nor low is better; no cell has the metric; or no cell fits all filters.
+    """
+    given: dict[str, Any] = {name: tuple(value) for name, value in filters.items() if value}
+    asked = replace(selection or Selection(), **given)
+    asked.check(frame)
+    metrics = _metrics(frame)
+    metric = _objective(objective, metrics)
+    shown = [_metric(SHORT.get(name, name), metrics) for name in front]
+    for limit in limits:
+        _metric(limit.metric, metrics)
+    needed = _columns([metric, "throughput", "speedup", *shown, *(limit.metric for limit in limits)])
+    chosen = latest(asked.of(frame[[name for name in frame.columns if name in needed]])).reset_index(drop=True)
+    _check_measured(chosen, metric)
+    fitting, why = _fitting(chosen, metric, limits)
+    candidates = chosen[fitting].reset_index(drop=True)
+    if fleet is None:
+        ranked = _per_device(candidates, metrics[metric])
+    else:
+        ranked = fleet_choice.ranked(candidates, metrics[metric], chosen, fleet)
+    table = _described(ranked, candidates, metric, shown, metrics)
+    table.attrs = {
+        "objective": objective,
+        "metric": metric,
+        "unit": metrics[metric].unit,
+        "better": metrics[metric].better,
+        "limits": [str(limit) for limit in limits],
+        "fleet": fleet,
+        "front": shown,
+        "nothing": _nothing(chosen, table, why, fleet),
+    }
+    return table
+
+
+def _metrics(frame: pd.DataFrame) -> dict[str, CellMetric]:
+    """Metrics of the table, with that of `serving_rates`."""
+    return {**custom_metrics.known(frame), **({AT_RATE: AT_RATE_METRIC} if AT_RATE in frame.columns else {})}
+
+
+def _columns(metrics: Sequence[str]) -> set[str]:
+    """The columns of the tidy table that are looked at."""
+    filtered = {name for names in FILTERED.values() for name in names}
+    figures = {f"{name}{end}" for name in metrics for end in ("", "_ci_low", "_ci_high")}
+    return {*COLUMNS, *filtered, *figures, "verdict", "started_at", "finished_at", "rounds"}
+
+
+def _objective(name: str, metrics: Mapping[str, CellMetric]) -> str:
+    if name == "latency-at-rate" and AT_RATE not in metrics:
+        raise UsageError("latency-at-rate needs a rate, and studies with arrivals")
+    if name not in OBJECTIVES and name not in metrics:
+        raise UnknownNameError("objective", name, [*OBJECTIVES, *metrics])
+    metric = OBJECTIVES.get(name, name)
+    if metrics[metric].better == "neither":
+        raise UsageError(f"{metric} is no objective: neither high nor low is better")
+    return metric
+
+
+def _metric(name: str, metrics: Mapping[str, CellMetric]) -> str:
+    if name not in metrics:
+        raise UnknownNameError("metric", name, metrics)
+    return name
+
+
+def _check_measured(chosen: pd.DataFrame, metric: str) -> None:
+    if not chosen[metric].notna().any():
+        hint = (
+            "; mlflow-ngraph doctor shows which meters a machine has" if metric.startswith(("energy", "power")) else ""
+        )
+        raise UsageError(f"none of these {len(chosen)} cells has {metric}{hint}")
+
+
+def _fitting(
+    chosen: pd.DataFrame, metric: str, limits: Sequence[Limit]
+) -> tuple[NDArray[np.bool_], list[tuple[str, ...]]]:
+    """Which cells are candidates, and of each cell what speaks against it."""
+    ok = (chosen["verdict"] == str(Verdict.OK)).to_numpy(bool)
+    has = chosen[metric].notna().to_numpy(bool)
+    kept = [limit.kept(chosen) for limit in limits]
+    why: list[tuple[str, ...]] = []
+    for place, verdict in enumerate(chosen["verdict"]):
+        if not ok[place]:
+            why.append((str(verdict),))
+            continue
+        broken = [f"not {limit}" for limit, one in zip(limits, kept, strict=True) if not one[place]]
+        why.append((*broken, *([] if has[place] else [f"no {metric}"])))
+    fitting: NDArray[np.bool_] = np.array([not reasons for reasons in why], bool)
+    return fitting, why
+
+
+def _per_device(candidates: pd.DataFrame, metric: CellMetric) -> pd.DataFrame:
+    """Candidates with rank, ties and losses, within each workload and device."""
+    groups = [
+        np.asarray(inside, int)
+        for inside in candidates.groupby(["workload", "device"], sort=False, dropna=False).indices.values()
+    ]
+    groups = [places[order(candidates.iloc[places], metric)] for places in groups]
+    empty = np.zeros(0, int)
+    tops = np.concatenate([empty, *groups])
+    ratios = significance.ratios(
+        candidates, metric.name, tops, np.concatenate([empty, *(np.full(len(places), places[0]) for places in groups)])
+    )
+    p_values, numbers = ratios.p_differs(), candidates[metric.name].to_numpy(float)
+    parts, start = [], 0
+    for places in groups:
+        own = slice(start, start + len(places))
+        start += len(places)
+        first = np.arange(len(places)) == 0
+        values = numbers[places]
+        tied = significance.holm(np.where(first, np.nan, p_values[own])) >= TIED_FROM
+        # Without intervals only equal numbers are known to be equally good.
+        tied |= (values == values[0]) & ~first
+        cost = losses(ratios.take(np.arange(own.start, own.stop)), values, metric)
+        parts.append({"place": places, "rank": np.arange(1, len(places) + 1), "tied": tied, **cost})
+    names = ("place", "rank", "tied", "loss", "loss_ci_low", "loss_ci_high")
+    found: pd.DataFrame = pd.DataFrame({name: np.concatenate([empty, *(part[name] for part in parts)]) for name in names})
+    return found
+
+
+def order(rows: pd.DataFrame, metric: CellMetric) -> NDArray[np.int64]:
+    """Positions of rows, the best first; what is equal stands in the order of names."""
+    values = rows[metric.name].to_numpy(float)
+    keys = [pd.factorize(rows[name], sort=True)[0] for name in reversed(CONFIGURATION)]
+    return np.asarray(np.lexsort((*keys, values if metric.better == "lower" else -values)), np.int64)
+
+
+def losses(ratios: significance.Figures, values: Floats, metric: CellMetric) -> dict[str, Floats]:
+    """How much worse than the best, as a share of it; the best itself loses nothing."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        plain = values / values[0]
+    tested = np.isfinite(ratios.error) & (metric.name not in significance.COMPLEMENTS)
+    found = np.where(tested, ratios.value, plain)
+    low, high = (np.where(tested, end, np.nan) for end in ratios.interval())
+    if metric.better == "lower":
+        return {"loss": found - 1, "loss_ci_low": low - 1, "loss_ci_high": high - 1}
+    return {"loss": 1 - found, "loss_ci_low": 1 - high, "loss_ci_high": 1 - low}
+
+
+def on_front(values: Floats, lower: Sequence[bool]) -> NDArray[np.bool_]:
+    """Which rows no other row beats: is as good in everything and better in something. Rows with NaN are not on it.
+
+    Parameters
+    ----------
+    values: one row a candidate, one column a metric.
+    lower: of each metric whether lower is better.
+    """
+    known = ~np.isnan(values).any(axis=1)
+    turned = np.where(np.array(lower, bool), values, -values)
+    found = np.zeros(len(values), bool)
+    for place in np.flatnonzero(known):
+        others = turned[known]
+        beaten = (others <= turned[place]).all(axis=1) & (others < turned[place]).any(axis=1)
+        found[place] = not beaten.any()
+    return found
+
+
+def _described(
+    ranked: pd.DataFrame, candidates: pd.DataFrame, metric: str, shown: Sequence[str], metrics: Mapping[str, CellMetric]
+) -> pd.DataFrame:
+    """The ranked candidates with everything that is told about them."""
+    table = candidates.iloc[ranked["place"].to_numpy(int)].reset_index(drop=True)
+    for name in ranked.columns.drop("place"):
+        table[name] = ranked[name].to_numpy()
+    for name, value in (("score", np.nan), ("worst_device", None)):
+        if name not in table:
+            table[name] = value
+    table["rank"] = table["rank"].astype(int)
+    table["best"] = table["rank"] == 1
+    table["tied"] = table["tied"].astype(bool)
+    table["value"] = table[metric]
+    table["ci_low"], table["ci_high"] = _interval(table, metric)
+    table["on_front"] = False
+    for inside in table.groupby(["workload", "device"], sort=False, dropna=False).indices.values():
+        places = np.asarray(inside, int)
+        values = table[list(shown)].to_numpy(float, na_value=np.nan)[places]
+        if shown:
+            table.loc[places, "on_front"] = on_front(values, [metrics[name].better == "lower" for name in shown])
+    table["pull"] = [
+        "" if pd.isna(model) or not model else f"mlflow-ngraph pull models:/{model}" for model in table["model_id"]
+    ]
+    described: pd.DataFrame = table[[*COLUMNS, *(name for name in shown if name not in COLUMNS)]]
+    return described
+
+
+def _interval(table: pd.DataFrame, metric: str) -> tuple[Any, Any]:
+    """The ends of the intervals of a metric; NaN where it has none."""
+    if f"{metric}_ci_low" in table:
+        return table[f"{metric}_ci_low"], table[f"{metric}_ci_high"]
+    if metric in significance.SAME_ERROR:
+        return significance.figures(table, metric).interval()
+    return np.nan, np.nan
+
+
+def _nothing(
+    chosen: pd.DataFrame, table: pd.DataFrame, why: Sequence[tuple[str, ...]], fleet: Fleet | None
+) -> list[dict[str, Any]]:
+    """Workloads and devices without a choice, and how often which reason spoke against a cell."""
+    known = set(zip(table["workload"], table["device"], strict=True))
+    found = []
+    for inside in chosen.groupby(["workload", "device"], sort=False).indices.values():
+        workload, device = (chosen[name].iloc[int(inside[0])] for name in ("workload", "device"))
+        if (workload, device) in known:
+            continue
+        reasons = Counter(reason for place in np.asarray(inside, int) for reason in why[place])
+        if fleet is not None and not all(why[place] for place in np.asarray(inside, int)):
+            reasons["no choice that all devices can run"] += 1
+        found.append(
+            {
+                "device": str(device),
+                "workload": str(workload),
+                "label": str(chosen["label"].iloc[int(inside[0])]),
+                "cells": len(inside),
+                "refused": dict(reasons.most_common()),
+            }
+        )
+    return found

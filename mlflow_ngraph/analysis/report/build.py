@@ -1,0 +1,134 @@
+"""Put a report together: which tables and figures it has, and in what order."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import pandas as pd
+
+from mlflow_ngraph import __version__
+from mlflow_ngraph.analysis import findings
+from mlflow_ngraph.analysis.listing import Server
+from mlflow_ngraph.analysis.report import (
+    block_figures,
+    depth_tables,
+    environment,
+    model_figures,
+    model_tables,
+    overview,
+    ranks,
+)
+from mlflow_ngraph.analysis.report.beside import beside
+from mlflow_ngraph.analysis.report.blocks import Block, Report, Section, Text
+from mlflow_ngraph.analysis.report.prepared import Prepared, prepare
+from mlflow_ngraph.errors import UsageError
+
+_READING = """\
+Intervals are 95 % confidence intervals over rounds (Student's t, on the logarithmic scale for ratios). One that contains the \
+neutral value is no claim of equality: it says that this many rounds cannot tell. An interval is about this machine, these \
+engines and these inputs.
+Of several studies of the same cell the latest counts. Speed-ups are paired: each compares an engine with eager execution in \
+the same rounds. Means over models, slopes and retentions combine cells that were measured independently.
+Numbers come from the results tables of the study runs, and those follow from the raw samples that the runs carry: \
+“mlflow-ngraph recompute RUN” derives them again."""
+
+
+def build(
+    frame: pd.DataFrame,
+    *,
+    servers: Mapping[str, Server] | None = None,
+    include: Collection[str] = (),
+    paper: bool = False,
+    scope: str = "",
+    title: str = "Neural graph compilers: report",
+) -> Report:
+    """A report on results.
+
+    Parameters
+    ----------
+    frame: the tidy table of `results.load`; all of its rows are meant.
+    servers: where fingerprints and versions are read, by the names in the column ``tracking_uri``; without them the
+        report does not describe the machines.
+    include: verdicts whose numbers count besides those that are ``ok``.
+    paper: set each table beside the paper's own numbers.
+    scope: options that commands in the report need to find the same results.
+
+    Raises
+    ------
+    UsageError: there are no results.
+    TrackingError: a server cannot be reached.
+    """
+    if frame.empty:
+        raise UsageError("there are no results to report on")
+    prepared = prepare(frame, include)
+    machines = environment.machines(prepared.every, servers or {})
+    theirs = beside(prepared, machines) if paper else {}
+    sections = [
+        Section("summary", "Summary", "", [overview.glance(prepared)]),
+        _findings(frame, scope),
+        Section("environment", "Environment", "", [environment.studies(prepared), environment.describe(machines)]),
+        Section("models", "Models", "", _models(prepared, theirs)),
+        Section("blocks", "Stacked blocks", "", _blocks(prepared, theirs)),
+        *([_paper(theirs["all"])] if paper else []),
+        Section("not-ok", "What did not end well", "", [overview.verdicts(prepared)]),
+        Section("reading", "How to read this", "", [Text("intervals", "Intervals and means", _READING.splitlines())]),
+    ]
+    return Report(title, overview.subtitle(prepared), f"mlflow-ngraph {__version__}", sections)
+
+
+def _models(prepared: Prepared, theirs: Mapping[str, Sequence[Block]]) -> list[Block]:
+    return [
+        ranks.reversals(prepared),
+        model_tables.sizes_of_models(prepared),
+        *theirs.get("t4", ()),
+        model_tables.compile_seconds(prepared),
+        *theirs.get("t3", ()),
+        model_tables.families(prepared),
+        *theirs.get("t6", ()),
+        *model_figures.throughput(prepared),
+        model_figures.speedups(prepared),
+        model_figures.efficiency(prepared),
+        *model_figures.resilience(prepared),
+        model_figures.processors(prepared),
+    ]
+
+
+def _blocks(prepared: Prepared, theirs: Mapping[str, Sequence[Block]]) -> list[Block]:
+    return [
+        model_tables.sizes_of_blocks(prepared),
+        *theirs.get("t5", ()),
+        depth_tables.depth(prepared, "conv"),
+        *theirs.get("t7", ()),
+        depth_tables.depth(prepared, "mha"),
+        *theirs.get("t8", ()),
+        *block_figures.speedups(prepared),
+        *block_figures.efficiency(prepared),
+        *block_figures.resilience(prepared),
+    ]
+
+
+def _findings(frame: pd.DataFrame, scope: str) -> Section:
+    survey = findings.survey(frame)
+    blocks = [
+        Text(
+            f"finding-{number}",
+            found.title,
+            [found.text],
+            f"{found.command} {scope}".rstrip(),
+            pd.DataFrame(found.evidence),
+        )
+        for number, found in enumerate(survey.findings, 1)
+    ]
+    about = (
+        f"The most important first. {survey.hypotheses} hypotheses about {survey.cells} cells were tested together, so that "
+        "chance brings about a false one in at most 5 of 100 reports."
+    )
+    return Section("findings", "Findings", about if blocks else f"None. {about.partition('. ')[2]}", blocks)
+
+
+def _paper(blocks: Sequence[Block]) -> Section:
+    about = (
+        "Furutanpey, Walser, Raith, Frangoudis, Dustdar: Leveraging Neural Graph Compilers in Machine Learning Research for "
+        "Edge-Cloud Systems (2025). Its tables stand beside the ones above, number by number; here is the sum of it."
+    )
+    return Section("paper", "Beside the paper", about, blocks)

@@ -1,0 +1,79 @@
+"""A report as files: one page, Markdown, and beside them every figure and the numbers of everything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlflow_ngraph.analysis.report import markdown, page, style
+from mlflow_ngraph.analysis.report.blocks import Figure, Report, Table
+from mlflow_ngraph.errors import UsageError
+
+PAGE, MARKDOWN = "report.html", "report.md"
+FIGURES, DATA = "figures", "data"
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A report whose figures are drawn."""
+
+    report: Report
+    svg: Mapping[str, str]
+    """Figures by key."""
+    png: Mapping[str, bytes]
+
+    def html(self) -> str:
+        """The page, with everything in it."""
+        return page.render(self.report, self.svg)
+
+    def files(self) -> dict[str, bytes]:
+        """The content of every file by its path."""
+        found: dict[str, bytes] = {}
+        where: dict[str, dict[str, str]] = {}
+        for key, text in self.svg.items():
+            where[key] = {"svg": f"{FIGURES}/{key}.svg", "png": f"{FIGURES}/{key}.png"}
+            found[where[key]["svg"]] = text.encode()
+            found[where[key]["png"]] = self.png[key]
+        for block in self.report.blocks():
+            if isinstance(block, (Table, Figure)):
+                path = f"{DATA}/{block.key}.csv"
+                where.setdefault(block.key, {})["csv"] = path
+                found[path] = block.data.to_csv(index=False).encode()
+        text = markdown.render(self.report, where)
+        return {PAGE: self.html().encode(), MARKDOWN: text.encode(), **found}
+
+
+def draw(report: Report) -> Drawn:
+    """Draw the figures of a report."""
+    svg, png = {}, {}
+    for block in report.blocks():
+        if isinstance(block, Figure):
+            with style.drawing():
+                figure = block.draw()
+                svg[block.key], png[block.key] = style.svg(figure), style.png(figure)
+    return Drawn(report, svg, png)
+
+
+def write(drawn: Drawn, target: Path) -> list[Path]:
+    """Write a report: the page alone where ``target`` ends with ``.html``, else everything into that directory.
+
+    Returns
+    -------
+    The files, the page first.
+
+    Raises
+    ------
+    UsageError: it cannot be written there.
+    """
+    alone = target.suffix.lower() in (".html", ".htm")
+    contents = (
+        {target: drawn.html().encode()} if alone else {target / path: text for path, text in drawn.files().items()}
+    )
+    try:
+        for path, content in contents.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+    except OSError as error:
+        raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
+    return list(contents)

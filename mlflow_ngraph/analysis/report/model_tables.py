@@ -1,0 +1,275 @@
+"""Tables 3 to 6 of the paper: compile time, the size of models and blocks, throughput and CPU use by family."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import pandas as pd
+
+from mlflow_ngraph.analysis.report import estimates, texts
+from mlflow_ngraph.analysis.report.blocks import EMPTY, Cell, Column, Missing, Table
+from mlflow_ngraph.analysis.report.prepared import (
+    MODEL,
+    Prepared,
+    batch_sizes,
+    order_of_families,
+    order_of_models,
+    order_of_series,
+)
+from mlflow_ngraph.study import BASELINE
+
+BANDS = ((2, 4), (8, 16))
+"""Batch sizes over which table 6 aggregates, as in the paper."""
+NEEDS_MODELS = "needs results of whole models: run the study paper-models, or a study with models of your own"
+
+
+def compile_seconds(prepared: Prepared) -> Table | Missing:
+    """Table 3: how long compilers took, at the smallest and the largest batch size."""
+    key, title = "t3", "Table 3: compile time"
+    models = prepared.models
+    frame = models[(models["compiler"] != BASELINE) & models["compile_total_s"].notna()]
+    if frame.empty:
+        return Missing(key, title, NEEDS_MODELS if models.empty else "no compiler but the baseline has an ok cell")
+    batches = batch_sizes(frame)
+    places = [
+        (device, series)
+        for device in prepared.devices
+        for series in order_of_series(frame)
+        if ((frame["device"] == device) & (frame["series"] == series)).any()
+    ]
+    found = {(row["label"], row["batch"], row["device"], row["series"]): row for row in frame.to_dict("records")}
+    rows = []
+    for label in order_of_models(frame):
+        for batch in dict.fromkeys((batches[0], batches[-1])):
+            cells = [_seconds(found.get((label, batch, *place))) for place in places]
+            if any(cell is not EMPTY for cell in cells):
+                rows.append([Cell(label), Cell(str(batch)), *cells])
+    stages = [name for name in ("export_s", "convert_s", "tune_s", "compile_s", "save_s") if name in frame]
+    columns = ["label", "batch", "device", "series", "compiler", "compile_total_s", *stages, "engine_reused"]
+    notes = ["Each engine is compiled once: there is no interval."]
+    if frame["engine_reused"].notna().any():
+        notes.append("† The engine was reused; the seconds are those of the study that compiled it.")
+    return Table(
+        key,
+        title,
+        "Seconds from the model to an engine on disk (export, conversion, search, compilation and saving together), at "
+        f"{_ends(batches)}. All batch sizes and the single stages are in the CSV file.",
+        [Column("model", number=False), Column("batch"), *(Column(series, device) for device, series in places)],
+        rows,
+        frame[columns].sort_values(["label", "batch", "device", "series"]).reset_index(drop=True),
+        notes,
+        names=2,
+    )
+
+
+def sizes_of_models(prepared: Prepared) -> Table | Missing:
+    """Table 4: parameters and multiply-accumulates of models."""
+    key, title = "t4", "Table 4: models"
+    columns = ["label", "family", "style", "parameters", "paper_macs", "true_macs"]
+    models = prepared.every[prepared.every["kind"] == MODEL]
+    frame = models[models["parameters"].notna()][columns].drop_duplicates("label")
+    if frame.empty:
+        return Missing(key, title, NEEDS_MODELS)
+    data = frame.set_index("label").loc[order_of_models(frame)].reset_index()
+    rows = [
+        [Cell(row["label"]), Cell(str(row["family"])), Cell(row["style"]), *map(_whole, _counts(row))]
+        for row in data.to_dict("records")
+    ]
+    return Table(
+        key,
+        title,
+        "Parameters, and multiply-accumulates of one inference at batch size 1: as the paper counts them, which leaves out "
+        "attention products and functional layers, and all of them.",
+        [
+            *(Column(name, number=False) for name in ("model", "family", "style")),
+            *(Column(name) for name in ("parameters", "MACs (paper's way)", "MACs (all)")),
+        ],
+        rows,
+        data,
+    )
+
+
+def sizes_of_blocks(prepared: Prepared) -> Table | Missing:
+    """Table 5: parameters of the stacked blocks."""
+    key, title = "t5", "Table 5: blocks"
+    every = prepared.every
+    frame = every[every["block"].notna() & every["parameters"].notna()].copy()
+    if frame.empty:
+        return Missing(key, title, "needs the studies paper-blocks-conv and paper-blocks-mha, or block: workloads")
+    frame["depth"] = frame["depth"].astype("int64")
+    frame["parameters_per_block"] = frame["parameters"] // frame["depth"]
+    frame["true_macs_per_block"] = frame["true_macs"] // frame["depth"]
+    groups = frame.groupby(["target", "block", "width"], as_index=False)
+    data = groups.agg(
+        parameters_per_block=("parameters_per_block", "first"),
+        true_macs_per_block=("true_macs_per_block", "first"),
+        depths=("depth", lambda depths: " ".join(map(str, sorted(set(depths))))),
+    )
+    rows = [
+        [
+            Cell(row["block"]),
+            Cell(str(row["width"])),
+            *map(_whole, (row["parameters_per_block"], row["true_macs_per_block"])),
+            Cell(row["depths"].replace(" ", ", ")),
+        ]
+        for row in data.to_dict("records")
+    ]
+    return Table(
+        key,
+        title,
+        "Parameters and multiply-accumulates of one block, and how many of them were stacked.",
+        [
+            Column("block", number=False),
+            *map(Column, ("width", "parameters a block", "MACs a block (all)")),
+            Column("depths", number=False),
+        ],
+        rows,
+        data,
+        names=2,
+    )
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """What table 6 says of one family, series and device in one band of batch sizes."""
+
+    throughput: float
+    throughput_std: float
+    throughput_ci_low: float
+    throughput_ci_high: float
+    cpu_percent: float
+    cpu_percent_std: float
+    cells: int
+    asked: int
+    batches: str
+
+
+def families(prepared: Prepared) -> Table | Missing:
+    """Table 6: throughput and CPU use by family, compiler and device."""
+    key, title = "t6", "Table 6: throughput and CPU use by family"
+    models = prepared.models
+    if models.empty:
+        return Missing(key, title, NEEDS_MODELS)
+    banded = {band: models[models["batch"].between(*band)] for band in BANDS}
+    if all(frame.empty for frame in banded.values()):
+        have = texts.listed(batch_sizes(models))
+        return Missing(
+            key, title, f"needs batch sizes from 2 to 16: run with --batch-sizes 1,2,4,8,16; there is {have}"
+        )
+    rows, data = [], []
+    for family in order_of_families(models):
+        for series in order_of_series(models):
+            for device in prepared.devices:
+                found = {band: aggregate(prepared, banded[band], band, family, series, device) for band in BANDS}
+                if any(found.values()):
+                    rows.append([Cell(family), Cell(series), Cell(device), *_banded_cells(found)])
+                    data.append(_banded_row(models, family, series, device, found))
+    return Table(
+        key,
+        title,
+        "Mean ± standard deviation over repetitions, over all models of a family and both batch sizes of a band, with the "
+        "95 % interval of the mean. The standard deviation is pooled: the root of the mean variance of the cells, so that "
+        "it says how much repetitions scatter and not how much models differ. That of the CPU use is over slices.",
+        [
+            *(Column(name, number=False) for name in ("family", "compiler", "device")),
+            *(
+                Column(name, f"batch {_band(band, frame)}")
+                for band, frame in banded.items()
+                for name in ("samples/s", "CPU [%]")
+            ),
+        ],
+        rows,
+        pd.DataFrame(data),
+        ["A mean over fewer cells than its neighbours' (“5 of 6 cells”) is not comparable with theirs."],
+        names=3,
+    )
+
+
+def aggregate(
+    prepared: Prepared, frame: pd.DataFrame, band: tuple[int, int], family: str, series: str, device: str
+) -> Aggregate | None:
+    """The mean over the cells of one row and band; None if there are none."""
+
+    def of_row(cells: pd.DataFrame) -> pd.DataFrame:
+        found: pd.DataFrame = cells[(cells["family"] == family) & (cells["device"] == device)]
+        return found
+
+    chosen = of_row(frame)
+    chosen = chosen[chosen["series"] == series]
+    if chosen.empty:
+        return None
+    every = prepared.every
+    asked = of_row(every[(every["kind"] == MODEL) & every["batch"].between(*band)])
+    throughput = estimates.mean(estimates.estimates(chosen, "throughput"))
+    scatter = chosen["cpu_percent_std"] if chosen["cpu_percent_std"].notna().all() else None
+    return Aggregate(
+        throughput.value,
+        estimates.pooled(chosen["throughput_std"]),
+        throughput.low,
+        throughput.high,
+        float(chosen["cpu_percent"].mean()),
+        float("nan") if scatter is None else estimates.pooled(scatter),
+        len(chosen),
+        len(asked[["label", "batch"]].drop_duplicates()),
+        " ".join(map(str, batch_sizes(chosen))),
+    )
+
+
+def _banded_cells(found: dict[tuple[int, int], Aggregate | None]) -> list[Cell]:
+    cells = []
+    for one in found.values():
+        if one is None:
+            cells += [EMPTY, EMPTY]
+            continue
+        interval = ""
+        if one.throughput_ci_low == one.throughput_ci_low:
+            interval = f"[{texts.decimals(one.throughput_ci_low)}, {texts.decimals(one.throughput_ci_high)}]"
+        few = f"{one.cells} of {one.asked} cells" if one.cells < one.asked else ""
+        cells += [
+            Cell(_spread(one.throughput, one.throughput_std), texts.joined([interval, few])),
+            Cell(_spread(one.cpu_percent, one.cpu_percent_std)),
+        ]
+    return cells
+
+
+def _banded_row(
+    models: pd.DataFrame, family: str, series: str, device: str, found: dict[tuple[int, int], Aggregate | None]
+) -> dict[str, object]:
+    compiler = models.loc[models["series"] == series, "compiler"].iloc[0]
+    row: dict[str, object] = {"family": family, "series": series, "compiler": compiler, "device": device}
+    for (first, last), one in found.items():
+        values = asdict(one) if one is not None else dict.fromkeys(Aggregate.__dataclass_fields__)
+        row.update({f"{name}_b{first}_{last}": value for name, value in values.items()})
+    return row
+
+
+def _spread(value: float, deviation: float) -> str:
+    spread = texts.decimals(deviation)
+    return f"{texts.decimals(value)} ± {spread}" if spread else texts.decimals(value)
+
+
+def _band(band: tuple[int, int], frame: pd.DataFrame) -> str:
+    """The batch sizes of a band, and which of them there are if not both ends."""
+    there = batch_sizes(frame)
+    name = f"{band[0]}–{band[1]}"
+    return name if set(band) <= set(there) else f"{name} ({texts.listed(there)} only)" if there else name
+
+
+def _ends(batches: Sequence[int]) -> str:
+    return f"batch size {batches[0]}" if len(batches) == 1 else f"batch sizes {batches[0]} and {batches[-1]}"
+
+
+def _seconds(row: dict[str, object] | None) -> Cell:
+    if row is None:
+        return EMPTY
+    mark = "" if pd.isna(row["engine_reused"]) else " †"  # type: ignore[call-overload]
+    return Cell(f"{float(str(row['compile_total_s'])):.3f}{mark}")
+
+
+def _counts(row: dict[str, float]) -> list[float]:
+    return [row["parameters"], row["paper_macs"], row["true_macs"]]
+
+
+def _whole(number: float) -> Cell:
+    return EMPTY if pd.isna(number) else Cell(texts.whole(float(number)))

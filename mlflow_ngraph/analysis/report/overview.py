@@ -1,0 +1,112 @@
+"""What a reader wants to know first, and what did not end well."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pandas as pd
+
+from mlflow_ngraph.analysis.report import estimates, texts
+from mlflow_ngraph.analysis.report.blocks import EMPTY, Cell, Column, Missing, Table
+from mlflow_ngraph.analysis.report.prepared import Prepared, order_of_series
+from mlflow_ngraph.study import BASELINE
+from mlflow_ngraph.verdicts import Verdict
+
+_MOST_ROWS = 200
+"""Rows of a long list that the page shows."""
+_LONGEST_REASON = 400
+
+
+def glance(prepared: Prepared) -> Table | Missing:
+    """How each compiler did against eager execution, over everything that it was measured with."""
+    key, title = "glance", "At a glance"
+    every = prepared.every
+    rows, data = [], []
+    for device in prepared.devices:
+        here = every[every["device"] == device]
+        for series in order_of_series(here):
+            asked = here[here["series"] == series]
+            cells = prepared.counted[(prepared.counted["device"] == device) & (prepared.counted["series"] == series)]
+            compared = cells[cells["speedup"].notna()]
+            row: dict[str, Any] = {"device": device, "series": series, "compiler": asked["compiler"].iloc[0]}
+            row["cells"] = len(asked)
+            row.update(counted=len(cells), ok=int((asked["verdict"] == str(Verdict.OK)).sum()))
+            shown = [Cell(device), Cell(series), Cell(f"{row['ok']} of {row['cells']}")]
+            if row["compiler"] == BASELINE or compared.empty:
+                rows.append([*shown, *[EMPTY] * 4])
+                data.append(row)
+                continue
+            parts = estimates.estimates(compared, "speedup")
+            mean = estimates.value(estimates.geometric_mean(parts))
+            sides = Counter(estimates.value(part).side_of(1.0) for part in parts)
+            row.update(speedup=mean.value, speedup_ci_low=mean.low, speedup_ci_high=mean.high)
+            row.update(faster=sides[1], slower=sides[-1], undecided=sides[0])
+            rows.append([*shown, texts.estimate(mean), *(Cell(str(sides[side])) for side in (1, -1, 0))])
+            data.append(row)
+    return Table(
+        key,
+        title,
+        "Geometric mean of the speed-up over eager execution, over all models, blocks and batch sizes that the compiler "
+        "was measured with, and in how many cells it is faster, slower, or cannot be told apart at 95 %. Compilers that "
+        "failed on different cells are means over different things.",
+        [
+            *(Column(name, number=False) for name in ("device", "compiler")),
+            *map(Column, ("cells ok", "speed-up", "faster", "slower", "undecided")),
+        ],
+        rows,
+        pd.DataFrame(data),
+        names=2,
+    )
+
+
+def verdicts(prepared: Prepared) -> Table | Missing:
+    """Every cell that is not ``ok``, with the reason; alike batch sizes in one row."""
+    key, title = "verdicts", "Cells that are not ok"
+    every = prepared.every
+    frame = every[every["verdict"] != str(Verdict.OK)]
+    if frame.empty:
+        return Missing(key, title, f"there are none: all {len(every)} cells are ok")
+    columns = ["device", "label", "series", "batch", "precision", "verdict", "reason", "study_id", "cell"]
+    data = frame.sort_values(["verdict", "device", "label", "series", "batch"])[columns].reset_index(drop=True)
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for row in data.to_dict("records"):
+        reason = "" if pd.isna(row["reason"]) else str(row["reason"])
+        place = (row["verdict"], row["device"], row["label"], row["series"], reason)
+        groups.setdefault(place, []).append(int(row["batch"]))
+    rows = [
+        [Cell(verdict), Cell(device), Cell(label), Cell(series), Cell(", ".join(map(str, batches))), Cell(_cut(reason))]
+        for (verdict, device, label, series, reason), batches in groups.items()
+    ]
+    counts = texts.listed([f"{count} {verdict}" for verdict, count in frame["verdict"].value_counts().items()])
+    told = (
+        f"Those that are {texts.listed(prepared.included)} count all the same."
+        if prepared.included
+        else "Their numbers are left out everywhere else."
+    )
+    return Table(
+        key,
+        title,
+        f"{len(frame)} of {len(every)} cells: {counts}. {told}",
+        [Column(name, number=False) for name in ("verdict", "device", "workload", "compiler", "batch sizes", "reason")],
+        rows[:_MOST_ROWS],
+        data,
+        hidden=max(0, len(rows) - _MOST_ROWS),
+    )
+
+
+def subtitle(prepared: Prepared) -> str:
+    """What the report is about, in one line."""
+    every = prepared.every
+    parts = [
+        texts.counted(every["study_id"].nunique(), "study", "studies"),
+        texts.counted(len(every), "cell"),
+        texts.counted(every["workload"].nunique(), "workload"),
+        f"on {texts.listed(prepared.devices)}",
+    ]
+    return ", ".join(parts)
+
+
+def _cut(text: str) -> str:
+    plain = " ".join(text.split())
+    return plain if len(plain) <= _LONGEST_REASON else plain[: _LONGEST_REASON - 1] + "…"

@@ -1,0 +1,84 @@
+"""A report as one HTML page: everything is in it, nothing is fetched, and what comes from results is text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import jinja2
+import pandas as pd
+from markupsafe import Markup
+
+from mlflow_ngraph.analysis.report import style, texts
+from mlflow_ngraph.analysis.report.blocks import Block, Column, Figure, Missing, Report, Table, Text
+
+_EVIDENCE_ROWS = 12
+_FOLDED = 40
+"""Rows of a table from which on the page shows it folded."""
+
+
+def render(report: Report, drawn: Mapping[str, str]) -> str:
+    """The page.
+
+    Parameters
+    ----------
+    drawn: the figures as SVG files, by key.
+    """
+    pictures = {key: Markup(style.inline(text, key)) for key, text in drawn.items()}  # noqa: S704 - drawn by us
+    missing = [block for block in report.blocks() if isinstance(block, Missing)]
+    return _template().render(report=report, pictures=pictures, missing=missing, folded=_FOLDED) + "\n"
+
+
+@cache
+def _template() -> jinja2.Template:
+    here = resources.files("mlflow_ngraph.analysis.report") / "template"
+    surroundings = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    surroundings.filters.update(kind=_kind, groups=_groups, evidence=_evidence, paragraphs=_paragraphs)
+    surroundings.globals["css"] = Markup((here / "report.css").read_text(encoding="utf-8"))  # noqa: S704 - our own
+    return surroundings.from_string((here / "report.html.j2").read_text(encoding="utf-8"))
+
+
+def _kind(block: Block) -> str:
+    return {Table: "table", Figure: "figure", Missing: "missing", Text: "text"}[type(block)]
+
+
+def _groups(columns: Sequence[Column]) -> list[tuple[str, int]]:
+    """Groups above neighbouring columns with how many they are; empty if there are none."""
+    found: list[tuple[str, int]] = []
+    for column in columns:
+        if found and found[-1][0] == column.group:
+            found[-1] = column.group, found[-1][1] + 1
+        else:
+            found.append((column.group, 1))
+    return found if any(name for name, _ in found) else []
+
+
+def _evidence(frame: pd.DataFrame | None) -> dict[str, Any] | None:
+    """Titles and rows of evidence as text, without columns that say nothing."""
+    if frame is None or frame.empty:
+        return None
+    known = frame.dropna(axis="columns", how="all")
+    rows = [[_plain(value) for value in row] for row in known.head(_EVIDENCE_ROWS).itertuples(index=False)]
+    titles = [str(name).replace("_", " ") for name in known.columns]
+    return {"titles": titles, "rows": rows, "more": max(0, len(known) - _EVIDENCE_ROWS)}
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, float):
+        return texts.digits(value)
+    return "" if value is None or value is pd.NA else str(value)
+
+
+def _paragraphs(lines: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Paragraphs; one that ends with a colon heads a list of those that follow it, up to the next such."""
+    found: list[tuple[str, list[str]]] = []
+    for line in lines:
+        if found and found[-1][0].endswith(":") and not line.endswith(":"):
+            found[-1][1].append(line)
+        else:
+            found.append((line, []))
+    return found

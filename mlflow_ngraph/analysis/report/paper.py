@@ -1,0 +1,178 @@
+"""The paper's own numbers, and what of one's own results may stand beside them."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import pandas as pd
+
+from mlflow_ngraph.analysis.report import texts
+from mlflow_ngraph.analysis.report.environment import Machine
+from mlflow_ngraph.analysis.report.estimates import Value
+from mlflow_ngraph.analysis.report.prepared import Prepared
+from mlflow_ngraph.study import BASELINE
+
+COMPILERS = {
+    "identity": "identity",
+    "openvino": "openvino",
+    "tensorrt": "tensorrt",
+    "tvm": "tvm",
+    "onnxruntime": "onnx",
+}
+"""What the paper calls our compilers; it has tables of no other one."""
+MACHINES = {
+    "xeon": "8 × Xeon (Skylake, 3.0 GHz), no GPU",
+    "gpu": "8 × Ryzen 5700G and a GeForce RTX 4070",
+    "orin": "Jetson Orin Nano (6 × Cortex-A78, 512 CUDA cores)",
+}
+VERSIONS = {"onnxruntime": "1.19.2", "tensorrt": "10.4.0", "tvm": "0.18.dev0", "openvino": "2024.3.0", "torch": "2.4.1"}
+_PACKAGES = {"tvm": "apache-tvm"}
+REPETITIONS = 100
+PRECISION, MODE = "fp32", "sync"
+
+
+@dataclass(frozen=True)
+class Point:
+    """A number of one's own with the one that the paper has in its place."""
+
+    table: str
+    quantity: str
+    device: str
+    paper_device: str
+    series: str
+    compiler: str
+    group: str
+    """The family of models, the model, or the width of the blocks."""
+    batch: str
+    here: Value
+    paper: float
+    neutral: float | None
+    """Where "better" turns into "worse": 1 for speed-ups, 0 for slopes; None where there is no such place."""
+    here_raw: float = float("nan")
+    """The throughput behind a speed-up."""
+    paper_raw: float = float("nan")
+
+    @property
+    def direction(self) -> str:
+        """Whether both are on the same side: ``agrees``, ``differs`` or, where ours may be on either, ``undecided``."""
+        if self.neutral is None or self.is_baseline:
+            return ""
+        side = self.here.side_of(self.neutral) if self.here.interval else _sign(self.here.value - self.neutral)
+        if side == 0:
+            return "undecided"
+        return "agrees" if side == _sign(self.paper - self.neutral) else "differs"
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether it is the baseline, whose speed-up is 1 by definition."""
+        return self.compiler == BASELINE
+
+
+@dataclass(frozen=True)
+class Comparable:
+    """The cells that may stand beside the paper's numbers, and why others may not."""
+
+    prepared: Prepared
+    devices: Mapping[str, str]
+    """The paper's device by ours."""
+    reasons: Sequence[str]
+    caveats: Sequence[str]
+
+
+@cache
+def table(name: str) -> tuple[dict[str, str], ...]:
+    """A table of the paper, such as ``table6_families``."""
+    path = resources.files("mlflow_ngraph.analysis.report") / "paper" / f"{name}.csv"
+    return tuple(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+
+
+def comparable(prepared: Prepared, machines: Sequence[Machine]) -> Comparable:
+    """Choose what may be compared, and say what differs nevertheless."""
+    by_device = {device: machine for machine in machines for device in machine.devices}
+    devices, reasons = {}, []
+    for device in prepared.devices:
+        found = paper_device(device, by_device.get(device))
+        if found is None:
+            reasons.append(f"{device}: the paper has no device of this kind")
+        else:
+            devices[device] = found
+    frame = prepared.counted[prepared.counted["device"].isin(list(devices))]
+    for mask, why in _obstacles(frame):
+        here = mask.loc[frame.index]
+        if here.any():
+            names = texts.listed(sorted(frame.loc[here, "series"].unique()))
+            reasons.append(f"{names}: {why} ({texts.counted(int(here.sum()), 'cell')})")
+            frame = frame[~here]
+    kept = Prepared(prepared.every, frame.reset_index(drop=True), prepared.included)
+    return Comparable(kept, devices, reasons, list(_caveats(frame, devices, by_device)))
+
+
+def paper_device(device: str, machine: Machine | None) -> str | None:
+    """The paper's device that one of ours is to be compared with: of the same name, else of the same kind."""
+    if device in MACHINES:
+        return device
+    if machine is None or not machine.fingerprint:
+        return None
+    hardware = machine.fingerprint["hardware"]
+    if "orin" in str(hardware["board"]).lower():
+        return "orin"
+    if hardware["gpus"]:
+        return "gpu"
+    return "xeon" if "xeon" in str(hardware["cpu"]["model"]).lower() else None
+
+
+def paper_number(row: Mapping[str, str], name: str) -> float:
+    """A number of a row."""
+    return float(row[name])
+
+
+def _obstacles(frame: pd.DataFrame) -> list[tuple[pd.Series[bool], str]]:
+    """Cells that the paper has nothing comparable to, each kind with the reason."""
+    in_force = frame["precision_in_force"].fillna(frame["precision"])
+    searched = frame["tune_s"].fillna(0.0) > 0
+    whole = frame["kind"] == "model"
+    unknown = ~frame["compiler"].isin(list(COMPILERS))
+    return [
+        (unknown, "the paper's tables do not have this compiler"),
+        (~unknown & (in_force != PRECISION), f"computed in another precision than {PRECISION}, which is the paper's"),
+        (~unknown & (frame["mode"] != MODE), "measured with several requests in flight, the paper with one"),
+        ((frame["compiler"] == "tvm") & whole & ~searched, "compiled without the search that the paper gave TVM"),
+    ]
+
+
+def _caveats(frame: pd.DataFrame, devices: Mapping[str, str], machines: Mapping[str, Machine]) -> list[str]:
+    """What differs from the paper's set-up, although the numbers are set beside each other."""
+    found = []
+    for device, theirs in devices.items():
+        machine = machines.get(device)
+        ours = machine.name if machine is not None else "unknown hardware"
+        found.append(f"{device} is {ours}; the paper's {theirs} is {MACHINES[theirs]}.")
+        found += _other_versions(frame, machine)
+    repetitions = frame["repetitions"].median()
+    if math.isfinite(repetitions) and repetitions != REPETITIONS:
+        found.append(f"Cells have {repetitions:g} repetitions (median), the paper's {REPETITIONS}.")
+    threads = sorted({int(number) for number in frame["threads"].dropna()})
+    if threads:
+        found.append(f"Runtimes have {texts.listed(threads)} threads each; the paper left each its own default.")
+    return found
+
+
+def _other_versions(frame: pd.DataFrame, machine: Machine | None) -> list[str]:
+    known: Mapping[str, Any] = machine.versions if machine is not None else {}
+    used = {"torch", *frame["compiler"].unique()}
+    told = []
+    for name, theirs in VERSIONS.items():
+        ours = known.get(_PACKAGES.get(name, name))
+        if name in used and ours and tuple(ours) != (theirs,):
+            told.append(f"{name} {texts.listed(ours, 'or')} (paper: {theirs})")
+    return [f"Versions: {', '.join(told)}."] if told else []
+
+
+def _sign(number: float) -> int:
+    return int(number > 0) - int(number < 0)

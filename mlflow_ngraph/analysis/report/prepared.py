@@ -1,0 +1,204 @@
+"""The tidy table as tables and figures of the paper need it: which cells count, what kind of workload each has, and
+what tells the lines of a figure apart.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from urllib.parse import parse_qsl
+
+import pandas as pd
+
+from mlflow_ngraph.analysis.compare import latest
+from mlflow_ngraph.study import BASELINE
+from mlflow_ngraph.verdicts import Verdict
+
+MODEL, BLOCK = "model", "block"
+SERIES = ("device", "series")
+"""What a line of a figure, or a row of a table, is about."""
+_ALIKE = ("device", "workload", "series", "batch")
+"""What tells the cells of a report apart."""
+_DISTINGUISHING = ("precision", "mode", "threads")
+"""Named in a series where the results have several of them."""
+_INTERVALS = ("throughput", "speedup", "ase", "bsr", "cpu_reduction")
+_COLUMNS = (
+    "study_id", "study", "device", "fingerprint", "workload", "label", "family", "compiler", "compiler_label", "precision",
+    "precision_in_force", "mode", "threads", "batch", "verdict", "reason", "cell", "run_id", "engine_reused", "parameters",
+    "paper_macs", "true_macs", "started_at", "finished_at", "tracking_uri", "repetitions", "rounds", "throughput_std",
+    "cpu_percent", "cpu_percent_std", "compile_total_s", "export_s", "convert_s", "tune_s", "compile_s", "save_s",
+    "foreign_cpu_percent", "clock_mhz", "temperature_c", "power_w", "peak_memory_mb",
+    *(f"{name}{end}" for name in _INTERVALS for end in ("", "_ci_low", "_ci_high")),
+)  # fmt: skip
+"""The columns of the tidy table that a report looks at: without the others it is built several times as fast."""
+_STYLES = {"conv": "Convolutional", "mha": "Transformer"}
+OTHER_STYLE = "Other"
+
+
+@dataclass(frozen=True)
+class PaperModel:
+    """A row of the paper's table 4."""
+
+    label: str
+    family: str
+    style: str
+    parameters: int
+    macs: int
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The cells of a report."""
+
+    every: pd.DataFrame
+    """The newest row of each cell, whatever its verdict, with the columns that `prepare` adds."""
+    counted: pd.DataFrame
+    """Those whose numbers enter tables and figures."""
+    included: tuple[str, ...] = ()
+    """Verdicts that count besides ``ok``."""
+
+    @property
+    def models(self) -> pd.DataFrame:
+        """Cells of whole models that count."""
+        return _of_kind(self.counted, MODEL)
+
+    def blocks(self, target: str | None = None) -> pd.DataFrame:
+        """Cells of stacked blocks that count, or of those of one kind: ``conv`` or ``mha``."""
+        found = _of_kind(self.counted, BLOCK)
+        if target is None:
+            return found
+        chosen: pd.DataFrame = found[found["target"] == target]
+        return chosen
+
+    @property
+    def devices(self) -> list[str]:
+        """Devices in the order of their names."""
+        return sorted(self.every["device"].dropna().unique())
+
+    def series_of(self, frame: pd.DataFrame) -> list[str]:
+        """The series of some cells: the baseline first, then by name."""
+        return order_of_series(frame)
+
+
+def prepare(frame: pd.DataFrame, include: Collection[str] = ()) -> Prepared:
+    """Choose and describe the cells.
+
+    Parameters
+    ----------
+    frame: the tidy table; all of its rows are meant.
+    include: verdicts that count besides ``ok``.
+    """
+    every = latest(frame.loc[:, list(_COLUMNS)])
+    every["series"] = _series(every)
+    parts = [_block(str(workload)) for workload in every["workload"]]
+    every["kind"] = [MODEL if part is None else BLOCK for part in parts]
+    for index, name in enumerate(("target", "block", "width", "depth")):
+        every[name] = [None if part is None else part[index] for part in parts]
+    for name in ("width", "depth"):
+        every[name] = every[name].astype("Int64")
+    families = {model.family: model.style for model in paper_models().values()}
+    every["style"] = [
+        families.get(str(family), OTHER_STYLE) if part is None else _STYLES.get(part[0], OTHER_STYLE)
+        for part, family in zip(parts, every["family"], strict=True)
+    ]
+    # The same cell under another id, such as with copies to the GPU inside a repetition: one of them is shown.
+    every = every.sort_values(["started_at", "finished_at"], kind="stable").drop_duplicates(list(_ALIKE), keep="last")
+    every = every.sort_values(list(_ALIKE), kind="stable").reset_index(drop=True)
+    trusted = (str(Verdict.OK), *include)
+    counted = every[every["verdict"].isin(trusted) & every["throughput"].notna()].reset_index(drop=True)
+    return Prepared(every, counted, tuple(include))
+
+
+def order_of_series(frame: pd.DataFrame) -> list[str]:
+    """The series of some cells: the baseline first, then by name."""
+    known = frame[["compiler", "series"]].drop_duplicates("series")
+    pairs = sorted(
+        (compiler != BASELINE, series) for compiler, series in zip(known["compiler"], known["series"], strict=True)
+    )
+    return [series for _, series in pairs]
+
+
+def order_of_models(frame: pd.DataFrame) -> list[str]:
+    """Labels of models: families in the order of the paper, then by name; within a family by parameters."""
+    known = frame[["family", "label", "parameters"]].drop_duplicates("label")
+    families = order_of_families(frame)
+    sizes = known["parameters"].fillna(0)
+    ranked = sorted(zip(known["family"], sizes, known["label"], strict=True), key=_by_family(families))
+    return [label for _, _, label in ranked]
+
+
+def order_of_families(frame: pd.DataFrame) -> list[str]:
+    """Families in the order of the paper, then by name."""
+    papers = list(dict.fromkeys(model.family for model in paper_models().values()))
+    found = sorted(frame["family"].dropna().unique())
+    return [name for name in papers if name in found] + [name for name in found if name not in papers]
+
+
+def batch_sizes(frame: pd.DataFrame) -> list[int]:
+    """The batch sizes of some cells."""
+    return sorted(int(batch) for batch in frame["batch"].unique())
+
+
+@cache
+def paper_models() -> dict[str, PaperModel]:
+    """The models of the paper's table 4 by label."""
+    return {
+        row["label"]: PaperModel(
+            row["label"], row["family"], row["style"], int(row["parameters"]), int(row["paper_macs"])
+        )
+        for row in _catalogue("paper_models.csv")
+    }
+
+
+@cache
+def paper_blocks() -> dict[tuple[str, int], int]:
+    """Parameters of one block by kind and width, from the paper's table 5."""
+    return {
+        (row["block"], int(row["width"])): int(row["parameters_per_block"]) for row in _catalogue("paper_blocks.csv")
+    }
+
+
+def _catalogue(name: str) -> list[dict[str, str]]:
+    text = (resources.files("mlflow_ngraph.workloads") / name).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
+def _series(frame: pd.DataFrame) -> list[str]:
+    """The compiler with its flags, and whatever else the results have several of."""
+    names = [str(label) for label in frame["compiler_label"]]
+    for column in _DISTINGUISHING:
+        values = frame[column].astype("string").fillna("default")
+        if values.nunique() > 1:
+            shown = values if column != "threads" else values + " threads"
+            names = [f"{name}, {value}" for name, value in zip(names, shown, strict=True)]
+    return names
+
+
+def _block(workload: str) -> tuple[str, str, int, int] | None:
+    """Kind, kind with options, width and depth of a stacked block; None for any other workload."""
+    scheme, _, rest = workload.partition(":")
+    target, _, query = rest.partition("?")
+    options = dict(parse_qsl(query))
+    if scheme != BLOCK or not options.get("width", "").isdigit():
+        return None
+    width, depth = int(options.pop("width")), int(options.pop("depth", "1"))
+    more = ", ".join(f"{name}={value}" for name, value in sorted(options.items()))
+    return target, f"{target} ({more})" if more else target, width, depth
+
+
+def _of_kind(frame: pd.DataFrame, kind: str) -> pd.DataFrame:
+    found: pd.DataFrame = frame[frame["kind"] == kind]
+    return found
+
+
+def _by_family(families: Sequence[str]) -> Callable[[tuple[str, float, str]], tuple[int, float, str]]:
+    place = {name: index for index, name in enumerate(families)}
+
+    def key(model: tuple[str, float, str]) -> tuple[int, float, str]:
+        family, size, label = model
+        return place.get(family, len(place)), float(size), label
+
+    return key

@@ -1,0 +1,169 @@
+"""How figures look: one colour, marker and hatch a compiler over all of them, and files that are the same bytes for the
+same numbers.
+
+matplotlib is imported when something is drawn, and not before.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+INK, FAINT, PAPER = "#24292f", "#d4d9df", "#ffffff"
+"""Text and axes, grid lines, background. In a page the first two follow the colours of the page."""
+_COMPILERS = {
+    "identity": ("#767d86", "o"),
+    "torchscript": ("#56B4E9", "s"),
+    "torch-compile": ("#E69F00", "^"),
+    "onnxruntime": ("#009E73", "D"),
+    "openvino": ("#1f77c9", "v"),
+    "tvm": ("#CC79A7", "P"),
+    "tensorrt": ("#D55E00", "X"),
+}
+"""After Okabe and Ito, whose colours the colour-blind tell apart; the marker tells compilers apart without colour."""
+_OTHERS = (("#8c6bb1", "<"), ("#a6611a", ">"), ("#b2912f", "h"), ("#4d9221", "p"))
+_DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (5, 2, 1, 2)))
+_FAMILIES = ("#1f77c9", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8c6bb1", "#a6611a", "#767d86")
+_SALT = "mlflow-ngraph"
+WIDTH = 9.6
+"""Inches of every figure."""
+_DPI = 150
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a line is drawn."""
+
+    colour: str
+    marker: str
+    dashes: Any = "-"
+    """As matplotlib takes a style of lines."""
+
+
+def looks(series: Sequence[tuple[str, str]]) -> dict[str, Look]:
+    """How each series is drawn.
+
+    Parameters
+    ----------
+    series: names with their compilers; those of one compiler have its colour and marker, and differ by their dashes.
+    """
+    found: dict[str, Look] = {}
+    seen: dict[str, int] = {}
+    for name, compiler in series:
+        index = seen.get(compiler, 0)
+        seen[compiler] = index + 1
+        colour, marker = of_compiler(compiler)
+        found[name] = Look(colour, marker, _DASHES[index % len(_DASHES)])
+    return found
+
+
+def of_compiler(compiler: str) -> tuple[str, str]:
+    """Colour and marker of a compiler; one that does not come with this package always has the same ones, too."""
+    return _COMPILERS.get(compiler) or _OTHERS[zlib.crc32(compiler.encode()) % len(_OTHERS)]
+
+
+def of_family(place: int) -> str:
+    """The colour of a family of models by its place."""
+    return _FAMILIES[place % len(_FAMILIES)]
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Settings of matplotlib within which figures are drawn and written."""
+    import matplotlib as mpl
+
+    settings = {
+        "axes.axisbelow": True,
+        "axes.edgecolor": INK,
+        "axes.grid": True,
+        "axes.labelcolor": INK,
+        "axes.labelsize": 8.5,
+        "axes.linewidth": 0.7,
+        "axes.spines.right": False,
+        "axes.spines.top": False,
+        "axes.titlecolor": INK,
+        "axes.titlesize": 9,
+        "axes.titleweight": "bold",
+        "axes.unicode_minus": True,
+        "figure.dpi": 100,
+        "figure.facecolor": PAPER,
+        "font.sans-serif": ["DejaVu Sans", "Verdana", "sans-serif"],
+        "font.size": 8.5,
+        "grid.color": FAINT,
+        "grid.linewidth": 0.5,
+        "hatch.linewidth": 0.6,
+        "legend.fontsize": 8.5,
+        "legend.frameon": False,
+        "legend.labelcolor": INK,
+        "lines.linewidth": 1.4,
+        "lines.markersize": 4,
+        "path.simplify": True,
+        "svg.fonttype": "none",
+        "svg.hashsalt": _SALT,
+        "text.color": INK,
+        # Names of models and compilers are text, whatever is in them.
+        "text.parse_math": False,
+        "xtick.color": INK,
+        "xtick.labelsize": 7.5,
+        "ytick.color": INK,
+        "ytick.labelsize": 7.5,
+    }
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        parameters: Any = mpl.rcParams
+        parameters.update(settings)
+        yield
+
+
+def canvas(height: float) -> Canvas:
+    """An empty figure that arranges what is put into it."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def svg(figure: Canvas) -> str:
+    """A figure as a file of its own."""
+    stream = io.StringIO()
+    figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+    # Everything has its place now: to look for it again takes longer than to draw.
+    figure.set_layout_engine("none")
+    return stream.getvalue()
+
+
+def png(figure: Canvas) -> bytes:
+    """A figure in pixels."""
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=_DPI, metadata={"Software": None})
+    return stream.getvalue()
+
+
+def inline(text: str, key: str) -> str:
+    """An SVG file as a part of a page: ids that no other figure has, and the colours of the page.
+
+    Parameters
+    ----------
+    key: unique in the page.
+    """
+    body = text[text.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r'<g id="[^"]*">', "<g>", body)
+    body = re.sub(r'\bid="([^"]+)"', rf'id="{key}-\1"', body)
+    body = re.sub(r'(xlink:href|href)="#([^"]+)"', rf'\1="#{key}-\2"', body)
+    body = re.sub(r"url\(#([^)]+)\)", rf"url(#{key}-\1)", body)
+    # The background is the page's own.
+    body = body.replace(f"fill: {PAPER}", "fill: none").replace(INK, "currentColor").replace(FAINT, "var(--faint)")
+    head, _, rest = body.partition(">")
+    head = re.sub(r'\s(width|height)="[^"]*"', "", head)
+    return f'{head} role="img" aria-labelledby="{key}-what">{rest}'

@@ -1,0 +1,99 @@
+"""How the answer to a question for the best engine is shown: its figures, and why it and no other one."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from mlflow_ngraph.cli import output
+from mlflow_ngraph.engines.question import FIGURES
+from mlflow_ngraph.tracking.schema import CELL_METRICS
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.engines.question import Answer, Candidate
+
+_SHOWN = 8
+"""Engines that were passed over of which a person is told."""
+
+
+def show(answer: Answer) -> None:
+    """Print the engine with its figures, those that were passed over, and the next best."""
+    console = output.console()
+    chosen = answer.chosen
+    row = chosen.row
+    console.print(f"chosen: {chosen.name}", style="bold", markup=False)
+    on = f"models:/{chosen.model_id}, measured on {row['device']} {_day(row['started_at'])} by study {row['study']}"
+    console.print(on, markup=False, soft_wrap=True)
+    figures = [(name, chosen.figure(name)) for name in dict.fromkeys((chosen.metric, *FIGURES))]
+    rows = [(name, _text(chosen, name), CELL_METRICS[name].unit) for name, figure in figures if figure is not None]
+    console.print(output.table(["figure", ("value", output.RIGHT), "unit"], rows))
+    console.print(_why(answer), markup=False, soft_wrap=True)
+    for candidate, reason in answer.passed_over[:_SHOWN]:
+        said = f"passed over: {candidate.name}, {chosen.metric} {_text(candidate, chosen.metric)}: {reason}"
+        console.print(said, style="yellow", markup=False, soft_wrap=True)
+    if len(answer.passed_over) > _SHOWN:
+        console.print(f"and {len(answer.passed_over) - _SHOWN} more were passed over; --json has all", style="yellow")
+    console.print()
+
+
+def document(answer: Answer) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "objective": answer.chosen.metric,
+        "considered": answer.considered,
+        "left_out": dict(answer.left_out),
+        "chosen": _described(answer.chosen),
+        "next_best": _described(answer.next_best) if answer.next_best is not None else None,
+        "passed_over": [{**_described(candidate), "reason": reason} for candidate, reason in answer.passed_over],
+    }
+
+
+def _why(answer: Answer) -> str:
+    """Why it is this one."""
+    chosen, other = answer.chosen, answer.next_best
+    better = "highest" if CELL_METRICS[chosen.metric].better == "higher" else "lowest"
+    fitting = ", of those that fit this machine" if answer.passed_over else ""
+    said = f"it has the {better} {chosen.metric} of {answer.considered} cells with an engine{fitting}"
+    if answer.left_out:
+        said += f" ({', '.join(f'{count} {why}' for why, count in answer.left_out.items())} left out)"
+    if other is None:
+        return f"{said}; there is no other engine behind it"
+    apart = "" if _apart(chosen, other) else ", which its interval does not tell apart"
+    return f"{said}; the next is {other.name} with {_text(other, chosen.metric)}{apart}"
+
+
+def _apart(one: Candidate, other: Candidate) -> bool:
+    """Whether the intervals of two figures do not meet; those that are unknown do not."""
+    ends = [(figure[1], figure[2]) for figure in (one.figure(one.metric), other.figure(one.metric)) if figure]
+    (low, high), (other_low, other_high) = ends
+    if low is None or high is None or other_low is None or other_high is None:
+        return True
+    return low > other_high or other_low > high
+
+
+def _text(candidate: Candidate, metric: str) -> str:
+    figure = candidate.figure(metric)
+    if figure is None:
+        return "–"
+    value, low, high = figure
+    return f"{value:.4g}" + (f" [{low:.4g}, {high:.4g}]" if low is not None and high is not None else "")
+
+
+def _described(candidate: Candidate) -> dict[str, Any]:
+    row = candidate.row
+    names = ("workload", "label", "compiler", "compiler_label", "precision", "precision_in_force", "batch", "device")
+    figures = {}
+    for name in dict.fromkeys((candidate.metric, *FIGURES)):
+        figure = candidate.figure(name)
+        if figure is not None:
+            figures[name] = dict(zip(("value", "ci_low", "ci_high"), figure, strict=True))
+    return {
+        "model_id": candidate.model_id,
+        **{name: row[name] for name in names},
+        **{name: row[name] for name in ("study", "study_id", "cell", "tracking_uri")},
+        "figures": figures,
+    }
+
+
+def _day(seconds: float | None) -> str:
+    return "" if seconds is None else f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d}"

@@ -1,0 +1,96 @@
+"""``mlflow-ngraph diff``: what differs between two runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlflow_ngraph.cli import output
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@click.command()
+@click.argument("left")
+@click.argument("right")
+@click.option("--tracking-uri", metavar="URI", help="Where to read; by default what MLflow is configured to use.")
+@click.option("--metric", metavar="NAME", default="throughput", show_default=True, help="The results to compare.")
+@click.option("--all", "everything", is_flag=True, help="Also show results that do not differ.")
+@output.json_option
+def diff(left: str, right: str, tracking_uri: str | None, metric: str, everything: bool, as_json: bool) -> int:
+    """Show what differs between two runs: flags, versions, the machine and its state, and results.
+
+    LEFT and RIGHT are ids of two study runs, or of two lane runs.
+    """
+    from mlflow_ngraph.analysis import difference
+
+    table = difference.difference(difference.read(left, tracking_uri), difference.read(right, tracking_uri), metric)
+    shown = table if everything else table[table["differs"]]
+    if as_json:
+        rows = [{key: _plain(value) for key, value in row.items()} for row in table.to_dict("records")]
+        output.print_json({"left": left, "right": right, **table.attrs, "differences": rows})
+        return 0
+    console = output.console()
+    for aspect in difference.ASPECTS:
+        rows = shown[shown["aspect"] == aspect]
+        if rows.empty:
+            continue
+        console.print(aspect, style="bold")
+        console.print(output.table(_titles(aspect, metric), [_row(row, aspect) for _, row in rows.iterrows()]))
+        console.print()
+    for line in _notes(table):
+        console.print(line, style="dim")
+    return 0
+
+
+def _titles(aspect: str, metric: str) -> list[output.Column]:
+    fold = {"overflow": "fold"}
+    if aspect != "results":
+        return [("", fold), ("left", fold), ("right", fold)]
+    return [
+        ("", fold),
+        (f"{metric}, left", fold),
+        ("right", fold),
+        ("change", output.RIGHT),
+        ("95 % interval", output.RIGHT),
+    ]
+
+
+def _row(row: pd.Series[Any], aspect: str) -> list[str]:
+    told = [str(row["name"]), str(row["left"]), str(row["right"])]
+    if aspect != "results":
+        return told
+    if _missing(row["change"]):
+        return [*told, "", ""]
+    interval = "" if _missing(row["ci_low"]) else f"{_percent(row['ci_low'])} to {_percent(row['ci_high'])}"
+    return [*told, _percent(row["change"]), interval]
+
+
+def _notes(table: pd.DataFrame) -> list[str]:
+    attrs = table.attrs
+    results = table[table["aspect"] == "results"]
+    count = f"results: {int(results['differs'].sum())} of {attrs['cells']} cells that both have differ"
+    lines = [f"{count} (tested together, Holm at 5 %; a change is that of the right run)"]
+    lines += [
+        f"{attrs[key]} cells are in the {side} run alone"
+        for key, side in (("left_only", "left"), ("right_only", "right"))
+        if attrs[key]
+    ]
+    same = [aspect for aspect in ("study", "flags", "versions", "machine") if not (table["aspect"] == aspect).any()]
+    return [*lines, *([f"equal: {', '.join(same)}"] if same else [])]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:+.1f} %".replace("-", "−")
+
+
+def _missing(value: Any) -> bool:
+    import pandas as pd
+
+    return value is None or bool(pd.isna(value))
+
+
+def _plain(value: Any) -> Any:
+    return None if _missing(value) else value.item() if hasattr(value, "item") else value

@@ -1,0 +1,84 @@
+"""``mlflow-ngraph gate``: fail when a candidate is slower than its baseline may become."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlflow_ngraph.cli import gate_report, output, writing
+from mlflow_ngraph.cli.filters import Asked, filter_options
+from mlflow_ngraph.cli.lists import items
+from mlflow_ngraph.errors import UsageError
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.analysis.gate import Side
+    from mlflow_ngraph.analysis.selection import Selection
+
+FORMATS = ("table", "markdown", "json")
+_SOURCE = "a run's id, models:/NAME@ALIAS, commit:SHA, or a file of results."
+
+
+@click.command()
+@click.option("--candidate", required=True, metavar="WHAT", help=f"What is judged: {_SOURCE}")
+@click.option("--baseline", required=True, metavar="WHAT", help=f"What it is judged by: {_SOURCE}")
+@click.option("--threshold", "thresholds", multiple=True, metavar="METRIC=CHANGE%,...",
+              help="How much may change for the worse (default: throughput=-3%).")  # fmt: skip
+@click.option("--across-machines", is_flag=True, help="Compare also what was measured on different machines.")
+@click.option("--summary", metavar="FILE", help="Also write a Markdown summary, as for a pull request.")
+@click.option("--junit", metavar="FILE", help="Also write JUnit XML.")
+@filter_options
+@click.option("--format", "form", metavar="|".join(FORMATS), help="How to print (default: table).")
+@output.json_option
+def gate(
+    candidate: str,
+    baseline: str,
+    thresholds: Sequence[str],
+    across_machines: bool,
+    summary: str | None,
+    junit: str | None,
+    form: str | None,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Judge a candidate by a baseline, cell by cell.
+
+    Fails where a metric is worse by more than its threshold and chance does not explain it, and where a cell is missing or
+    no longer ok. Exit code 0: passed, 1: failed, 2: the request was wrong.
+    """
+    asked = Asked(given)
+    form = writing.form("json" if as_json else form, None, FORMATS, {})
+
+    from mlflow_ngraph.analysis import gate as gating
+    from mlflow_ngraph.analysis import gate_sources
+
+    allowed = [gating.Threshold.parse(text) for text in items(thresholds)]
+    selection = asked.selection()
+    new, old = (_chosen(gate_sources.load(text, asked.uris, asked.read), selection) for text in (candidate, baseline))
+    table = gating.gate(new, old, allowed, across_machines=across_machines)
+    if summary:
+        writing.write(gate_report.markdown(table), summary)
+    if junit:
+        writing.write(gate_report.junit(table), junit)
+    if form == "json":
+        click.echo(gate_report.json(table), nl=False)
+    elif form == "markdown":
+        click.echo(gate_report.markdown(table), nl=False)
+    else:
+        gate_report.show(table)
+    return 0 if table.attrs["passed"] else 1
+
+
+def _chosen(side: Side, selection: Selection) -> Side:
+    """What the filters let through of a side."""
+    from mlflow_ngraph.analysis.selection import FILTERED
+
+    needed = {name: columns for name, columns in FILTERED.items() if getattr(selection, name)}
+    needed |= {name: ("started_at",) for name in ("since", "until") if getattr(selection, name)}
+    for name, columns in needed.items():
+        if not set(columns) <= set(side.frame.columns):
+            told = " and ".join(columns)
+            raise UsageError(f"{side.name} does not tell {told}, so --{name.replace('_', '-')} cannot be applied")
+    return replace(side, frame=selection.of(side.frame).reset_index(drop=True))

@@ -1,0 +1,126 @@
+"""The judgement of a gate: table, Markdown for a pull request, JUnit XML, JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+from mlflow_ngraph.cli import output
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SHOWN = 40
+"""Rows of a summary: more does nobody read, and platforms cut comments."""
+_TITLES = ("outcome", "device", "workload", "compiler", "precision", "batch", "metric", "baseline", "candidate", "change",
+           "95 % interval", "reason")  # fmt: skip
+
+
+def show(table: pd.DataFrame) -> None:
+    """Print the judgement: what failed, and how the others changed."""
+    console = output.console()
+    right = (5, 7, 8, 9)
+    columns: list[output.Column] = [(title, output.RIGHT) if place in right else (title, {"overflow": "fold"})
+                                    for place, title in enumerate(_TITLES)]  # fmt: skip
+    console.print(output.table(columns, [_cells(row) for _, row in table.iterrows()]))
+    console.print()
+    for line in _notes(table):
+        console.print(line, style="dim")
+    console.print(_verdict(table), style="green" if table.attrs["passed"] else "bold red")
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """The judgement for a pull request, what failed first."""
+    shown = table.head(_SHOWN)
+    lines = [f"### {'✅' if table.attrs['passed'] else '❌'} {_verdict(table)}", ""]
+    lines += ["| " + " | ".join(_TITLES) + " |", "|" + ":--|" * len(_TITLES)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in _cells(row)) + " |" for _, row in shown.iterrows()]
+    if len(shown) < len(table):
+        lines += ["", f"{len(table) - len(shown)} more rows, all of them {_outcomes(table.iloc[_SHOWN:])}."]
+    return "\n".join([*lines, "", *(f"- {line}" for line in _notes(table)), ""])
+
+
+def json(table: pd.DataFrame) -> str:
+    """The judgement for programs."""
+    rows = [{key: _plain(value) for key, value in row.items()} for row in table.to_dict("records")]
+    return output.json_text({**table.attrs, "cells": rows})
+
+
+def junit(table: pd.DataFrame) -> str:
+    """The judgement as JUnit XML: a test case for each cell and metric."""
+    failed = int((table["outcome"] != "passed").sum())
+    counts = {"tests": str(len(table)), "failures": str(failed), "errors": "0", "skipped": "0"}
+    suites = ET.Element("testsuites", counts)
+    suite = ET.SubElement(suites, "testsuite", {"name": "mlflow-ngraph gate", **counts})
+    properties = ET.SubElement(suite, "properties")
+    for name in ("candidate", "baseline"):
+        ET.SubElement(properties, "property", {"name": name, "value": str(table.attrs[name])})
+    for _, row in table.iterrows():
+        told = _cells(row)
+        place, case = (" ".join(part for part in told[start:stop] if part) for start, stop in ((1, 3), (3, 7)))
+        found = ET.SubElement(suite, "testcase", {"classname": place or "cell", "name": case or str(row["cell"])})
+        if row["outcome"] != "passed":
+            message = f"{row['outcome']}: {row['reason']}"
+            failure = ET.SubElement(found, "failure", {"message": _legal(message), "type": str(row["outcome"])})
+            failure.text = _legal(f"baseline {told[7]}, candidate {told[8]}, change {told[9]} {told[10]}".strip())
+    ET.indent(suites)
+    return ET.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _verdict(table: pd.DataFrame) -> str:
+    attrs = table.attrs
+    bad = table[table["outcome"] != "passed"]
+    which = f"{attrs['candidate']} against {attrs['baseline']}"
+    if bad.empty:
+        return f"gate passed: {which}, {len(table)} comparisons"
+    return f"gate failed: {which}, {len(bad)} of {len(table)} comparisons ({_outcomes(bad)})"
+
+
+def _outcomes(rows: pd.DataFrame) -> str:
+    return ", ".join(f"{count} {outcome}" for outcome, count in rows["outcome"].value_counts().items())
+
+
+def _notes(table: pd.DataFrame) -> Iterator[str]:
+    attrs = table.attrs
+    bounds = ", ".join(f"{name} {_percent(bound)}" for name, bound in attrs["thresholds"].items())
+    yield f"allowed: {bounds}; beyond that only what {attrs['tested']} tests together (Holm, 5 %) do not put down to chance"
+    if attrs["machines"]["candidate"] != attrs["machines"]["baseline"]:
+        yield f"machines differ: {', '.join(attrs['machines']['candidate'])} against {', '.join(attrs['machines']['baseline'])}"
+    if attrs["skipped"]:
+        yield f"{attrs['skipped']} cells of the baseline are not ok and were not asked for"
+    if attrs["new"]:
+        yield f"{attrs['new']} cells of the candidate are not in the baseline"
+
+
+def _cells(row: pd.Series[Any]) -> list[str]:
+    names = ("outcome", "device", "label", "compiler_label", "precision", "batch", "metric")
+    texts = ["" if _missing(row[name]) else str(row[name]) for name in names]
+    numbers = ["" if _missing(row[name]) else f"{row[name]:.4g}" for name in ("baseline", "candidate")]
+    change = "" if _missing(row["change"]) else _percent(row["change"])
+    interval = "" if _missing(row["ci_low"]) else f"{_percent(row['ci_low'])} to {_percent(row['ci_high'])}"
+    return [*texts, *numbers, change, interval, str(row["reason"] or "")]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:+.1f} %".replace("-", "−")
+
+
+def _missing(value: Any) -> bool:
+    import pandas as pd
+
+    return value is None or bool(pd.isna(value))
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON knows."""
+    if _missing(value):
+        return None
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _legal(text: str) -> str:
+    """Text without what XML has no place for."""
+    return "".join(letter for letter in text if letter in "\t\n\r" or ord(letter) >= 0x20)

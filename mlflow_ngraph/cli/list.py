@@ -1,0 +1,120 @@
+"""``mlflow-ngraph list``: the engines that tracking servers have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli.filters import Asked, filter_options
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.tracking.inventory import Stocked
+
+
+@click.command("list")
+@filter_options
+@click.option("--fits", is_flag=True, help="Only engines that fit this machine.")
+@click.option("--champions", is_flag=True, help="Only engines that an alias points at.")
+@output.json_option
+def list_engines(fits: bool, champions: bool, as_json: bool, **given: Any) -> int:
+    """List the engines that are logged, with what they do, what they are called, and whether they fit this machine.
+
+    An engine is listed if one of its cells fits the filters. Figures are those of the batch size with the highest
+    throughput.
+    """
+    from mlflow_ngraph.tracking import inventory
+
+    asked = Asked(given)
+    engines = inventory.read(asked.uris, asked.experiments, asked.selection(), cache=asked.cache)
+    engines = [engine for engine in engines if not engine.interrupted and (engine.aliases or not champions)]
+    misfits = inventory.misfits(engines)
+    if fits:
+        engines = [engine for engine in engines if misfits[engine.model_id] == ""]
+    engines.sort(key=_order)
+    if as_json:
+        output.print_json({"engines": [document(engine, misfits[engine.model_id]) for engine in engines]})
+        return 0
+    _show(engines, misfits)
+    return 0
+
+
+def document(engine: Stocked, misfit: str | None) -> dict[str, Any]:
+    """An engine for programs."""
+    from mlflow_ngraph.tracking.connection import masked
+
+    best = engine.best
+    return {
+        "model_id": engine.model_id,
+        "tracking_uri": masked(engine.tracking_uri),
+        **{name: _plain(best.get(name)) for name in ("workload", "label", "device", "compiler", "compiler_label")},
+        **{name: _plain(best.get(name)) for name in ("precision", "precision_in_force", "mode", "study", "study_id")},
+        "batch_sizes": [int(batch) for batch in engine.cells["batch"].dropna()],
+        "verdict": engine.verdict,
+        "batch": _plain(best.get("batch")),
+        **{name: _plain(best.get(name)) for name in ("throughput", "throughput_ci_low", "throughput_ci_high")},
+        "size_mb": _plain(best.get("engine_size_mb")),
+        "logged_at": float(engine.model.creation_timestamp) / 1e3,
+        "age_s": engine.age_s,
+        "aliases": engine.aliases,
+        "versions": engine.versions,
+        "signed_by": engine.signed_by,
+        "fits": None if misfit is None else not misfit,
+        "misfit": misfit or "",
+    }
+
+
+def _show(engines: Sequence[Stocked], misfits: dict[str, str | None]) -> None:
+    console = output.console()
+    if not engines:
+        console.print("no engines")
+        return
+    titles: list[output.Column] = ["engine", "workload", "device", "compiler", "precision", "batch", "verdict"]
+    titles += [("samples/s", output.RIGHT), ("size MB", output.RIGHT), ("age", output.RIGHT)]
+    titles += ["called", "signed", "fits here"]
+    console.print(output.table(titles, [_cells(engine, misfits[engine.model_id]) for engine in engines]))
+    console.print()
+    fitting = sum(misfit == "" for misfit in misfits.values() if misfit is not None)
+    console.print(f"{len(engines)} engines, {fitting} of them fit this machine; models:/ENGINE names one")
+
+
+def _cells(engine: Stocked, misfit: str | None) -> tuple[Any, ...]:
+    best = engine.best
+    size = _plain(best.get("engine_size_mb"))
+    return (
+        engine.model_id,
+        best["label"],
+        best["device"],
+        best["compiler_label"],
+        best["precision"],
+        " ".join(str(int(batch)) for batch in engine.cells["batch"].dropna()),
+        engine.verdict or "unknown",
+        _throughput(best),
+        "" if size is None else f"{size:.1f}",
+        output.age(engine.age_s),
+        " ".join(engine.aliases or engine.versions),
+        "yes" if engine.signed_by else "",
+        "unknown" if misfit is None else "yes" if not misfit else "no",
+    )
+
+
+def _throughput(best: dict[str, Any]) -> str:
+    found = _plain(best.get("throughput"))
+    return "" if found is None else f"{found:.4g} (b{best['batch']})"
+
+
+def _order(engine: Stocked) -> tuple[str, str, float]:
+    """By workload and device, the fastest first."""
+    best = engine.best
+    return str(best["label"]), str(best["device"]), -(_plain(best.get("throughput")) or 0.0)
+
+
+def _plain(value: Any) -> Any:
+    """A value of a table, with None for what is missing."""
+    import pandas as pd
+
+    if pd.isna(value):
+        return None
+    return value.item() if hasattr(value, "item") else value

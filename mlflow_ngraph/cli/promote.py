@@ -1,0 +1,103 @@
+"""``mlflow-ngraph promote``: the better engine becomes the champion of its device."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlflow_ngraph.cli import keys, output
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.tracking.promotion import Promotion
+
+REFUSED = 3
+"""Exit code where the engine is not good enough."""
+_STYLES = {"promoted": "green", "possible": "green", "unchanged": "", "refused": "yellow"}
+
+
+@click.command()
+@click.argument("model", metavar="MODEL|RUN")
+@click.option("--name", required=True, metavar="NAME", help="The registered model; made where there is none.")
+@click.option("--alias", metavar="NAME", help="What points at the champion; by default DEVICE-champion.")
+@click.option("--metric", metavar="NAME", default="throughput", show_default=True, help="What decides.")
+@click.option("--batch", type=click.IntRange(1), help="Compare at this batch size; choose the engine of a run by it.")
+@click.option("--force", is_flag=True, help="Overrule what speaks against it; that is recorded.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done; write nothing.")
+@keys.sign_option
+@click.option("--tracking-uri", metavar="URI", help="Where the engine is; by default what MLflow is configured to use.")
+@output.json_option
+def promote(
+    model: str,
+    name: str,
+    alias: str | None,
+    metric: str,
+    batch: int | None,
+    force: bool,
+    dry_run: bool,
+    sign: Path | None,
+    tracking_uri: str | None,
+    as_json: bool,
+) -> int:
+    """Register an engine, and let an alias point at it if it is significantly better than the one before.
+
+    MODEL is models:/MODEL_ID, the bare id, or models:/NAME/VERSION; RUN is the id of a study or lane run with a single
+    engine, or with a single one at --batch. The engine has to be ok at all its batch sizes. It is compared with the
+    champion at the batch size that each of them does best, or at --batch. The evidence becomes the description of the
+    version. The exit code is 3 if the engine is not good enough.
+    """
+    from mlflow_ngraph.tracking import promotion
+
+    key = keys.load(sign) if sign is not None and not dry_run else None
+    found = promotion.promote(
+        model, name, alias=alias, metric=metric, batch=batch, force=force, dry_run=dry_run, sign=key,
+        tracking_uri=tracking_uri,
+    )  # fmt: skip
+    if as_json:
+        output.print_json(document(found))
+    else:
+        _show(found)
+    return REFUSED if found.state == "refused" else 0
+
+
+def document(found: Promotion) -> dict[str, Any]:
+    """The same for programs."""
+    comparison = found.comparison
+    return {
+        "state": found.state,
+        "name": found.name,
+        "alias": found.alias,
+        "model_id": found.candidate.model_id,
+        "version": found.version,
+        "over": found.over,
+        "comparison": None if comparison is None else {**asdict(comparison), "better": comparison.better},
+        "objections": list(found.objections),
+        "overruled": bool(found.objections) and found.state != "refused",
+        "signed_by": found.signed_by,
+        "description": found.description,
+    }
+
+
+def _show(found: Promotion) -> None:
+    console = output.console()
+    called = f"{found.name}@{found.alias}"
+    about = found.candidate.manifest.about
+    engine = f"{about.label} by {about.compiler}, {about.precision}"
+    before = f" in place of version {found.over}" if found.over else ""
+    said = {
+        "promoted": f"{called} is version {found.version} now{before}: {engine}",
+        "unchanged": f"{called} is this engine already, as version {found.version}: {engine}",
+        "possible": f"{called} would be {engine}{before}",
+        "refused": f"{called} stays as it is: {engine} is not promoted",
+    }[found.state]
+    console.print(said, style=_STYLES[found.state], soft_wrap=True)
+    if found.comparison is not None:
+        console.print(found.comparison.said, markup=False, soft_wrap=True)
+    for objection in found.objections:
+        console.print(f"- {objection}", markup=False, soft_wrap=True)
+    if found.state == "refused":
+        console.print("--force promotes it nevertheless, and records why it should not have been", soft_wrap=True)
+    if found.signed_by:
+        console.print(f"signed by {found.signed_by}", soft_wrap=True)

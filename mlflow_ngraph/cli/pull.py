@@ -1,0 +1,195 @@
+"""``mlflow-ngraph pull``: a measured engine from a tracking server to this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli.filters import Asked, filter_options
+from mlflow_ngraph.cli.keys import trust_option
+from mlflow_ngraph.cli.lists import items
+from mlflow_ngraph.errors import UsageError
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.engines.pulling import Pulled
+    from mlflow_ngraph.engines.question import Answer
+    from mlflow_ngraph.tracking.sources import Wanted
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+HERE = "here"
+_OF_RUN = ("workloads", "compilers", "precision", "batch_sizes")
+"""Filters that also choose among the engines of a run."""
+_LIMITS = (
+    ("max_latency_ms", "MS", "Only with at most this 99th percentile of the latency."),
+    ("max_cpu_percent", "%", "Only with at most this CPU use."),
+    ("max_memory_mb", "MB", "Only with at most this peak of resident memory."),
+    ("min_throughput", "N", "Only with at least so many samples per second."),
+)
+
+
+def _question_options(command: F) -> F:
+    """The filters of every verb, in the words of this one, and the bounds."""
+    filtered = filter_options(
+        command,
+        also={"workloads": "--workload", "devices": "--device"},
+        lines={
+            "workloads": "The model.",
+            "devices": "Only what was measured on these devices; by default, and with 'here', on any. It has to fit "
+            "this machine either way.",
+        },
+    )
+    for name, metavar, line in reversed(_LIMITS):
+        option = click.option(f"--{name.replace('_', '-')}", name, type=float, metavar=metavar, help=line)
+        filtered = option(filtered)
+    return filtered
+
+
+@click.command()
+@click.argument("source", required=False)
+@click.option(
+    "--to", "target", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="The directory it becomes."
+)
+@click.option(
+    "--objective", metavar="NAME",
+    help="What the best engine has most or least of: throughput (default), latency, cpu, memory, energy, size, or a metric.",
+)  # fmt: skip
+@_question_options
+@click.option("--dry-run", is_flag=True, help="Say which engine is the best and fits this machine; bring nothing.")
+@click.option("--force", is_flag=True, help="Replace an engine in DIR that is another one, or damaged.")
+@trust_option
+@click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Where journals and engines are kept.")
+@output.json_option
+def pull(
+    source: str | None,
+    target: Path | None,
+    objective: str | None,
+    dry_run: bool,
+    force: bool,
+    trust: str | None,
+    home: Path | None,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Bring a measured engine here, prove that it is whole and works, and give it its place.
+
+    SOURCE is models:/NAME@ALIAS, models:/NAME/VERSION, models:/MODEL_ID, or the id of a study or lane run, whose engines
+    --workloads, --compilers, --precision and --batch-sizes choose from. Without SOURCE it is the best measured engine
+    that fits this machine: of all that the filters and bounds let through, the first in the order of --objective.
+
+    Without --to the engine becomes a directory in 'pulled' below the home directory. A call that was interrupted is
+    taken up where it stopped, and an engine that is there is verified, not brought again.
+    """
+    bounds = {name: given.pop(name) for name, _, _ in _LIMITS}
+    limits = {name: value for name, value in bounds.items() if value is not None}
+    if source is not None and (objective or limits or dry_run):
+        raise UsageError("--objective, bounds and --dry-run are for the best of all: leave them out, or SOURCE")
+    answer = _ask(given, objective, limits, trust) if source is None else None
+    if answer is not None and not as_json:
+        from mlflow_ngraph.cli.answers import show
+
+        show(answer)
+    if dry_run:
+        if as_json:
+            output.print_json(_document(None, answer))
+        return 0
+    pulled = _pull(source, answer, given, target=target, force=force, trust=trust, home=home)
+    if as_json:
+        output.print_json(_document(pulled, answer))
+    else:
+        _show(pulled)
+    return 0
+
+
+def _ask(given: dict[str, Any], objective: str | None, limits: dict[str, float], trust: str | None) -> Answer:
+    from mlflow_ngraph.analysis.listing import Server
+    from mlflow_ngraph.engines import question
+    from mlflow_ngraph.engines import trust as trusting
+
+    given["devices"] = [name for name in items(given["devices"]) if name != HERE]
+    rules = trusting.load(trust)
+    asked = Asked(given)
+    wanted = question.Question(objective or "throughput", limits)
+    selection = asked.selection()
+    frame = asked.read(wanted.columns())
+    selection.check(frame)
+    servers = {server.name: server.uri for server in ([Server(uri) for uri in asked.uris or ()] or [Server()])}
+    return question.answer(selection.of(frame), wanted, servers, rules)
+
+
+def _pull(source: str | None, answer: Answer | None, given: dict[str, Any], **how: Any) -> Pulled:
+    from mlflow_ngraph.cli import transfers
+    from mlflow_ngraph.engines.pulling import pull_engine
+
+    with transfers.arriving("pulling") as progress:
+        if answer is not None:
+            return pull_engine(answer.remote, progress=progress, **how)
+        assert source is not None
+        uri, wanted = _of_source(source, given)
+        return pull_engine(source, tracking_uri=uri, wanted=wanted, progress=progress, **how)
+
+
+def _of_source(source: str, given: dict[str, Any]) -> tuple[str | None, Wanted]:
+    """The server, and which engine of a run is meant."""
+    from mlflow_ngraph.tracking.sources import Wanted
+
+    given = {**given, "devices": [name for name in items(given["devices"]) if name != HERE]}
+    unfit = [name for name, value in given.items() if value and name not in (*_OF_RUN, "tracking_uri", "no_cache")]
+    if unfit:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in unfit)
+        raise UsageError(f"{options} chooses among all engines: leave it out, or leave out {source}")
+    asked = Asked(given)
+    selection = asked.selection()
+    if asked.uris and len(asked.uris) > 1:
+        raise UsageError(f"--tracking-uri: {source} is on one server: name that one")
+    wanted = Wanted(selection.workloads, selection.compilers, selection.precisions, selection.batch_sizes)
+    return (asked.uris[0] if asked.uris else None), wanted
+
+
+def _show(pulled: Pulled) -> None:
+    """Where it is, and what was checked."""
+    from mlflow_ngraph.cli.verify import STYLES
+
+    console = output.console()
+    about = pulled.package.manifest.about
+    sizes = ", ".join(map(str, about.batch_sizes))
+    said = {
+        "pulled": f"pulled from {pulled.remote.shown}",
+        "replaced": f"pulled from {pulled.remote.shown}, in the place of what was there",
+        "unchanged": f"was there already, and is {pulled.remote.shown}; nothing was brought",
+    }[pulled.state]
+    console.print(f"{about.workload} by {about.compiler}, {about.precision}, batch {sizes}", style="bold", markup=False)
+    console.print(said, markup=False, soft_wrap=True)
+    for check in pulled.checks:
+        console.print(f"{check.name:<14}", end="")
+        console.print(f"{check.status:<8}", style=STYLES[check.status], end="")
+        console.print(check.found, markup=False, soft_wrap=True)
+    console.print(str(pulled.directory), markup=False, soft_wrap=True)
+
+
+def _document(pulled: Pulled | None, answer: Answer | None) -> dict[str, Any]:
+    from mlflow_ngraph.cli.answers import document
+
+    told = document(answer) if answer is not None else None
+    if pulled is None:
+        return {"directory": None, "state": None, "answer": told}
+    about = pulled.package.manifest.about
+    return {
+        "directory": str(pulled.directory),
+        "state": pulled.state,
+        "manifest_sha256": pulled.package.digest,
+        "model_id": pulled.remote.model_id,
+        "workload": about.workload,
+        "label": about.label,
+        "compiler": about.compiler,
+        "precision": about.precision,
+        "precision_in_force": about.precision_in_force,
+        "batch_sizes": about.batch_sizes,
+        "size_bytes": pulled.package.manifest.size_bytes,
+        "checks": [{"check": check.name, "status": check.status, "found": check.found} for check in pulled.checks],
+        "answer": told,
+    }

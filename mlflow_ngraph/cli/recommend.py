@@ -1,0 +1,260 @@
+"""``mlflow-ngraph recommend``: what to run on which device, what is as good, and what everything else costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlflow_ngraph.cli import output, writing
+from mlflow_ngraph.cli.filters import Asked, filter_options
+from mlflow_ngraph.cli.lists import items
+from mlflow_ngraph.errors import UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mlflow_ngraph.analysis.recommend import Limit
+
+FORMATS = ("table", "markdown", "csv", "json")
+_ENDINGS = {".md": "markdown", ".csv": "csv", ".json": "json"}
+_LIMITS = {
+    "max_latency_ms": ("latency_p99_ms", "max"),
+    "max_cpu_percent": ("cpu_percent", "max"),
+    "max_memory_mb": ("peak_memory_mb", "max"),
+    "max_size_mb": ("engine_size_mb", "max"),
+    "max_energy_j": ("energy_per_sample_j", "max"),
+    "min_throughput": ("throughput", "min"),
+    "min_speedup": ("speedup", "min"),
+}
+_FRONT = "throughput,latency,cpu,memory"
+_ALTERNATIVES = 3
+
+
+@click.command()
+@filter_options
+@click.option("--objective", metavar="NAME", default="throughput", show_default=True,
+              help="throughput, latency, latency-at-rate, energy, cpu-free, size, or any metric.")  # fmt: skip
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N",
+              help="Samples per second that arrive, for latency-at-rate.")  # fmt: skip
+@click.option("--max-latency-ms", type=float, metavar="MS", help="99th percentile of the latency at most.")
+@click.option("--max-cpu-percent", type=float, metavar="%", help="CPU use at most, of the whole machine.")
+@click.option("--max-memory-mb", type=float, metavar="MB", help="Peak memory at most.")
+@click.option("--max-size-mb", type=float, metavar="MB", help="Size of the engine at most.")
+@click.option("--max-energy-j", type=float, metavar="J", help="Energy per sample at most.")
+@click.option("--min-throughput", type=float, metavar="N", help="Samples per second at least.")
+@click.option("--min-speedup", type=float, metavar="N", help="Speed-up over eager execution at least.")
+@click.option("--max", "most", multiple=True, metavar="METRIC=N,...", help="Any metric at most.")
+@click.option("--min", "least", multiple=True, metavar="METRIC=N,...", help="Any metric at least.")
+@click.option("--fleet", is_flag=False, flag_value="maximin", metavar="[maximin|geomean]",
+              help="One choice for all devices: the worst relative performance, or the geometric mean, as high as possible.")  # fmt: skip
+@click.option("--front", is_flag=False, flag_value=_FRONT, metavar="[METRIC,...]",
+              help=f"Show the Pareto front over these (by itself: {_FRONT}).")  # fmt: skip
+@click.option("--alternatives", type=click.IntRange(min=0), default=_ALTERNATIVES, show_default=True,
+              help="How many other choices to show, with what they cost.")  # fmt: skip
+@click.option("--format", "form", metavar="|".join(FORMATS), help="How to print (default: table).")
+@click.option(
+    "--output", "target", metavar="FILE", help="Write there instead of printing; its ending tells the format."
+)
+@output.json_option
+def recommend(
+    objective: str,
+    rate: float | None,
+    most: Sequence[str],
+    least: Sequence[str],
+    fleet: str | None,
+    front: str | None,
+    alternatives: int,
+    form: str | None,
+    target: str | None,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Recommend compiler, flags, precision and batch size for each workload and device.
+
+    Shows what cannot be told from the best, what other choices cost, and the command that pulls the winner.
+    """
+    bounds = {name: given.pop(name) for name in _LIMITS}
+    asked = Asked(given)
+    form = writing.form("json" if as_json else form, target, FORMATS, _ENDINGS)
+    if fleet not in (None, "maximin", "geomean"):
+        raise UsageError(f"fleet: expected maximin or geomean, found {fleet!r}")
+    if (objective == "latency-at-rate") != (rate is not None):
+        raise UsageError("latency-at-rate and --rate belong together: say both, or none")
+    limits = _limits(bounds, most, least)
+
+    from mlflow_ngraph.analysis import recommend as recommending
+    from mlflow_ngraph.analysis import serving_rates
+
+    selection = asked.selection()
+    frame = asked.read()
+    if rate is not None:
+        selection.check(frame)
+        frame = serving_rates.add(frame, serving_rates.read(asked.uris, selection.of(frame)), rate)
+    table = recommending.recommend(
+        frame,
+        objective=objective,
+        limits=limits,
+        fleet=fleet,  # type: ignore[arg-type] # checked above
+        front=items(front),
+        selection=selection,
+    )
+    if table.empty:
+        raise UsageError(f"nothing keeps all limits: {_reasons(table.attrs['nothing'])}")
+    if form == "table" and not target:
+        _show(table, alternatives)
+    else:
+        writing.write(_text(table, form, alternatives), target)
+    return 0
+
+
+def _limits(bounds: dict[str, float | None], most: Sequence[str], least: Sequence[str]) -> list[Limit]:
+    from mlflow_ngraph.analysis.recommend import Limit
+
+    found = [Limit(*_LIMITS[name], value) for name, value in bounds.items() if value is not None]  # type: ignore[arg-type] # max or min
+    for bound, texts in (("max", most), ("min", least)):
+        for text in items(texts):
+            metric, _, number = text.partition("=")
+            try:
+                found.append(Limit(metric.strip(), bound, float(number)))  # type: ignore[arg-type] # max or min
+            except ValueError:
+                raise UsageError(f"{bound}: expected METRIC=NUMBER, found {text!r}") from None
+    return found
+
+
+def _text(table: pd.DataFrame, form: str, alternatives: int) -> str:
+    if form == "csv":
+        return str(table.to_csv(index=False))
+    if form == "json":
+        choices = [{key: _plain(value) for key, value in row.items()} for row in table.to_dict("records")]
+        return output.json_text({**table.attrs, "choices": choices})
+    parts = []
+    for title, rows in _tables(table, alternatives):
+        lines: list[list[str]] = [_titles(table), ["---"] * len(_titles(table)), *rows]
+        body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+        parts.append(f"### {title}\n\n{body}\n" if form == "markdown" else f"{title}\n{body}\n")
+        parts += [f"```console\n{line}\n```\n" if form == "markdown" else f"{line}\n" for line in _pulls(table, title)]
+    return "\n".join([*parts, *_notes(table), ""])
+
+
+def _show(table: pd.DataFrame, alternatives: int) -> None:
+    console = output.console()
+    columns: list[output.Column] = [title if place in (1, 2) else (title, output.RIGHT)
+                                    for place, title in enumerate(_titles(table))]  # fmt: skip
+    for title, rows in _tables(table, alternatives):
+        console.print(title, style="bold")
+        console.print(output.table(columns, rows))
+        for line in _pulls(table, title):
+            console.print(line, style="green", soft_wrap=True)
+        console.print()
+    for line in _notes(table):
+        console.print(line, style="dim")
+
+
+def _titles(table: pd.DataFrame) -> list[str]:
+    unit = "" if table.attrs["unit"] == "1" else f" [{table.attrs['unit']}]"
+    head = [
+        "",
+        "compiler",
+        "precision",
+        "batch",
+        f"{table.attrs['metric']}{unit}",
+        "95 % interval",
+        "costs",
+        "interval",
+    ]
+    score = [f"score ({table.attrs['fleet']})", "worst on"] if table.attrs["fleet"] else []
+    return [*head, *score, *table.attrs["front"]]
+
+
+def _tables(table: pd.DataFrame, alternatives: int) -> Iterator[tuple[str, list[list[str]]]]:
+    """A title and rows for each workload and device: the best, its ties, some alternatives, and the front."""
+    for title, inside in _groups(table):
+        shown = (inside["rank"] <= 1 + alternatives) | inside["on_front"]
+        rows = inside[shown].sort_values("rank", kind="stable")
+        yield title, [_row(table, row) for _, row in rows.iterrows()]
+
+
+def _groups(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    for _, inside in table.groupby(["workload", "device"], sort=False, dropna=False):
+        yield f"{inside['label'].iloc[0]} on {inside['device'].iloc[0]}", inside
+
+
+def _row(table: pd.DataFrame, row: pd.Series[Any]) -> list[str]:
+    mark = "*" if row["best"] else "≈" if row["tied"] else ""
+    mark += "^" if row["on_front"] else ""
+    cost = "" if row["best"] else _percent(row["loss"])
+    ends = (
+        ""
+        if row["best"] or _missing(row["loss_ci_low"])
+        else f"{_percent(row['loss_ci_low'])} to {_percent(row['loss_ci_high'])}"
+    )
+    interval = "" if _missing(row["ci_low"]) else f"{row['ci_low']:.4g} to {row['ci_high']:.4g}"
+    told = [
+        mark,
+        str(row["compiler_label"]),
+        _precision(row),
+        str(row["batch"]),
+        f"{row['value']:.4g}",
+        interval,
+        cost,
+        ends,
+    ]
+    score = [f"{row['score']:.3f}", str(row["worst_device"])] if table.attrs["fleet"] else []
+    return [*told, *score, *("" if _missing(row[name]) else f"{row[name]:.4g}" for name in table.attrs["front"])]
+
+
+def _precision(row: pd.Series[Any]) -> str:
+    from mlflow_ngraph.analysis.summary import precisions
+
+    in_force = row["precision_in_force"]
+    return precisions(str(row["precision"]), None if _missing(in_force) else str(in_force))
+
+
+def _pulls(table: pd.DataFrame, title: str) -> list[str]:
+    """The command for the winner below a title."""
+    for name, inside in _groups(table):
+        if name == title:
+            return [str(text) for text in inside.loc[inside["best"], "pull"] if text]
+    return []
+
+
+def _notes(table: pd.DataFrame) -> Iterator[str]:
+    attrs = table.attrs
+    limits = f", with {', '.join(attrs['limits'])}" if attrs["limits"] else ""
+    yield f"objective: {attrs['objective']} ({attrs['metric']}, {attrs['better']} is better){limits}"
+    if attrs["fleet"] == "maximin":
+        yield "one choice for all devices: its worst performance relative to what a device could run is as high as possible"
+    elif attrs["fleet"]:
+        yield "one choice for all devices: the geometric mean of performance relative to what a device could run is highest"
+    if bool(table["tied"].any()):
+        yield "≈ cannot be told from the best (*): see docs/method.md"
+    if attrs["front"]:
+        yield "^ is on the Pareto front: nothing else is as good in all of these and better in one"
+    if attrs["nothing"]:
+        yield f"nothing keeps all limits: {_reasons(attrs['nothing'])}"
+
+
+def _reasons(nothing: Sequence[dict[str, Any]]) -> str:
+    return "; ".join(
+        f"{one['label']} on {one['device']} ({', '.join(f'{count} {reason}' for reason, count in one['refused'].items())})"
+        for one in nothing
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %".replace("-", "−")
+
+
+def _missing(value: Any) -> bool:
+    import pandas as pd
+
+    return value is None or bool(pd.isna(value))
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON knows."""
+    if _missing(value):
+        return None
+    return value.item() if hasattr(value, "item") else value

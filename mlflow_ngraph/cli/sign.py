@@ -1,0 +1,42 @@
+"""``mlflow-ngraph sign``: say with a key that an engine is one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from mlflow_ngraph.cli import keys, output
+
+
+@click.command()
+@click.argument("engine", metavar="PATH|URI")
+@click.option(
+    "--key", required=True, type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="A private Ed25519 key of OpenSSH.",
+)  # fmt: skip
+@click.option("--tracking-uri", metavar="URI", help="Where models: are; by default what MLflow is configured to use.")
+@output.json_option
+def sign(engine: str, key: Path, tracking_uri: str | None, as_json: bool) -> int:
+    """Sign the manifest of an engine, and with it every file of the engine.
+
+    PATH is the directory of an engine package, all of whose files are compared with their digests first. URI is
+    models:/NAME@ALIAS, models:/NAME/VERSION or models:/MODEL_ID; the signature is logged with the engine. There is one
+    signature: a new one takes its place.
+    """
+    private = keys.load(key)
+    if Path(engine).is_dir() or ":" not in engine:
+        from mlflow_ngraph.engines import package
+
+        opened = package.open_package(Path(engine))
+        by, digest, where = package.sign(opened, private), opened.digest, str(opened.directory)
+    else:
+        from mlflow_ngraph.tracking import connection, download, signatures
+
+        remote = download.locate(engine, connection.resolve_uri(tracking_uri))
+        by, digest, where = signatures.sign(remote, private), str(remote.digest), remote.shown
+    if as_json:
+        output.print_json({"engine": where, "manifest_sha256": digest, "signed_by": by})
+    else:
+        output.console().print(f"{where} is signed by {by}", markup=False, soft_wrap=True)
+    return 0

@@ -1,0 +1,214 @@
+"""Whom to believe: rules about tracking servers and signers, in a small file of the person who loads engines.
+
+Digests tell that a package is the one that somebody logged, not whether that somebody may be believed. An engine is a
+program to the runtime that loads it, and often native code, so it is worth saying whose programs one runs. The rules
+are in ``$NGRAPH_HOME/trust.yaml``; without such a file every source is believed, as far as digests go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+
+from mlflow_ngraph.engines import signing
+from mlflow_ngraph.engines.manifest import FILE as MANIFEST
+from mlflow_ngraph.engines.package import Package, read_signature
+from mlflow_ngraph.errors import EngineError, UsageError
+from mlflow_ngraph.execute import places
+from mlflow_ngraph.validation import explain
+
+FILE = "trust.yaml"
+VARIABLE = "NGRAPH_TRUST"
+"""Names another file, or ``any``, where no option does."""
+ANY = "any"
+"""In place of a file: no rules, whatever there is in the home directory."""
+_PORTS = {"http": 80, "https": 443}
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Source(_Part):
+    """A rule about where engines come from."""
+
+    uri: str
+    """A tracking server, or ``file:///directory`` for packages on disk. ``*`` stands for anything in the name of the
+    server or in the path; a path means what is below it as well. ``*`` alone is every source."""
+    trust: Literal["allowed", "signed", "refused"]
+    """``signed`` wants a signature by one of the signers."""
+
+    def fits(self, uri: str) -> bool:
+        """Whether this address is meant."""
+        if self.uri == "*":
+            return True
+        wanted, found = _parts(self.uri), _parts(uri)
+        below = f"{wanted[2].rstrip('/')}/*"
+        return all(map(_matches, found[:2], wanted[:2])) and any(
+            _matches(found[2], path) for path in (wanted[2], below)
+        )
+
+
+class Rules(_Part):
+    """The content of ``trust.yaml``."""
+
+    sources: tuple[Source, ...] = (Source(uri="*", trust="signed"),)
+    """The first one that fits decides. What none fits is refused. Without any, everything needs a signature."""
+    signers: Mapping[str, str] = {}
+    """Public keys by the names of who holds them, as in ``id_ed25519.pub``: ``ssh-ed25519 AAAA...``."""
+
+    @field_validator("signers")
+    @classmethod
+    def _are_keys(cls, signers: Mapping[str, str]) -> Mapping[str, str]:
+        for text in signers.values():
+            signing.public_blob(text)
+        return signers
+
+    def source_of(self, uri: str) -> Source | None:
+        """The rule about a source; None where there is none."""
+        return next((rule for rule in self.sources if rule.fits(uri)), None)
+
+    def name_of(self, key: bytes) -> str | None:
+        """Who holds a public key."""
+        return next((name for name, text in self.signers.items() if signing.public_blob(text) == key), None)
+
+
+EVERYTHING = Rules(sources=(Source(uri="*", trust="allowed"),))
+"""What holds where nobody has written rules."""
+
+
+@dataclass(frozen=True)
+class Trusted:
+    """Why a package is believed."""
+
+    source: str
+    """Where it comes from, without credentials."""
+    key: str | None
+    """Fingerprint of the key that signed it, such as ``SHA256:...``; None where nobody has."""
+    signer: str | None
+    """Who that is, by the rules."""
+
+    @property
+    def found(self) -> str:
+        """For people."""
+        if self.signer:
+            return f"signed by {self.signer} ({self.key})"
+        if self.key:
+            return f"signed by {self.key}, whom no rule names; {self.source} is believed anyway"
+        return f"not signed; {self.source} is believed"
+
+
+def require(manifest: bytes, signature: bytes | None, source_uri: str | Path, rules: Rules) -> Trusted:
+    """Make sure that the rules let a package be loaded. To be called before anything in it is.
+
+    Every file of a package has its digest in the manifest, so what is said of the manifest holds for the package: as long
+    as whoever calls this opens the package with this very manifest.
+
+    Parameters
+    ----------
+    manifest: the bytes of ``manifest.json``.
+    signature: those of ``manifest.json.sig``; None where there is none.
+    source_uri: the tracking server that the package comes from, or the directory that it lies in.
+
+    Raises
+    ------
+    EngineError: its source is refused, a signature is missing or by somebody who is not known, or the signature is not
+        one of this manifest, whatever the rules.
+    """
+    source, rule = _admitted(source_uri, rules)
+    key = signing.signer(manifest, signature) if signature is not None else None
+    name = rules.name_of(key) if key is not None else None
+    if rule.trust == "signed" and name is None:
+        known = ", ".join(rules.signers) or "none"
+        found = f"it is signed by {signing.fingerprint(key)}, whom no rule names" if key else "it is not signed"
+        raise EngineError(f"engines from {source} need a signature by a known signer ({known}): {found}")
+    return Trusted(source, signing.fingerprint(key) if key else None, name)
+
+
+def require_package(package: Package, source_uri: str | Path, rules: Rules) -> Trusted:
+    """As `require`, for a package that has been opened: it is the manifest that was read which is believed or not.
+
+    Raises
+    ------
+    EngineError: as `require`; or somebody has changed the manifest since.
+    """
+    content = (package.directory / MANIFEST).read_bytes()
+    if hashlib.sha256(content).hexdigest() != package.digest:
+        raise EngineError(f"{package.directory / MANIFEST} has changed since it was read")
+    return require(content, read_signature(package.directory), source_uri, rules)
+
+
+def admit(source_uri: str | Path, rules: Rules) -> None:
+    """Make sure that a source is not refused altogether: before anything is brought from there.
+
+    Raises
+    ------
+    EngineError: it is, or no rule allows it.
+    """
+    _admitted(source_uri, rules)
+
+
+def _admitted(source_uri: str | Path, rules: Rules) -> tuple[str, Source]:
+    """The source in one spelling, and the rule about it."""
+    uri = source_uri.resolve().as_uri() if isinstance(source_uri, Path) else source_uri
+    rule = rules.source_of(uri)
+    if rule is None or rule.trust == "refused":
+        why = f"the rule for {rule.uri} refuses it" if rule else "no rule allows it"
+        raise EngineError(f"engines from {plain(uri)} are not trusted: {why}; see the trust rules ({FILE})")
+    return plain(uri), rule
+
+
+def load(given: str | Path | None = None) -> Rules:
+    """The rules that hold: of the file or ``any`` that is ``given``, else of the variable, else of the home directory.
+
+    Raises
+    ------
+    UsageError: the file cannot be read or is not valid; says where.
+    """
+    chosen = given or os.environ.get(VARIABLE)
+    if chosen == ANY:
+        return EVERYTHING
+    path = Path(chosen).expanduser() if chosen else places.location() / FILE
+    if not chosen and not path.exists():
+        return EVERYTHING
+    try:
+        content: Any = yaml.safe_load(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"cannot read the trust rules {path}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"the trust rules {path} are not YAML: {' '.join(str(error).split())}") from None
+    try:
+        return Rules.model_validate({} if content is None else content)
+    except ValidationError as error:
+        raise UsageError(f"the trust rules {path}: {explain(error, Rules)}") from None
+
+
+def plain(uri: str) -> str:
+    """An address without credentials, in one spelling."""
+    scheme, host, path = _parts(uri)
+    return f"{scheme}://{host}{path}" if scheme else path
+
+
+def _parts(uri: str) -> tuple[str, str, str]:
+    """Scheme, host and path of an address: no credentials, no default port, no detours in the path."""
+    parts = urlsplit(uri)
+    if not parts.scheme:
+        return "", "", uri
+    host = parts.netloc.rpartition("@")[2].lower().removesuffix(f":{_PORTS.get(parts.scheme, '')}")
+    path = posixpath.normpath(unquote(parts.path)) if parts.path.strip("/") else ""
+    return parts.scheme, host, f"/{path.lstrip('/')}" if path else ""
+
+
+def _matches(text: str, pattern: str) -> bool:
+    """Whether a text is what the pattern says, in which only ``*`` is anything but itself."""
+    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text, re.DOTALL) is not None

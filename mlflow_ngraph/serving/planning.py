@@ -1,0 +1,139 @@
+"""How requests are put together into batches: how many at most, how long one may wait for others, how many may queue.
+
+A request that comes while the engine computes waits for the end of that batch, and then for its own. So the slowest
+request that finds no queue takes twice as long as a batch, and with a bound on the 99th percentile only those batch sizes
+come into question for which this is less. Of these the smallest is taken that reaches the highest throughput. Waiting for
+a batch to fill pays as long as it takes less time than the full batch saves; and how many may queue is what can be
+answered within the bound. docs/how-to/serve-an-engine.md says the same for those who serve.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mlflow_ngraph.errors import UsageError
+
+SAME = 0.97
+"""Of the highest throughput: a smaller batch size that reaches so much is as good, and answers sooner."""
+RESERVE = 0.1
+"""Of the bound, for what is not the engine: receiving, taking apart, sending."""
+DEFAULT_DEPTH = 64
+"""Full batches that may queue where no bound says how many."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast an engine is at one batch size."""
+
+    throughput: float
+    """Samples per second."""
+    p50_s: float
+    p99_s: float
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What whoever serves has asked for; None leaves it to the figures."""
+
+    max_batch: int | None = None
+    max_delay_ms: float | None = None
+    max_p99_ms: float | None = None
+    max_queue: int | None = None
+    timeout_s: float = 30.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How requests become batches."""
+
+    max_batch: int
+    """Samples in a batch, and in a request, at most."""
+    max_delay_s: float
+    """How long a request waits for others while the engine is free."""
+    max_queue: int
+    """Samples that may wait at the same time."""
+    speeds: Mapping[int, Speed]
+    """By batch size of the engine."""
+    expected_p99_s: float
+    """Of a request that finds no queue."""
+
+    def size(self, waiting: int) -> int:
+        """The batch size of the engine that serves ``waiting`` samples, or the first of them, soonest per sample."""
+        waiting = min(waiting, self.max_batch)
+        enough = min(size for size in self.speeds if size >= waiting)
+        full = [size for size in self.speeds if size <= waiting]
+        if not full:
+            return enough
+        # Either all of them in a batch that is filled up, or as many as fill one.
+        return min(enough, max(full), key=lambda size: self.speeds[size].p50_s / min(size, waiting))
+
+    def retry_after_s(self, waiting: int) -> float:
+        """How long it takes to compute what is waiting."""
+        return waiting / max(speed.throughput for speed in self.speeds.values())
+
+
+def plan(speeds: Mapping[int, Speed], wishes: Wishes, workers: int = 1) -> Plan:
+    """Choose.
+
+    Parameters
+    ----------
+    speeds: by every batch size of the engine.
+    workers: engines that compute at the same time.
+
+    Raises
+    ------
+    UsageError: no batch size keeps the bound, or the one asked for does not.
+    """
+    largest = max(speeds)
+    if wishes.max_batch is not None and wishes.max_batch > largest:
+        raise UsageError(f"the engine's largest batch size is {largest}: --max-batch must be at most that")
+    room = math.inf if wishes.max_p99_ms is None else wishes.max_p99_ms / 1000 * (1 - RESERVE)
+    max_batch = wishes.max_batch or _best(speeds, room)
+    size = min(known for known in speeds if known >= max_batch)
+    speed = speeds[size]
+    spare = room - 2 * speed.p99_s
+    if spare < 0:
+        raise UsageError(
+            f"a request may take twice the {1000 * speed.p99_s:.4g} ms of batch size {size}, and {RESERVE:.0%} of the bound "
+            f"are for the rest: --max-p99-ms must be at least {math.ceil(2000 * speed.p99_s / (1 - RESERVE))}"
+        )
+    delay = min(_worthwhile(speeds, size), spare)
+    if wishes.max_delay_ms is not None:
+        delay = wishes.max_delay_ms / 1000
+        if delay > spare:
+            raise UsageError(
+                f"--max-p99-ms leaves {1000 * spare:.4g} ms for --max-delay-ms, not {wishes.max_delay_ms:g}"
+            )
+    queue = wishes.max_queue or _depth(room, wishes.timeout_s, speed) * max_batch * workers
+    return Plan(max_batch, delay, max(queue, max_batch), dict(speeds), delay + 2 * speed.p99_s)
+
+
+def _best(speeds: Mapping[int, Speed], room: float) -> int:
+    """The smallest batch size that reaches the highest throughput of those that keep the bound."""
+    kept = {size: speed for size, speed in speeds.items() if 2 * speed.p99_s <= room}
+    if not kept:
+        # The refusal names the bound that the fastest of them needs.
+        return min(speeds, key=lambda size: speeds[size].p99_s)
+    highest = max(speed.throughput for speed in kept.values())
+    return min(size for size, speed in kept.items() if speed.throughput >= SAME * highest)
+
+
+def _worthwhile(speeds: Mapping[int, Speed], size: int) -> float:
+    """The longest wait for a full batch that costs no more time than the full batch saves.
+
+    What it saves is the time of its samples in batches of the next smaller size; where there is none, of the same size,
+    half full. And nobody shall wait longer than half a batch: most of the time there are not that many requests.
+    """
+    smaller = [known for known in speeds if known < size]
+    own = speeds[size].p50_s
+    instead = size / speeds[max(smaller)].throughput if smaller else 2 * own if size > 1 else own
+    return min(max(0.0, instead - own), own / 2)
+
+
+def _depth(room: float, timeout_s: float, speed: Speed) -> int:
+    """How many full batches may queue: the last of them has to come out in time, after the one that is computed."""
+    within = min(room, timeout_s)
+    fitting = int(within / speed.p99_s) - 1
+    return max(1, fitting if math.isfinite(room) else min(fitting, DEFAULT_DEPTH))

@@ -1,0 +1,214 @@
+"""Requests and answers of the Open Inference Protocol, with its extension for binary tensors.
+
+A body is JSON, or JSON of the length that the header ``Inference-Header-Content-Length`` says, followed by the bytes of
+the tensors that are marked with ``binary_data_size``, in the order of the JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mlflow_ngraph.engines.arrays import samples as batch_size
+from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.serving import tensors
+from mlflow_ngraph.serving.refusal import malformed
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from numpy.typing import NDArray
+
+    from mlflow_ngraph.workloads.base import TensorSpec
+
+LENGTH_HEADER = "Inference-Header-Content-Length"
+EXTENSIONS = ("binary_tensor_data",)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A request that the engine can answer."""
+
+    id: str | None
+    arrays: list[NDArray[Any]]
+    """In the order of the engine's inputs."""
+    samples: int | None
+    """The batch size; None where no input has a batch axis."""
+    outputs: tuple[tuple[str, bool], ...]
+    """Names of the wanted outputs, and whether they are wanted as bytes."""
+
+
+class Interface:
+    """What an engine takes and gives, in the words of the protocol.
+
+    Parameters
+    ----------
+    name, version: under which clients know the engine.
+    """
+
+    def __init__(self, name: str, version: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+        self.name = name
+        self.version = version
+        self._inputs = {spec.name: spec for spec in inputs}
+        self._outputs = {spec.name: spec for spec in outputs}
+
+    def metadata(self, platform: str) -> dict[str, Any]:
+        """What ``/v2/models/NAME`` answers."""
+        return {
+            "name": self.name,
+            "versions": [self.version],
+            "platform": platform,
+            "inputs": [_described(spec) for spec in self._inputs.values()],
+            "outputs": [_described(spec) for spec in self._outputs.values()],
+        }
+
+    def read(self, body: bytes | bytearray, length: str | None) -> Question:
+        """Read a request.
+
+        Parameters
+        ----------
+        length: the value of `LENGTH_HEADER`, where the request has it.
+
+        Raises
+        ------
+        Refusal: it is not a request that this engine can answer; says what is wrong.
+        """
+        end = _json_length(length, len(body))
+        content = _json_object(body[:end])
+        given = _objects(content, "inputs")
+        arrays = self._arrays(given, memoryview(body)[end:])
+        try:
+            samples = batch_size(arrays, list(self._inputs.values()))
+        except UsageError as error:
+            raise malformed(str(error)) from None
+        identity = content.get("id")
+        if identity is not None and not isinstance(identity, str):
+            raise malformed("id must be a string")
+        return Question(identity, arrays, samples, self._wanted(content))
+
+    def write(self, question: Question, found: Mapping[str, NDArray[Any]]) -> tuple[bytes, dict[str, str]]:
+        """The body of an answer, and its headers."""
+        described, pieces = [], []
+        for name, as_bytes in question.outputs:
+            array = found[name]
+            entry: dict[str, Any] = {
+                "name": name,
+                "datatype": tensors.datatype(array.dtype.name),
+                "shape": list(array.shape),
+            }
+            if as_bytes:
+                pieces.append(tensors.to_bytes(array))
+                entry["parameters"] = {"binary_data_size": len(pieces[-1])}
+            else:
+                entry["data"] = tensors.to_json(array)
+            described.append(entry)
+        said: dict[str, Any] = {"model_name": self.name, "model_version": self.version, "outputs": described}
+        if question.id is not None:
+            said["id"] = question.id
+        head = json.dumps(said, allow_nan=False).encode()
+        if not pieces:
+            return head, {"Content-Type": "application/json"}
+        return b"".join([head, *pieces]), {"Content-Type": "application/octet-stream", LENGTH_HEADER: str(len(head))}
+
+    def _arrays(self, given: Sequence[Mapping[str, Any]], binary: memoryview) -> list[NDArray[Any]]:
+        found: dict[str, NDArray[Any]] = {}
+        start = 0
+        for entry in given:
+            spec = self._spec(entry, found)
+            sizes = tensors.check_shape(entry.get("shape"), spec)
+            size = _parameters(entry, f"input {spec.name!r}").get("binary_data_size")
+            if ("data" in entry) == (size is not None):
+                raise malformed(f"input {spec.name!r} needs either data or the parameter binary_data_size")
+            if size is None:
+                found[spec.name] = tensors.from_json(entry["data"], sizes, spec)
+                continue
+            if type(size) is not int or not 0 <= size <= len(binary) - start:
+                raise malformed(f"input {spec.name!r}: binary_data_size is more than what follows the JSON")
+            found[spec.name] = tensors.from_bytes(binary[start : start + size], sizes, spec)
+            start += size
+        if start != len(binary):
+            raise malformed(f"{len(binary) - start} bytes follow the JSON that belong to no input")
+        missing = [name for name in self._inputs if name not in found]
+        if missing:
+            raise malformed(f"input {missing[0]!r} is missing: the engine takes {', '.join(self._inputs)}")
+        return [found[name] for name in self._inputs]
+
+    def _spec(self, entry: Mapping[str, Any], found: Mapping[str, object]) -> TensorSpec:
+        name = entry.get("name")
+        if not isinstance(name, str) or name not in self._inputs:
+            raise malformed(f"no input is called {tensors.shortened(name)}: the engine takes {', '.join(self._inputs)}")
+        if name in found:
+            raise malformed(f"input {name!r} is given twice")
+        spec = self._inputs[name]
+        wanted = tensors.datatype(spec.dtype)
+        if entry.get("datatype") != wanted:
+            raise malformed(
+                f"input {name!r} has datatype {tensors.shortened(entry.get('datatype'))}, the engine takes {wanted}"
+            )
+        return spec
+
+    def _wanted(self, content: Mapping[str, Any]) -> tuple[tuple[str, bool], ...]:
+        default = _truth(_parameters(content, "the request"), "binary_data_output", otherwise=False)
+        if "outputs" not in content:
+            return tuple((name, default) for name in self._outputs)
+        wanted: dict[str, bool] = {}
+        for entry in _objects(content, "outputs"):
+            name = entry.get("name")
+            if not isinstance(name, str) or name not in self._outputs:
+                known = ", ".join(self._outputs)
+                raise malformed(f"no output is called {tensors.shortened(name)}: the engine has {known}")
+            if name in wanted:
+                raise malformed(f"output {name!r} is asked for twice")
+            wanted[name] = _truth(_parameters(entry, f"output {name!r}"), "binary_data", otherwise=default)
+        return tuple(wanted.items())
+
+
+def _described(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "datatype": tensors.datatype(spec.dtype), "shape": tensors.shape(spec)}
+
+
+def _json_length(length: str | None, size: int) -> int:
+    """Where the JSON ends in a body of ``size`` bytes."""
+    if length is None:
+        return size
+    # Python's own conversion would take a sign, spaces, underscores and the digits of other scripts.
+    if not (length.isascii() and length.isdigit() and len(length) <= len(str(size))) or int(length) > size:
+        raise malformed(f"{LENGTH_HEADER} must be a number of bytes, and at most those of the body")
+    return int(length)
+
+
+def _json_object(text: bytes | bytearray) -> dict[str, Any]:
+    try:
+        found = json.loads(text.decode("utf-8"), parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        raise malformed("the body is not JSON") from None
+    if not isinstance(found, dict):
+        raise malformed("the body must be a JSON object")
+    return found
+
+
+def _no_number(text: str) -> NoReturn:
+    raise malformed(f"{text} is not JSON: send such numbers as binary data")
+
+
+def _objects(content: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    found = content.get(name)
+    if not isinstance(found, list) or not found or not all(isinstance(entry, dict) for entry in found):
+        raise malformed(f"{name} must be a list of objects")
+    return found
+
+
+def _parameters(content: Mapping[str, Any], what: str) -> dict[str, Any]:
+    found = content.get("parameters", {})
+    if not isinstance(found, dict):
+        raise malformed(f"parameters of {what} must be an object")
+    return found
+
+
+def _truth(parameters: Mapping[str, Any], name: str, *, otherwise: bool) -> bool:
+    found = parameters.get(name, otherwise)
+    if not isinstance(found, bool):
+        raise malformed(f"the parameter {name} must be true or false")
+    return found

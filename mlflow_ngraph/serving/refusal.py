@@ -1,0 +1,34 @@
+"""A request that is not served, as the client and the metrics are told."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Reason = Literal[
+    "malformed", "unknown", "too_large", "slow", "queue_full", "not_ready", "timeout", "values", "engine", "internal"
+]
+"""Why a request was not served; the values of the label ``reason``."""
+
+
+class Refusal(Exception):  # noqa: N818 - most refusals are nobody's error
+    """Ends a request with a status and one line.
+
+    Parameters
+    ----------
+    retry_after_s: when asking again makes sense.
+    close: whether the connection ends too, because the rest of the request is not read.
+    """
+
+    def __init__(
+        self, status: int, reason: Reason, message: str, *, retry_after_s: float | None = None, close: bool = False
+    ) -> None:
+        super().__init__(" ".join(message.split()))
+        self.status = status
+        self.reason: Reason = reason
+        self.retry_after_s = retry_after_s
+        self.close = close
+
+
+def malformed(message: str) -> Refusal:
+    """The client's mistake."""
+    return Refusal(400, "malformed", message)

@@ -1,0 +1,79 @@
+"""The package that is to be served: a directory, proven; or an engine from a tracking server, brought here first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mlflow_ngraph.engines import trust as trusting
+from mlflow_ngraph.engines.package import open_package, read_manifest
+from mlflow_ngraph.engines.verification import verify
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.engines.package import Package
+
+    Progress = Callable[[int, int], None]
+
+
+def is_directory(source: str) -> bool:
+    """Whether a package on this machine is meant, rather than one on a server."""
+    return Path(source).is_dir() or ":" not in source
+
+
+def obtain(
+    source: str, tracking_uri: str | None = None, trust: str | None = None, progress: Progress | None = None
+) -> Package:
+    """A package that stands on this machine, is trusted and whole, fits the machine, and computes what its model does.
+
+    Parameters
+    ----------
+    source: a directory, or what `pull_engine` takes; that is brought to its usual place unless it is there.
+    trust: as `pull_engine` takes it.
+
+    Raises
+    ------
+    EngineError: it is not trusted, damaged, does not fit, or computes something else.
+    TrackingError: the server cannot be reached, or knows no such engine.
+    """
+    if is_directory(source):
+        return proven(Path(source), trust)
+    from mlflow_ngraph.engines.pulling import pull_engine
+
+    return pull_engine(source, tracking_uri=tracking_uri, trust=trust, progress=progress).package
+
+
+def proven(directory: Path, trust: str | None = None) -> Package:
+    """The package in a directory, after every check; nothing of it runs unless the rules trust it.
+
+    Raises
+    ------
+    EngineError: one of them finds a problem.
+    """
+    package = _trusted(directory, trust)
+    verify(directory, package.digest).require()
+    return package
+
+
+def whole(directory: Path, trust: str | None = None) -> Package:
+    """The package in a directory, trusted, and with every file compared with its digest; whether it fits is left open.
+
+    Raises
+    ------
+    EngineError: it is not trusted, or damaged.
+    """
+    return open_package(directory, _trusted(directory, trust).digest)
+
+
+def _trusted(directory: Path, trust: str | None) -> Package:
+    rules = trusting.load(trust)
+    package = read_manifest(directory)
+    trusting.require_package(package, directory, rules)
+    return package
+
+
+def default_name(package: Package) -> str:
+    """What an engine is called unless somebody gives it a name: its model's label."""
+    label = re.sub(r"[^A-Za-z0-9._-]+", "-", package.manifest.about.label).strip("-._")
+    return label[:100] or "engine"

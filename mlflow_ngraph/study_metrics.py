@@ -1,0 +1,92 @@
+"""Metrics that a study file declares: their names, formulas and constants, checked when it is read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from mlflow_ngraph.expressions import FUNCTIONS, Expression
+from mlflow_ngraph.tracking.schema import CELL_METRICS, Better
+
+FACTS = ("batch", "threads", "parameters", "paper_macs", "true_macs")
+"""What a formula may name besides metrics and constants: known of a cell without measuring it."""
+RESERVED = (
+    "study_id", "study", "device", "fingerprint", "workload", "label", "family", "compiler", "compiler_label", "flags",
+    "precision", "precision_in_force", "mode", "verdict", "reason", "engine", "engine_reused", "lane", "cell", "run_id",
+    "lane_run_id", "model_id", "custom_metrics", "started_at", "finished_at", "tracking_uri", "experiment", "git_commit",
+    *FACTS,
+)  # fmt: skip
+"""Columns of the results table that are no metrics."""
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+class CustomMetric(BaseModel):
+    """A metric of the study's own, computed from those that are measured. In YAML either the formula or a mapping."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    expression: str
+    """A formula: metrics of a cell, ``batch``, ``threads``, ``parameters``, ``paper_macs``, ``true_macs``, constants,
+    numbers, ``+ - * / **``, parentheses, and the functions ``sqrt``, ``exp``, ``log``, ``log2``, ``log10``, ``abs``,
+    ``min``, ``max``."""
+    unit: str = "1"
+    """For people."""
+    better: Better = "higher"
+    """Whether ``higher`` or ``lower`` is better, or ``neither``."""
+    constants: dict[str, float | dict[str, float]] = Field(default_factory=dict)
+    """Numbers by name; one for all workloads, or one for each of them, by the workload as the study has it."""
+
+    @model_validator(mode="after")
+    def _names_are_known(self) -> CustomMetric:
+        known = {*CELL_METRICS, *FACTS}
+        for name in self.constants:
+            if name in known or name in FUNCTIONS or not _NAME.fullmatch(name):
+                raise ValueError(f"constant {name!r}: choose a name of small letters, digits and _ that is not taken")
+        Expression(self.expression).check({*known, *self.constants})
+        return self
+
+    def constants_for(self, names: Sequence[str]) -> dict[str, float]:
+        """The constants of a workload; one that it has no number for is left out.
+
+        Parameters
+        ----------
+        names: what the workload is called.
+        """
+        found = {}
+        for name, value in self.constants.items():
+            number = _of_workload(value, names) if isinstance(value, dict) else value
+            if number is not None:
+                found[name] = number
+        return found
+
+
+def check(metrics: Mapping[str, CustomMetric], workloads: Sequence[Sequence[str]]) -> None:
+    """Complain about a name that is taken, and about a constant that a workload has no number for.
+
+    Parameters
+    ----------
+    workloads: what each workload is called.
+
+    Raises
+    ------
+    ValueError: says which.
+    """
+    for name, metric in metrics.items():
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"metric {name!r}: a name has small letters, digits and _")
+        taken = name in RESERVED or name in CELL_METRICS or name in FUNCTIONS
+        if taken or name.endswith(("_ci_low", "_ci_high")):
+            raise ValueError(f"metric {name!r}: this name is taken, choose another one")
+        for constant, numbers in metric.constants.items():
+            missing = [names[0] for names in workloads if isinstance(numbers, dict) and not {*names} & {*numbers}]
+            if missing and isinstance(numbers, dict):
+                close = get_close_matches(missing[0], numbers, n=1)
+                hint = f"; {close[0]!r} is no workload of the study as it is written there" if close else ""
+                raise ValueError(f"metric {name!r}: constant {constant!r} has no number for {missing[0]!r}{hint}")
+
+
+def _of_workload(numbers: Mapping[str, float], names: Sequence[str]) -> float | None:
+    return next((numbers[name] for name in names if name in numbers), None)

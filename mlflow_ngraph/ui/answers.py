@@ -1,0 +1,249 @@
+"""What the page shows, computed from the tidy table: plain values, ready to be written as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mlflow_ngraph.analysis import custom_metrics, significance
+from mlflow_ngraph.analysis.compare import compare
+from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph.tracking.schema import CellMetric
+from mlflow_ngraph.ui.question import GROUPS, Question
+from mlflow_ngraph.verdicts import Verdict
+
+MOST_WORKLOADS = 24
+"""How many workloads are shown at once: more are not looked at, and make a page slow."""
+MOST_FINDINGS = 40
+_OWN = ("compiler_label", "precision", "mode")
+"""What tells the numbers of a workload, a device and a batch size apart."""
+_LANE = ("workload", "device", *_OWN, "threads")
+_LINKS = ("lane_run_id", "model_id", "experiment_id")
+_IDENTITY = "identity"
+
+
+def options(frame: pd.DataFrame) -> dict[str, Any]:
+    """What there is to choose from.
+
+    Parameters
+    ----------
+    frame: the newest result of each cell.
+    """
+    experiments = frame[["experiment_id", "experiment"]].drop_duplicates().sort_values("experiment")
+    return {
+        "cells": len(frame),
+        "studies": int(frame["study_id"].nunique()),
+        "newest": _plain(frame["started_at"].max()) if len(frame) else None,
+        "experiments": [{"id": str(one), "name": str(name)} for one, name in experiments.itertuples(index=False)],
+        "devices": _values(frame["device"]),
+        "compilers": sorted(_values(frame["compiler_label"]), key=lambda name: (name != _IDENTITY, name)),
+        "precisions": _values(frame["precision"]),
+        "batches": [int(size) for size in sorted(frame["batch"].dropna().unique())],
+        "workloads": list(_workloads(frame)),
+        "metrics": [
+            {
+                "name": name,
+                "unit": metric.unit,
+                "better": metric.better,
+                "meaning": metric.meaning,
+            }
+            for name, metric in _metrics(frame).items()
+            if frame[name].notna().any()
+        ],
+    }
+
+
+def comparison(frame: pd.DataFrame, question: Question) -> dict[str, Any]:
+    """The curves, and for one batch size the numbers side by side.
+
+    Parameters
+    ----------
+    frame: the newest result of each cell.
+
+    Raises
+    ------
+    UsageError: nothing fits, or a value that is asked for does not exist.
+    """
+    metrics = _metrics(frame)
+    if question.metric not in metrics:
+        raise UnknownNameError("metric", question.metric, metrics)
+    metric = metrics[question.metric]
+    shown = question.fits(frame)
+    if shown.empty:
+        raise UsageError("nothing fits all of this together: choose fewer devices, compilers, precisions or workloads")
+    workloads = [one["ref"] for one in _workloads(shown)]
+    shown = shown[shown["workload"].isin(workloads[:MOST_WORKLOADS])]
+    trusted = [str(verdict) for verdict in Verdict] if question.everything else [str(Verdict.OK)]
+    batch = _batch(shown, question)
+    here = shown[shown["batch"] == batch]
+    baseline = _baseline(frame, question)
+    return {
+        "metric": question.metric,
+        "unit": metric.unit,
+        "better": metric.better,
+        "batch": batch,
+        "batches": [int(size) for size in sorted(shown["batch"].dropna().unique())],
+        "baseline": baseline,
+        "workloads": {"shown": min(len(workloads), MOST_WORKLOADS), "fitting": len(workloads)},
+        "cells": int(shown["verdict"].isin(trusted).sum()),
+        "left_out": {
+            str(name): int(count)
+            for name, count in shown.loc[~shown["verdict"].isin(trusted), "verdict"].value_counts().items()
+        },
+        "series": list(_series(shown[shown["verdict"].isin(trusted)], question.metric)),
+        "table": _table(here, question),
+        "ratios": [] if baseline is None else _ratios(frame, question, here, batch, baseline),
+        "missing": [
+            {name: _plain(row[name]) for name in ("workload", "device", *_OWN, "verdict", "reason", *_LINKS)}
+            for row in here[~here["verdict"].isin(trusted)].to_dict("records")
+        ],
+    }
+
+
+def findings(frame: pd.DataFrame, question: Question) -> dict[str, Any]:
+    """What stands out among the chosen results, the most important first.
+
+    Raises
+    ------
+    UnknownNameError: nothing has a value that is chosen.
+    """
+    from mlflow_ngraph.analysis.findings import find
+
+    found = find(question.fits(frame))
+    return {
+        "findings": [
+            {"kind": one.kind, "title": one.title, "text": one.text, "command": one.command}
+            for one in found[:MOST_FINDINGS]
+        ],
+        "more": max(0, len(found) - MOST_FINDINGS),
+    }
+
+
+def _series(frame: pd.DataFrame, metric: str) -> Iterator[dict[str, Any]]:
+    """A curve over batch size for each lane, with the ends of its intervals."""
+    known = frame[frame[metric].notna() & frame["batch"].notna()].sort_values("batch")
+    low, high = _interval(known, metric)
+    told = {name: list(map(_plain, known[name])) for name in (*_LANE, "label", *_LINKS, "batch", "verdict")}
+    told.update(value=list(map(_plain, known[metric])), low=list(map(_plain, low)), high=list(map(_plain, high)))
+    for places in known.groupby(list(_LANE), sort=True, dropna=False).indices.values():
+        last = places[-1]
+        yield {
+            **{name: told[name][last] for name in (*_LANE, "label", *_LINKS)},
+            **{name: [told[name][place] for place in places] for name in ("batch", "value", "low", "high", "verdict")},
+        }
+
+
+def _interval(frame: pd.DataFrame, metric: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The ends of the intervals: recorded ones, or those of the figure that this one is the reciprocal of."""
+    if f"{metric}_ci_low" in frame.columns:
+        return frame[f"{metric}_ci_low"].to_numpy(float), frame[f"{metric}_ci_high"].to_numpy(float)
+    if metric in significance.SAME_ERROR:
+        return significance.figures(frame, metric).interval()
+    missing = np.full(len(frame), np.nan)
+    return missing, missing
+
+
+def _table(here: pd.DataFrame, question: Question) -> list[dict[str, Any]]:
+    """The numbers at one batch size, with the best of each group and what cannot be told from it."""
+    rows = GROUPS[question.best_of]
+    columns = [name for name in ("workload", "device", *_OWN) if name not in rows]
+    table = compare(here, rows=rows, columns=columns, metric=question.metric, include=_included(question))
+    low, high = _interval(here, question.metric)
+    names = ("label", "study", "started_at", *_LINKS)
+    columns_of: list[Any] = [*(here[name] for name in names), low, high]
+    told = [list(map(_plain, values)) for values in columns_of]
+    lines = zip(*told, strict=True)
+    cells = {
+        cell: dict(zip((*names, "low", "high"), line, strict=True))
+        for cell, line in zip(here["cell"], lines, strict=True)
+    }
+    return [
+        {
+            **{name: found[name] for name in ("workload", "device", *_OWN, "verdict", "value", "best", "tied")},
+            **cells[found["cell"]],
+            "precision_in_force": found["precision_in_force"],
+            "fallback_nodes": found["fallback_nodes"],
+        }
+        for found in table.attrs["values"]
+    ]
+
+
+def _ratios(
+    frame: pd.DataFrame, question: Question, here: pd.DataFrame, batch: int, baseline: str
+) -> list[dict[str, Any]]:
+    """The numbers divided by those of the baseline, which need not be among the chosen compilers."""
+    bases = question.fits(frame, but="compiler")
+    bases = bases[(bases["batch"] == batch) & (bases["compiler_label"] == baseline)]
+    both = pd.concat([here, bases[~bases["cell"].isin(here["cell"])]])
+    table = compare(
+        both,
+        rows=("workload", "device"),
+        columns=_OWN,
+        metric=question.metric,
+        include=_included(question),
+        relative_to=("compiler_label", baseline),
+    )
+    chosen = set(here["cell"])
+    kept = ("workload", "device", *_OWN, "verdict", "value", "tied")
+    return [
+        {**{name: found[name] for name in kept}, "low": found["ci_low"], "high": found["ci_high"]}
+        for found in table.attrs["values"]
+        if found["cell"] in chosen
+    ]
+
+
+def _baseline(frame: pd.DataFrame, question: Question) -> str | None:
+    """The compiler to divide by; None where the default one is not there."""
+    known = _values(question.fits(frame, but="compiler")["compiler_label"])
+    if question.baseline is None:
+        return _IDENTITY if _IDENTITY in known else None
+    if question.baseline not in known:
+        raise UsageError(f"nothing of the baseline {question.baseline!r} fits: there is {', '.join(known)}")
+    return question.baseline
+
+
+def _batch(shown: pd.DataFrame, question: Question) -> int:
+    """The batch size that is asked for, or the one that most cells have."""
+    counts = shown["batch"].value_counts()
+    known = sorted(int(size) for size in counts.index)
+    if question.batch is None:
+        return max(known, key=lambda size: (counts[size], -size))
+    if question.batch not in known:
+        raise UsageError(f"nothing was measured at batch size {question.batch}: there is {', '.join(map(str, known))}")
+    return question.batch
+
+
+def _metrics(frame: pd.DataFrame) -> dict[str, CellMetric]:
+    """What can be shown, metrics that studies declare included: all but the ends of intervals."""
+    known = custom_metrics.known(frame)
+    return {name: metric for name, metric in known.items() if not name.endswith(("_ci_low", "_ci_high"))}
+
+
+def _included(question: Question) -> Sequence[str]:
+    return [str(verdict) for verdict in Verdict] if question.everything else ()
+
+
+def _workloads(frame: pd.DataFrame) -> Iterator[dict[str, str]]:
+    """The workloads by family and name."""
+    known = frame[["family", "label", "workload"]].drop_duplicates("workload").sort_values(["family", "label"])
+    for family, label, ref in known.fillna("").itertuples(index=False):
+        yield {"ref": str(ref), "label": str(label), "family": str(family)}
+
+
+def _values(column: pd.Series[Any]) -> list[str]:
+    return sorted(map(str, column.dropna().unique()))
+
+
+def _plain(value: Any) -> Any:
+    """A value of the table as JSON has it; what is missing is None."""
+    if pd.isna(value):
+        return None
+    if isinstance(value, (int, np.integer)):
+        return int(value)
+    if isinstance(value, (float, np.floating)):
+        return float(value) if math.isfinite(value) else None
+    return str(value)

@@ -1,0 +1,52 @@
+"""Applications for ``mlflow server --app-name``: MLflow's own, with the page at ``/ngraph`` in it.
+
+The page is part of MLflow's Flask application, so that it is there whichever server runs it, and behind whatever
+authentication stands before that.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flask import Flask
+
+
+def create_app() -> Any:
+    """MLflow's application with the page; ``--app-name ngraph``."""
+    from mlflow.server import app
+
+    _add_page(app)
+    if os.environ.get("_MLFLOW_SGI_NAME") != "uvicorn":
+        return app
+    from mlflow.server.fastapi_app import app as served
+
+    return served
+
+
+def create_auth_app() -> Any:
+    """MLflow's application with users and permissions (``basic-auth``) and the page; ``--app-name ngraph-auth``.
+
+    A visitor has to log in, and sees the experiments that he may read.
+    """
+    from mlflow.server import app, auth
+
+    from mlflow_ngraph.ui import pages
+
+    _add_page(app)
+    # Where MLflow denies what it has no rule for, the page's own paths are open to everybody who is logged in; what
+    # they tell is a question of what the visitor may read.
+    auth.BEFORE_REQUEST_VALIDATORS.update({(path, "GET"): _anybody for path in pages.paths()})
+    return auth.create_app(app)
+
+
+def _add_page(app: Flask) -> None:
+    from mlflow_ngraph.ui import pages
+
+    if pages.NAME not in app.blueprints:
+        app.register_blueprint(pages.blueprint())
+
+
+def _anybody() -> bool:
+    return True

@@ -1,0 +1,119 @@
+"""The newest results of the studies on the server that the page is part of, kept until a study changes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from threading import Lock
+
+import pandas as pd
+import pyarrow as pa
+
+from mlflow_ngraph.analysis import results, tables
+from mlflow_ngraph.analysis.compare import latest
+from mlflow_ngraph.analysis.listing import Listed, Server
+from mlflow_ngraph.analysis.tables import TableCache
+from mlflow_ngraph.tracking.schema import Artifact
+
+Fetch = Callable[[str, str], "bytes | None"]
+"""Gives a file of a run, by the run's id and the file's path."""
+STUDIES = "studies"
+"""In the ``attrs`` of a table: what tells it from tables of other studies."""
+_KEPT = 8
+"""How many sets of studies are remembered: visitors may see different ones."""
+_ORDER = pa.schema([("cell", pa.large_string()), ("started_at", pa.float64()), ("finished_at", pa.float64())])
+"""What tells which of several results is the newest."""
+
+
+class Store:
+    """Reads results from the tracking store of this server.
+
+    Parameters
+    ----------
+    uri: the tracking store, as the server itself was given it.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._server = Server(uri)
+        self._cache = TableCache.of(uri)
+        self._frames: OrderedDict[frozenset[tuple[str, str]], pd.DataFrame] = OrderedDict()
+        self._lock = Lock()
+
+    def studies(self) -> list[Listed]:
+        """The study runs that have results, whoever may see them.
+
+        Raises
+        ------
+        TrackingError: the store cannot be reached.
+        """
+        return [run for run in self._server.study_runs() if run.digest]
+
+    def newest(self, runs: Sequence[Listed], fetch: Fetch) -> pd.DataFrame:
+        """The tidy table of the newest result of each cell, with the id of its experiment; not to be changed.
+
+        Parameters
+        ----------
+        runs: the studies that count.
+        fetch: how to get at their files.
+
+        Raises
+        ------
+        TrackingError: a table cannot be read.
+        """
+        key = frozenset((run.run_id, run.digest) for run in runs)
+        # One at a time: who waits finds what the other one has read.
+        with self._lock:
+            if key not in self._frames:
+                self._frames[key] = self._read(runs, fetch)
+                self._frames[key].attrs[STUDIES] = hashlib.sha256(repr(sorted(key)).encode()).hexdigest()
+                while len(self._frames) > _KEPT:
+                    self._frames.popitem(last=False)
+            self._frames.move_to_end(key)
+            frame: pd.DataFrame = self._frames[key]
+            return frame
+
+    def _read(self, runs: Sequence[Listed], fetch: Fetch) -> pd.DataFrame:
+        """First which studies have the newest of anything, then those alone in full: most are history."""
+        source = _Fetched(self._uri, fetch)
+        known = tables.read(source, runs, _ORDER.names, self._cache)
+        if not known:
+            nothing: pd.DataFrame = results.joined([], None).assign(experiment_id="")
+            return nothing
+        parts = [
+            table.select(_ORDER.names)
+            .cast(_ORDER)
+            .append_column("place", pa.array([place] * table.num_rows, pa.int32()))
+            for place, (_, table) in enumerate(known)
+        ]
+        newest = latest(pa.concat_tables(parts).to_pandas())
+        needed = [known[place][0] for place in sorted(newest["place"].unique())]
+        read = tables.read(source, needed, None, self._cache)
+        frame = latest(results.joined([(self._server.name, run, table) for run, table in read], None))
+        experiments = {run.run_id: run.experiment_id for run in runs}
+        told: pd.DataFrame = frame.assign(experiment_id=frame["run_id"].map(experiments).astype("string")).reset_index(
+            drop=True
+        )
+        return told
+
+
+class _Fetched(Server):
+    """This server, whose files are got at in the name of a visitor."""
+
+    def __init__(self, uri: str, fetch: Fetch) -> None:
+        super().__init__(uri)
+        self._fetch = fetch
+
+    def quick_results(self, run: Listed) -> bytes | None:
+        return self._fetch(run.run_id, Artifact.RESULTS)
+
+    def results(self, run: Listed) -> bytes | None:
+        return self._fetch(run.run_id, Artifact.RESULTS)
+
+    def again(self, run: Listed) -> Listed:
+        return next((one for one in self.study_runs() if one.run_id == run.run_id), run)
+
+    def talking(self) -> AbstractContextManager[None]:
+        return nullcontext()

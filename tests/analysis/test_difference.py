@@ -1,0 +1,91 @@
+"""What differs between two runs, without a server."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from mlflow_ngraph.analysis.difference import COLUMNS, Run, difference
+from mlflow_ngraph.errors import UnknownNameError, UsageError
+from tests.support.tidy import Drawn, grid
+
+
+def runs() -> tuple[Run, Run]:
+    """Two studies; in the second one OpenVINO is slower, with another flag, on a newer driver."""
+
+    def throughput(study_id: str, compiler: str, batch: int) -> float:
+        slower = 0.9 if (study_id, compiler) == ("new", "openvino") else 1.0
+        return {"identity": 100.0, "openvino": 250.0}[compiler] * batch**0.5 * slower
+
+    axes = {"study_id": ["old", "new"], "compiler": ["identity", "openvino"], "batch": [1, 8]}
+    frame = Drawn(grid(throughput, **axes)).draw(1)  # type: ignore[arg-type]
+    made = []
+    for name, streams, driver, clock in (("old", 1, "550", 3000.0), ("new", 2, "560", 2000.0)):
+        rows = frame[frame["study_id"] == name].reset_index(drop=True).assign(clock_mhz=clock, temperature_c=50.0)
+        flags = [json.dumps({"num_streams": streams} if one == "openvino" else {}) for one in rows["compiler"]]
+        machine = {"digest": "f", "system": {"gpu_driver": driver}, "hardware": {"cpu": {"threads": 8}}}
+        made.append(Run(name, "study", {"repetitions": "100"}, {"torch": "2.13.0"}, machine, rows.assign(flags=flags)))
+    return made[0], made[1]
+
+
+def test_everything_that_differs_and_nothing_else() -> None:
+    table = difference(*runs())
+    assert tuple(table.columns) == COLUMNS
+    told = {(row["aspect"], row["name"]): (row["left"], row["right"]) for _, row in table[table["differs"]].iterrows()}
+    assert told.pop(("flags", "openvino: num_streams (2 cells)")) == ("1", "2")
+    assert told.pop(("machine", "system.gpu_driver")) == ("550", "560")
+    assert told.pop(("state", "clock_mhz, median")) == ("3000", "2000")
+    assert set(told) == {("results", f"resnet18/openvino/fp32/b{batch}") for batch in (1, 8)}
+    results = table[table["aspect"] == "results"]
+    assert len(results) == table.attrs["cells"] == 4
+    assert results.loc[results["differs"], "change"].to_numpy() == pytest.approx(-0.1, abs=0.01)
+    assert (table.attrs["left_only"], table.attrs["right_only"]) == (0, 0)
+
+
+def test_versions_keys_of_the_study_and_commits() -> None:
+    left, right = runs()
+    right = replace(
+        right, versions={"torch": "2.14.0", "openvino": "2026.1"}, study={"repetitions": "50"}, commit="c0ffee"
+    )
+    told = {(row["aspect"], row["name"]): (row["left"], row["right"]) for _, row in difference(left, right).iterrows()}
+    assert told["versions", "torch"] == ("2.13.0", "2.14.0")
+    assert told["versions", "openvino"] == ("", "2026.1")
+    assert told["study", "repetitions"] == ("100", "50")
+    assert told["study", "git_commit"] == ("", "c0ffee")
+
+
+def test_a_run_does_not_differ_from_itself() -> None:
+    left, _ = runs()
+    assert not difference(left, left)["differs"].any()
+
+
+def test_verdicts_and_cells_of_one_side() -> None:
+    left, right = runs()
+    frame = right.frame.copy()
+    frame.loc[frame["compiler"] == "openvino", "verdict"] = "crashed"
+    table = difference(left, replace(right, frame=frame[frame["batch"] == 1]))
+    assert (table.attrs["cells"], table.attrs["left_only"]) == (2, 2)
+    row = table[(table["aspect"] == "results") & table["differs"]].iloc[0]
+    assert row["right"].endswith("crashed")
+
+
+def test_lanes_are_matched_by_their_batch_sizes() -> None:
+    left, right = runs()
+    lanes = [
+        replace(run, kind="lane", frame=run.frame[run.frame["compiler"] == name].reset_index(drop=True))
+        for run, name in ((left, "identity"), (right, "openvino"))
+    ]
+    table = difference(*lanes)
+    results = table[table["aspect"] == "results"]
+    assert results["name"].tolist() == ["batch 1", "batch 8"]
+    assert results["change"].to_numpy() == pytest.approx(1.25, abs=0.02)
+
+
+def test_runs_of_two_kinds_and_unknown_metrics() -> None:
+    left, right = runs()
+    with pytest.raises(UsageError, match="one run is of a study, the other of a lane"):
+        difference(left, replace(right, kind="lane"))
+    with pytest.raises(UnknownNameError, match="unknown metric 'speed'"):
+        difference(left, right, "speed")

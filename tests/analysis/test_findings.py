@@ -1,0 +1,261 @@
+"""Planted truths are found, and where there is nothing, nothing is found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mlflow_ngraph.analysis.findings import KINDS, Finding, base, find, markdown, survey
+from tests.support.tidy import Drawn, cells, grid
+
+COMPILERS = ["identity", "onnxruntime", "openvino"]
+MODELS = ["timm:resnet50", "timm:swin", "timm:deit", "timm:convnext"]
+BATCHES = [1, 4, 8, 32]
+STUDIES = ["one", "two"]
+
+
+def world(change: Any = None, **axes: list[Any]) -> Drawn:
+    """Four models, three compilers, two devices, two studies; everything grows with the batch and keeps its order.
+
+    Parameters
+    ----------
+    change: gets the axes of a cell by name, and returns what its throughput is multiplied by.
+    """
+    speed = {"identity": 1.0, "onnxruntime": 1.5, "openvino": 2.0}
+
+    def throughput(study_id: str, device: str, workload: str, compiler: str, batch: int) -> float:
+        model = 1 + MODELS.index(workload) / 2
+        machine = 3.0 if device == "gpu" else 1.0
+        factor = change(study_id=study_id, device=device, workload=workload, compiler=compiler, batch=batch)
+        return 100 * model * machine * speed[compiler] * batch**0.5 * factor
+
+    change = change or (lambda **_: 1.0)
+    known = {
+        "study_id": STUDIES,
+        "device": ["xeon", "gpu"],
+        "workload": MODELS,
+        "compiler": COMPILERS,
+        "batch": BATCHES,
+    }
+    return Drawn(grid(throughput, **{**known, **axes}))
+
+
+def found_in(drawn: Drawn, seed: int = 0) -> list[Finding]:
+    return find(drawn.draw(seed))
+
+
+def always(drawn: Drawn, kind: str, seeds: int = 12) -> Finding:
+    """The finding of a kind, which every draw has to have, exactly once and with nothing else."""
+    for seed in range(seeds):
+        findings = found_in(drawn, seed)
+        assert Counter(one.kind for one in findings) == {kind: 1}, (seed, [one.title for one in findings])
+    return findings[0]
+
+
+def test_where_nothing_differs_nothing_is_found() -> None:
+    flat = Drawn(grid(lambda **_: 100.0, study_id=STUDIES, device=["xeon", "gpu"], workload=MODELS,
+                      compiler=COMPILERS, batch=BATCHES))  # fmt: skip
+    alarms = [bool(found_in(drawn, seed)) for drawn in (flat, world()) for seed in range(100)]
+    assert sum(alarms) <= 0.05 * len(alarms)
+
+
+def test_the_whole_is_one_family() -> None:
+    """Without a margin and without a correction, A/A tables are full of findings: the corrections are what helps."""
+    drawn = Drawn(grid(lambda **_: 100.0, device=["xeon"], workload=MODELS, compiler=COMPILERS, batch=BATCHES))
+    frames = [drawn.draw(seed) for seed in range(8)]
+    speedups = pd.concat([frame[frame["compiler"] != "identity"] for frame in frames])
+    outside = (speedups["speedup_ci_high"] < 1) | (speedups["speedup_ci_low"] > 1)
+    assert outside.mean() == pytest.approx(0.05, abs=0.04)
+    wholes = [survey(frame) for frame in frames]
+    assert sum(bool(whole.findings) for whole in wholes) <= 1
+    assert wholes[0].hypotheses > 100
+    assert wholes[0].cells == len(frames[0])
+
+
+def test_models_that_change_places_when_compiled() -> None:
+    def change(workload: str, compiler: str, device: str, **_: Any) -> float:
+        return 1.8 if (workload, compiler, device) == ("timm:resnet50", "openvino", "xeon") else 1.0
+
+    finding = always(world(change, study_id=["one"], device=["xeon"]), "reversal-compiled")
+    assert finding.title == "resnet50 and swin change places on xeon when they are compiled"
+    assert "with openvino" in finding.text
+    assert {one["batch"] for one in finding.evidence} == set(BATCHES)
+    assert all(one["eager_value"] < 1 < one["compiled_value"] and one["p"] < 0.05 for one in finding.evidence)
+
+
+def test_models_that_change_places_between_devices() -> None:
+    def change(workload: str, device: str, **_: Any) -> float:
+        return 1.8 if (workload, device) == ("timm:resnet50", "gpu") else 1.0
+
+    finding = always(world(change, study_id=["one"]), "reversal-devices")
+    assert finding.title in (
+        f"resnet50 and swin change places between {one}" for one in ("xeon and gpu", "gpu and xeon")
+    )
+    assert len(finding.evidence) == len(COMPILERS) * len(BATCHES)
+
+
+@pytest.mark.parametrize("factor", [0.995, 0.985])
+def test_what_is_within_the_margin_is_none(factor: float) -> None:
+    drawn = world(lambda study_id, **_: factor if study_id == "two" else 1.0, device=["xeon"])
+    assert sum(bool(found_in(drawn, seed)) for seed in range(20)) <= 1
+
+
+def test_a_regression_of_four_percent() -> None:
+    def change(study_id: str, compiler: str, device: str, **_: Any) -> float:
+        return 0.96 if (study_id, compiler, device) == ("two", "openvino", "xeon") else 1.0
+
+    finding = always(world(change), "regression")
+    assert finding.title.startswith("openvino on xeon became slower since 2025-10-09")
+    assert "16 of 16 cells" in finding.text
+    assert "Eager execution changed by" in finding.text
+    assert "look at the machine" not in finding.text
+    assert all(0.94 < one["value"] < 0.98 and one["than_study_id"] == "one" for one in finding.evidence)
+
+
+def test_a_machine_that_became_slower() -> None:
+    drawn = world(lambda study_id, **_: 0.9 if study_id == "two" else 1.0, device=["xeon"])
+    findings = found_in(drawn)
+    assert {one.kind for one in findings} == {"regression"}
+    assert all("look at the machine first" in one.text for one in findings)
+
+
+def test_another_machine_is_no_regression() -> None:
+    drawn = world(lambda study_id, **_: 0.5 if study_id == "two" else 1.0, device=["xeon"])
+    frame = drawn.draw(0)
+    assert find(frame)
+    apart = frame.assign(fingerprint=frame["study_id"].map({"one": "aaaaaaaa", "two": "bbbbbbbb"}).astype("string"))
+    assert find(apart) == []
+
+
+def test_a_compiler_that_loses_against_eager_execution() -> None:
+    def change(workload: str, compiler: str, batch: int, **_: Any) -> float:
+        return 0.42 if (workload, compiler, batch) == ("timm:deit", "openvino", 1) else 1.0
+
+    finding = [one for one in found_in(world(change, study_id=["one"], device=["xeon"])) if one.kind == "loss"]
+    (loss,) = finding
+    assert loss.title == "openvino is slower than eager execution on xeon"
+    assert "deit at batch 1: −1" in loss.text
+    assert "1 of 16 cells" in loss.text
+
+
+def test_a_tie_is_no_loss() -> None:
+    drawn = world(lambda compiler, **_: 0.5 if compiler == "openvino" else 1.0, study_id=["one"], device=["xeon"])
+    assert [one for seed in range(20) for one in found_in(drawn, seed)] == []
+
+
+def test_batch_sizes_beyond_which_nothing_is_gained() -> None:
+    def change(batch: int, compiler: str, **_: Any) -> float:
+        return (8 / batch) ** 0.5 if batch > 8 and compiler == "openvino" else 1.0
+
+    findings = found_in(world(change, study_id=["one"], device=["xeon"]))
+    assert Counter(one.kind for one in findings) == {"knee": 1, "bsr": 1}
+    knee = next(one for one in findings if one.kind == "knee")
+    assert knee.title == "larger batches stop paying with openvino on xeon"
+    assert {(one["label"], one["batch"]) for one in knee.evidence} == {
+        (name, 8) for name in ("resnet50", "swin", "deit", "convnext")
+    }
+
+
+def test_a_compiler_that_missed_something_at_larger_batches() -> None:
+    def change(batch: int, compiler: str, workload: str, **_: Any) -> float:
+        return 0.9 if batch == 32 and compiler == "onnxruntime" and workload == "timm:deit" else 1.0
+
+    finding = always(world(change, study_id=["one"], device=["xeon"]), "bsr")
+    assert [(one["label"], one["batch"]) for one in finding.evidence] == [("deit", 32)]
+    assert "the compiler missed something" in finding.text
+
+
+def test_the_width_from_which_on_blocks_scale_worse() -> None:
+    widths, depths = [64, 96, 128, 256], [1, 3]
+    blocks = [f"block:conv?depth={depth}&width={width}" for width in widths for depth in depths]
+
+    def throughput(workload: str, compiler: str, batch: int) -> float:
+        width = int(workload.rpartition("=")[2])
+        steep = 0.6 if width < 128 else 0.4
+        return 1e5 / width * (1.3 if compiler == "openvino" else 1.0) * batch**steep
+
+    drawn = Drawn(grid(throughput, workload=blocks, compiler=["identity", "openvino"], batch=[1, 8, 16]))
+    findings = [one for one in found_in(drawn) if one.kind == "friction"]
+    assert len(findings) == 2
+    for one in findings:
+        assert one.title.startswith("scaling friction sets in at width 128")
+        assert {(row["width"], row["than_width"]) for row in one.evidence} == {(128, 64), (256, 64)}
+
+
+def test_cells_without_a_number() -> None:
+    frame = world(study_id=["one"], device=["xeon"]).draw(0)
+    tvm = cells(
+        compiler="tvm", compiler_label="tvm", workload=MODELS, label=["resnet50", "swin", "deit", "convnext"],
+        verdict=["crashed", "crashed", "unstable", "unsupported"], throughput=[np.nan, np.nan, 50.0, np.nan],
+        reason=["signal 11", "signal 11", "spread of 20 %", "no Col2Im"],
+    )  # fmt: skip
+    findings = find(pd.concat([frame, tvm], ignore_index=True))
+    assert [one.kind for one in findings] == ["failed", "unstable", "unsupported"]
+    assert findings[0].title == "tvm on xeon: 2 of 4 cells crashed"
+    assert "First reason: signal 11" in findings[0].text
+    assert "--include unstable" in findings[1].command
+    assert [one["reason"] for one in findings[2].evidence] == ["no Col2Im"]
+
+
+def test_cells_that_were_ok_before() -> None:
+    frame = world().draw(0)
+    lost = (frame["study_id"] == "two") & (frame["compiler"] == "openvino") & (frame["device"] == "gpu")
+    frame.loc[lost, "verdict"] = "failed"
+    (finding,) = find(frame)
+    assert "16 of them were ok in an earlier study" in finding.text
+
+
+def test_findings_come_in_the_order_of_importance() -> None:
+    def change(study_id: str, workload: str, compiler: str, batch: int, **_: Any) -> float:
+        slower = 0.9 if study_id == "two" and compiler == "onnxruntime" else 1.0
+        return slower * (0.3 if (workload, compiler, batch) == ("timm:swin", "openvino", 1) else 1.0)
+
+    findings = found_in(world(change, device=["xeon"]))
+    assert [one.weight for one in findings] == sorted((one.weight for one in findings), reverse=True)
+    assert findings[0].kind == "regression"
+    assert {one.kind for one in findings} == {"regression", "loss", "reversal-compiled"}
+    assert all(one.kind in KINDS for one in findings)
+
+
+def test_a_larger_effect_weighs_more() -> None:
+    assert KINDS["loss"] < base.weight("loss", 0.1) < base.weight("loss", -0.5) < KINDS["loss"] + 10
+
+
+def test_machines_of_one_name_are_told_apart() -> None:
+    frame = world(lambda compiler, batch, **_: 0.3 if compiler == "openvino" and batch == 1 else 1.0,
+                  study_id=["one"], device=["host"]).draw(0)  # fmt: skip
+    other = frame.assign(fingerprint="bbbbbbbb", study_id="other")
+    titles = {one.title for one in find(pd.concat([frame.assign(fingerprint="aaaaaaaa"), other])) if one.kind == "loss"}
+    assert titles == {f"openvino is slower than eager execution on host ({name * 6})" for name in "ab"}
+
+
+def test_intervals_that_are_missing_are_no_evidence() -> None:
+    frame = world(lambda study_id, **_: 0.5 if study_id == "two" else 1.0, device=["xeon"]).draw(0)
+    alone = frame.assign(
+        rounds=1.0, **{name: np.nan for name in frame.columns if name.endswith(("_ci_low", "_ci_high"))}
+    )
+    assert survey(alone).findings == []
+    assert survey(frame.iloc[:0]).cells == 0
+
+
+def test_as_markdown() -> None:
+    finding = Finding("loss", "a * b", "text", [], "mlflow-ngraph compare", 1.0)
+    assert markdown([finding]) == "- **a \\* b.** text\n  `mlflow-ngraph compare`\n"
+    assert markdown([]) == "No findings.\n"
+
+
+def test_commands_quote_and_leave_out_what_a_list_cannot_hold() -> None:
+    assert base.command("compare", {"workloads": ["a b", "c"], "compilers": ["x[a=1,b=2]"]}, "--intervals") == (
+        "mlflow-ngraph compare --workloads 'a b,c' --intervals"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"), [(1.12, "+12 %"), (0.966, "−3.4 %"), (2.0, "×2"), (1.0, "+0.0 %"), (0.003, "−100 %")]
+)
+def test_ratios_as_changes(ratio: float, text: str) -> None:
+    assert base.percent(ratio) == text

@@ -1,0 +1,246 @@
+"""A gate closes for what became worse, and for nothing else."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mlflow_ngraph.analysis.compare import compare
+from mlflow_ngraph.analysis.gate import COLUMNS, Side, Threshold, gate
+from mlflow_ngraph.analysis.gate_sources import load, of_file
+from mlflow_ngraph.analysis.pivot import Pivot
+from mlflow_ngraph.cli.comparison import long, text
+from mlflow_ngraph.errors import UnknownNameError, UsageError
+from tests.support.tidy import Drawn, cells, grid
+
+MODELS = ["timm:resnet50", "timm:swin", "timm:deit"]
+
+
+def sides(change: Any = None, seed: int = 0, noise: float = 0.004) -> tuple[Side, Side]:
+    """Candidate and baseline, of two studies of the same cells."""
+    frame = _drawn(change, noise).draw(seed)
+    new, old = (Side(name, frame[frame["study_id"] == name].reset_index(drop=True)) for name in ("new", "old"))
+    return new, old
+
+
+@cache
+def _drawn(change: Any, noise: float) -> Drawn:
+    def throughput(study_id: str, workload: str, compiler: str, batch: int) -> float:
+        speed = (1 + MODELS.index(workload)) * {"identity": 100.0, "openvino": 250.0}[compiler] * batch**0.5
+        return speed * (change(workload, compiler, batch) if change and study_id == "new" else 1.0)
+
+    return Drawn(
+        grid(throughput, study_id=["old", "new"], workload=MODELS, compiler=["identity", "openvino"], batch=[1, 8]),
+        noise,
+    )
+
+
+def judged(table: pd.DataFrame) -> set[tuple[str, str, int, str]]:
+    bad = table[table["outcome"] != "passed"]
+    return {(row["label"], row["compiler_label"], row["batch"], row["outcome"]) for _, row in bad.iterrows()}
+
+
+def test_where_nothing_changed_it_stays_open() -> None:
+    alarms = [not gate(*sides(seed=seed)).attrs["passed"] for seed in range(40)]
+    assert sum(alarms) <= 2
+    table = gate(*sides())
+    assert tuple(table.columns) == COLUMNS
+    assert table.attrs["tested"] == len(table) == 12
+
+
+def test_noise_beyond_the_threshold_is_no_failure() -> None:
+    """The point estimates lie beyond the threshold in many tables; the test sees that chance explains it."""
+    strict = [Threshold.parse("throughput=-0.5%")]
+    tables = [gate(*sides(seed=seed, noise=0.02), strict) for seed in range(40)]
+    assert sum(bool((table["change"] < -0.005).any()) for table in tables) > 20
+    assert sum(not table.attrs["passed"] for table in tables) <= 4
+
+
+def test_one_cell_that_became_slower() -> None:
+    table = gate(
+        *sides(
+            lambda workload, compiler, batch: 0.95 if (workload, compiler, batch) == (MODELS[1], "openvino", 8) else 1
+        )
+    )
+    assert not table.attrs["passed"]
+    assert judged(table) == {("swin", "openvino", 8, "failed")}
+    first = table.iloc[0]
+    assert first["outcome"] == "failed"
+    assert first["ci_low"] < -0.05 < first["ci_high"] < 0
+    assert "more than chance" in first["reason"]
+
+
+def test_what_is_within_the_threshold_passes_however_sure_it_is() -> None:
+    table = gate(*sides(lambda *_: 0.98))
+    assert table.attrs["passed"]
+    assert (table["p"] < 0.05).any()
+    assert gate(*sides(lambda *_: 1.2)).attrs["passed"]
+
+
+def test_cells_that_got_lost_or_went_bad() -> None:
+    new, old = sides()
+    frame = new.frame.copy()
+    frame.loc[frame["cell"] == frame["cell"][0], ["verdict", "reason"]] = ["crashed", "signal 11"]
+    gone = frame[(frame["workload"] != MODELS[2]) | (frame["batch"] != 8)]
+    more = pd.concat([gone, frame.assign(batch=16, cell="another")]).reset_index(drop=True)
+    worse = old.frame.copy()
+    worse.loc[worse["workload"] == MODELS[1], "verdict"] = "unstable"
+    table = gate(Side("new", more), Side("old", worse))
+    assert judged(table) == {
+        ("resnet50", "identity", 1, "not ok"),
+        ("deit", "identity", 8, "missing"),
+        ("deit", "openvino", 8, "missing"),
+    }
+    assert table.attrs["skipped"] == 4
+    assert "crashed: signal 11" in set(table["reason"])
+    assert table.attrs["new"] == 6
+
+
+def test_metrics_that_should_be_low_and_those_without_an_interval() -> None:
+    new, old = sides(lambda *_: 0.9)
+    asked = [Threshold.parse(text) for text in ("latency_mean_ms=+5%", "peak_memory_mb=10%")]
+    frames = [side.frame.assign(peak_memory_mb=size) for side, size in ((new, 115.0), (old, 100.0))]
+    table = gate(Side("new", frames[0]), Side("old", frames[1]), asked)
+    assert set(table["outcome"]) == {"failed"}
+    assert set(table["metric"]) == {"latency_mean_ms", "peak_memory_mb"}
+    memory = table[table["metric"] == "peak_memory_mb"]
+    assert memory["change"].tolist() == pytest.approx([0.15] * len(memory))
+    assert memory["p"].isna().all()
+    assert memory["reason"].str.contains("has no interval").all()
+    assert gate(Side("new", frames[0]), Side("old", frames[1]), [Threshold.parse("peak_memory_mb=16%")]).attrs["passed"]
+    unmeasured = gate(new, old, [Threshold.parse("power_w=16%")])
+    assert set(unmeasured["outcome"]) == {"unmeasured"}
+    assert not unmeasured.attrs["passed"]
+
+
+def test_machines_that_differ_are_refused() -> None:
+    new, old = sides()
+    moved = Side("new", new.frame.assign(fingerprint="another"))
+    with pytest.raises(UsageError, match=r"another machine \(another\) than the baseline \(f\).*--across-machines"):
+        gate(moved, old)
+    unknown = Side("new", new.frame.assign(fingerprint=pd.NA))
+    with pytest.raises(UsageError, match=r"an unknown one"):
+        gate(unknown, old)
+    table = gate(Side("new", moved.frame.assign(threads=64)), old, across_machines=True)
+    assert table.attrs["passed"]
+    assert table.attrs["machines"] == {"candidate": ["another"], "baseline": ["f"]}
+    both = Side("new", pd.concat([moved.frame.assign(throughput=1.0, started_at=9e9), new.frame], ignore_index=True))
+    assert gate(both, old).attrs["passed"]
+
+
+def test_models_are_compared_whatever_compiled_them() -> None:
+    one = cells(compiler="openvino", compiler_label="openvino", throughput=100.0, model_id="m-1", study_id="a")
+    two = cells(compiler="tvm", compiler_label="tvm", throughput=80.0, model_id="m-2", study_id="b")
+    table = gate(Side("models:/new", two, model=True), Side("models:/old", one, model=True))
+    assert table["outcome"].tolist() == ["failed"]
+    assert table["change"].tolist() == pytest.approx([-0.2])
+    assert gate(Side("run", two), Side("models:/old", one, model=True))["outcome"].tolist() == ["missing"]
+
+
+def test_of_several_studies_the_latest_counts() -> None:
+    new, old = sides(lambda *_: 0.5)
+    again = new.frame.assign(throughput=old.frame["throughput"], study_id="again", started_at=9e9)
+    assert not gate(new, old).attrs["passed"]
+    assert gate(Side("new", pd.concat([again, new.frame])), old, [Threshold.parse("throughput=-3%")]).attrs["passed"]
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [
+        ("throughput=-3%", -0.03),
+        ("throughput=3%", -0.03),
+        ("latency_p99_ms=+2.5 %", 0.025),
+        ("latency_p99_ms=2%", 0.02),
+    ],
+)
+def test_thresholds(text: str, share: float) -> None:
+    from mlflow_ngraph.tracking.schema import CELL_METRICS
+
+    found = Threshold.parse(text)
+    assert found.bound(CELL_METRICS[found.metric]) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "kind", "message"),
+    [
+        (["troughput=-3%"], UnknownNameError, "did you mean 'throughput'"),
+        (["throughput=+3%"], UsageError, "higher is better, so what is allowed is negative: -3%"),
+        (["latency_mean_ms=-3%"], UsageError, "lower is better, so what is allowed is positive"),
+        (["throughput=-0.03"], UsageError, "is no threshold: write METRIC=CHANGE%"),
+        (["rounds=-3%"], UsageError, "neither high nor low is better"),
+    ],
+)
+def test_thresholds_that_cannot_be(thresholds: list[str], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        gate(*sides(), [Threshold.parse(text) for text in thresholds])
+
+
+def test_a_baseline_without_anything_ok() -> None:
+    new, old = sides()
+    with pytest.raises(UsageError, match="the baseline old has no ok cell"):
+        gate(new, Side("old", old.frame.assign(verdict="failed")))
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "json"])
+def test_files_of_results(ending: str, tmp_path: Path) -> None:
+    new, old = sides(lambda *_: 0.9)
+    paths = [tmp_path / f"{name}.{ending}" for name in ("new", "old")]
+    for side, path in zip((new, old), paths, strict=True):
+        if ending == "parquet":
+            side.frame.to_parquet(path, index=False)
+        elif ending == "csv":
+            side.frame.to_csv(path, index=False)
+        else:
+            side.frame.to_json(path, orient="records")
+    found = gate(*(load(str(path), None, cells) for path in paths))
+    expected = gate(new, old)
+    assert found["outcome"].tolist() == expected["outcome"].tolist() == ["failed"] * 12
+    assert found["change"].to_numpy() == pytest.approx(expected["change"].to_numpy())
+
+
+@pytest.mark.parametrize("ending", ["parquet", "json"])
+def test_files_of_compare(ending: str, tmp_path: Path) -> None:
+    new, old = sides(lambda *_: 0.9)
+    paths = []
+    for side in (new, old):
+        path = tmp_path / f"{side.name}.{ending}"
+        table = compare(side.frame)
+        if ending == "parquet":
+            long(Pivot.of(table)).to_parquet(path, index=False)
+        else:
+            path.write_text(text(Pivot.of(table), "json", False))
+        paths.append(path)
+    found = gate(*(Side(path.name, of_file(path)) for path in paths))
+    assert found["outcome"].tolist() == ["failed"] * 12
+    assert found["p"].notna().all()
+    relative = tmp_path / "relative.json"
+    relative.write_text(text(Pivot.of(compare(new.frame, relative_to=("compiler", "identity"))), "json", False))
+    with pytest.raises(UsageError, match="has ratios to compiler=identity"):
+        of_file(relative)
+
+
+def test_files_that_are_no_results(tmp_path: Path) -> None:
+    path = tmp_path / "some.csv"
+    path.write_text("label,batch\nresnet18,1\n")
+    with pytest.raises(UsageError, match="compare writes cells into JSON and Parquet, not into CSV"):
+        of_file(path)
+    with pytest.raises(UsageError, match=r"cannot read results from .*none\.parquet: there is no such file"):
+        of_file(tmp_path / "none.parquet")
+    path.with_suffix(".json").write_text("{")
+    with pytest.raises(UsageError, match="cannot read results from"):
+        of_file(path.with_suffix(".json"))
+    with pytest.raises(UsageError, match="'main' names no results: write the id of a run, models:/"):
+        load("main", None, cells)
+
+
+def test_commits_by_their_first_characters() -> None:
+    frame = cells(git_commit=["c0ffee1", "bada55"], compiler_label=["a", "b"])
+    assert load("commit:c0ff", None, lambda: frame).frame["compiler_label"].tolist() == ["a"]
+    with pytest.raises(UnknownNameError, match="unknown git commit 'fff': known: bada55, c0ffee1"):
+        load("commit:fff", None, lambda: frame)
+    assert np.isnan(gate(*sides())["threshold"].astype(float)).sum() == 0

@@ -1,0 +1,218 @@
+"""The files of a report: one page with everything in it, Markdown, figures and data; the same bytes for the same input."""
+
+from __future__ import annotations
+
+import io
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from mlflow_ngraph.analysis.report import style
+from mlflow_ngraph.analysis.report.blocks import Figure, Missing, Table
+from mlflow_ngraph.analysis.report.build import build
+from mlflow_ngraph.analysis.report.curves import log_ticks
+from mlflow_ngraph.analysis.report.files import Drawn, draw, write
+from mlflow_ngraph.errors import UsageError
+from tests.support import reported
+
+HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)> & $\\frac{1}{2}$ | `code` [a](http://b)'
+VOID = {"meta", "img", "br", "hr", "link", "input"}
+
+
+class Structure(HTMLParser):
+    """Tags, ids, links and addresses of a page; complains about tags that are not closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.targets: list[str] = []
+        self.texts: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        found = dict(attrs)
+        if "id" in found:
+            self.ids.append(str(found["id"]))
+        self.targets += [str(value) for name, value in attrs if name in ("href", "src", "xlink:href")]
+        assert not [name for name in found if name.startswith("on")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def structure(html: str) -> Structure:
+    found = Structure()
+    found.feed(html)
+    assert not found.open
+    return found
+
+
+@pytest.fixture(scope="module")
+def drawn() -> Drawn:
+    return draw(build(reported.everything(("xeon",)), paper=True))
+
+
+def test_the_page_has_everything_in_it(drawn: Drawn) -> None:
+    page = drawn.html()
+    found = structure(page)
+    assert len(page.encode()) < 5_000_000
+    assert len(found.ids) == len(set(found.ids))
+    # nothing is fetched, and every link leads to a place in the page
+    assert {target[0] for target in found.targets} == {"#"}
+    assert {target[1:] for target in found.targets} <= set(found.ids)
+    assert "script" not in found.tags
+    assert "url(http" not in page
+    for block in drawn.report.blocks():
+        assert block.key in found.ids
+    figures = [block for block in drawn.report.blocks() if isinstance(block, Figure)]
+    assert found.tags.count("svg") == len(figures) == 11
+    assert found.tags.count("caption") == sum(isinstance(block, Table) for block in drawn.report.blocks())
+
+
+def test_every_reference_within_a_figure_is_to_itself(drawn: Drawn) -> None:
+    page = drawn.html()
+    ids = set(structure(page).ids)
+    references = re.findall(r"url\(#([^)]+)\)", page)
+    assert references
+    assert set(references) <= ids
+
+
+def test_figures_follow_the_colours_of_the_page(drawn: Drawn) -> None:
+    inside = style.inline(drawn.svg["f6"], "f6")
+    assert "currentColor" in inside
+    assert style.INK not in inside
+    assert style.INK in drawn.svg["f6"]
+
+
+def test_names_from_results_are_text(tmp_path: Path) -> None:
+    frame = reported.models(devices=("xeon",))
+    frame["label"] = frame["label"].replace("ResNet-18", HOSTILE)
+    frame["family"] = frame["family"].replace("Swins", HOSTILE)
+    frame["compiler_label"] = frame["compiler_label"].replace("openvino", f"openvino[{HOSTILE}]")
+    frame["device"] = HOSTILE
+    frame["study_id"] = HOSTILE
+    bad = frame["label"].eq("DeiT-Base") & frame["batch"].eq(4)
+    frame.loc[bad, "verdict"] = "failed"
+    frame.loc[bad, "reason"] = HOSTILE
+    found = draw(build(frame, paper=True, title=HOSTILE))
+    page = found.html()
+    tags = structure(page).tags
+    assert "script" not in tags
+    assert "img" not in tags
+    assert "&lt;script&gt;" in page
+    for text in found.svg.values():
+        root = ET.fromstring(text)
+        assert not [one for one in root.iter() if one.tag.endswith(("script", "image"))]
+    # Markdown: no HTML, no table that is broken by a bar, no link
+    text = found.files()["report.md"].decode()
+    plain = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    assert "<script" not in plain.replace("\\<script", "")
+    assert "](http://b)" not in plain.replace("\\](", "")
+    write(found, tmp_path)
+
+
+def test_the_same_input_gives_the_same_bytes(drawn: Drawn) -> None:
+    again = draw(build(reported.everything(("xeon",)), paper=True))
+    assert again.files() == drawn.files()
+
+
+def test_every_figure_and_table_is_a_file_too(drawn: Drawn, tmp_path: Path) -> None:
+    paths = write(drawn, tmp_path / "out")
+    assert paths[0].name == "report.html"
+    for block in drawn.report.blocks():
+        if isinstance(block, (Figure, Table)):
+            data = pd.read_csv(tmp_path / "out" / "data" / f"{block.key}.csv")
+            assert len(data) == len(block.data), block.key
+        if isinstance(block, Figure):
+            svg = (tmp_path / "out" / "figures" / f"{block.key}.svg").read_text()
+            texts = [one.text for one in ET.fromstring(svg).iter() if one.tag.endswith("text")]
+            assert len(texts) > 5, block.key
+            png = (tmp_path / "out" / "figures" / f"{block.key}.png").read_bytes()
+            assert png.startswith(b"\x89PNG")
+            assert len(png) > 5000
+    alone = write(drawn, tmp_path / "alone.html")
+    assert [path.name for path in alone] == ["alone.html"]
+    assert (tmp_path / "alone.html").read_bytes() == paths[0].read_bytes()
+
+
+def test_the_numbers_of_the_page_are_those_of_the_data(drawn: Drawn) -> None:
+    files = drawn.files()
+    page = structure(files["report.html"].decode())
+    data = pd.read_csv(io.BytesIO(files["data/t6.csv"]))
+    for row in data.to_dict("records"):
+        for band in ("b2_4", "b8_16"):
+            shown = f"{row[f'throughput_{band}']:.2f} ± {row[f'throughput_std_{band}']:.2f}"
+            assert shown in page.texts
+            assert shown in files["report.md"].decode()
+
+
+def test_markdown_has_tables_and_pictures(drawn: Drawn) -> None:
+    text = drawn.files()["report.md"].decode()
+    assert "![" in text
+    assert "(figures/f6.svg)" in text
+    assert "(data/t7.csv)" in text
+    for line in re.findall(r"^\|.*$", text, re.MULTILINE):
+        assert line.endswith(" |")
+    widths = [
+        len(re.findall(r"(?<!\\)\|", line))
+        for line in text.partition("Table 6")[2].splitlines()
+        if line.startswith("| ")
+    ]
+    assert widths[0] == widths[1] == widths[2]
+
+
+def test_what_is_missing_stands_in_its_place() -> None:
+    report = build(reported.models(devices=("xeon",), batches=(1,)))
+    missing = [block for block in report.blocks() if isinstance(block, Missing)]
+    page = draw(report).html()
+    for block in missing:
+        assert f'<article id="{block.key}" class="missing">' in page
+        assert block.reason.partition(",")[0] in page
+    assert {"f5", "f7-conv", "t6", "t7", "t8"} <= {block.key for block in missing}
+    assert "needs the study paper-blocks-mha" in page
+
+
+def test_findings_are_there_with_their_commands(drawn: Drawn) -> None:
+    report = build(reported.everything(("xeon",)), scope="--tracking-uri sqlite:///mine.db")
+    (section,) = [one for one in report.sections if one.key == "findings"]
+    assert any("slower than eager" in block.title for block in section.blocks)
+    assert all("--tracking-uri sqlite:///mine.db" in block.command for block in section.blocks)
+    page = drawn.html()
+    assert "mlflow-ngraph compare" in page
+    assert "<summary>Evidence</summary>" in page
+
+
+def test_no_results_are_refused() -> None:
+    with pytest.raises(UsageError, match="no results to report on"):
+        build(reported.models().iloc[:0])
+
+
+def test_a_place_that_cannot_be_written_is_one_line(drawn: Drawn, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot write"):
+        write(drawn, tmp_path / "file" / "inside")
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.95, 1.08), (0.012, 4.0), (0.4, 2.5), (1e-5, 1e5), (1.001, 1.004), (3, 3.01)]
+)
+def test_logarithmic_axes_have_a_few_round_ticks(low: float, high: float) -> None:
+    ticks = log_ticks(low, high)
+    assert 1 <= len(ticks) <= 12
+    assert all(low <= tick <= high for tick in ticks)

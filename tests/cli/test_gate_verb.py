@@ -1,0 +1,152 @@
+"""``gate``, ``history`` and ``diff`` against a server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from mlflow import MlflowClient
+
+from mlflow_ngraph.analysis import results
+from mlflow_ngraph.tracking.recorder import Recorder
+from tests.support.records import study_record
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A server with two studies of the same cells; in the second one OpenVINO is slower."""
+
+    uri: str
+    old: str
+    new: str
+
+
+@pytest.fixture
+def recorded(sqlite_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", sqlite_uri)
+    runs = []
+    for number in (0, 1):
+        directory = tmp_path / str(number)
+        record = study_record(directory, study_id=f"quick-0123abcd-20251009-09000{number}")
+        record.started_at += 86400 * number
+        for lane in record.lanes.values():
+            slower = 0.9 if number and lane.lane.compiler == "openvino" else 1.0
+            for cell in lane.cells.values():
+                if "throughput" in cell.metrics:
+                    value = cell.metrics["throughput"] * slower
+                    cell.metrics.update(throughput=value, throughput_ci_low=value * 0.998, throughput_ci_high=value * 1.002,
+                                        rounds=10.0)  # fmt: skip
+                if number and lane.lane.compiler == "openvino":
+                    cell.flags = {**cell.flags, "streams": 7}
+        if number:
+            record.versions = {**record.versions, "openvino": "2026.1.0"}
+            record.fingerprint = {**record.fingerprint, "system": {"kernel": "6.9"}}
+        recorder = Recorder(sqlite_uri)
+        runs.append(recorder.open(record, directory))
+        for lane_name in record.lanes:
+            recorder.record_lane(record, lane_name)
+        recorder.close(record, "FINISHED")
+    return Recorded(sqlite_uri, *runs)
+
+
+def test_a_run_against_a_run(recorded: Recorded, cli, tmp_path: Path) -> None:
+    summary, junit = tmp_path / "summary.md", tmp_path / "junit.xml"
+    arguments = ("gate", "--candidate", recorded.new, "--baseline", recorded.old)
+    code, out, err = cli(*arguments, "--summary", str(summary), "--junit", str(junit))
+    assert (code, err) == (1, "")
+    assert "gate failed" in out
+    assert "3 of 13 comparisons (3 failed)" in out.replace("\n", " ")
+    assert summary.read_text().startswith("### ❌ gate failed")
+    assert summary.read_text().count("| failed |") == 3
+    suite = ET.fromstring(junit.read_text()).find("testsuite")
+    assert suite is not None
+    assert (suite.get("tests"), suite.get("failures")) == ("13", "3")
+    failures = suite.findall("testcase/failure")
+    assert len(failures) == 3
+    assert all("more than chance" in str(one.get("message")) for one in failures)
+
+
+def test_it_passes_where_it_may(recorded: Recorded, cli, cli_json) -> None:
+    arguments = ("gate", "--candidate", recorded.new, "--baseline", recorded.old)
+    code, out, _ = cli(*arguments, "--threshold", "throughput=-15%")
+    assert code == 0
+    assert "gate passed" in out
+    found = cli_json(*arguments, "--compilers", "onnxruntime,identity")
+    assert found["passed"] is True
+    assert {cell["compiler_label"] for cell in found["cells"]} == {"identity", "onnxruntime[opt_level=2]"}
+    assert cli("gate", "--candidate", recorded.old, "--baseline", recorded.new)[0] == 0
+
+
+def test_models_and_lanes_and_files(recorded: Recorded, cli, tmp_path: Path) -> None:
+    frame = results.load(recorded.uri)
+    fast = frame[(frame["run_id"] == recorded.old) & (frame["compiler"] == "openvino") & (frame["batch"] == 1)].iloc[0]
+    slow = frame[(frame["run_id"] == recorded.new) & (frame["compiler"] == "openvino") & (frame["batch"] == 1)].iloc[0]
+    client = MlflowClient(recorded.uri)
+    client.create_registered_model("resnet")
+    for alias, row in (("champion", fast), ("challenger", slow)):
+        model = client.get_logged_model(row["model_id"])
+        version = client.create_model_version("resnet", model.artifact_location, model_id=row["model_id"])
+        client.set_registered_model_alias("resnet", alias, version.version)
+    code, out, err = cli("gate", "--candidate", "models:/resnet@challenger", "--baseline", "models:/resnet@champion")
+    assert (code, err) == (1, "")
+    assert "1 of 1 comparisons" in out
+    assert cli("gate", "--candidate", slow["lane_run_id"], "--baseline", fast["lane_run_id"])[0] == 1
+    path = tmp_path / "baseline.parquet"
+    frame[frame["run_id"] == recorded.old].to_parquet(path, index=False)
+    assert cli("gate", "--candidate", recorded.new, "--baseline", str(path))[0] == 1
+    assert cli("gate", "--candidate", recorded.old, "--baseline", str(path))[0] == 0
+
+
+WRONG = [
+    (["--candidate", "main", "--baseline", "commit:abc"], "'main' names no results"),
+    (["--candidate", "0" * 32, "--baseline", "x.parquet"], "cannot read results: Run with id=000"),
+    (
+        ["--candidate", "x.parquet", "--baseline", "y.parquet"],
+        "cannot read results from x.parquet: there is no such file",
+    ),
+    (["--baseline", "x.parquet"], "Missing option '--candidate'"),
+    (["--candidate", "x.json", "--baseline", "y.json", "--threshold", "fast"], "'fast' is no threshold"),
+]
+
+
+def test_a_wrong_request_is_told_from_a_failure(recorded: Recorded, cli) -> None:
+    for arguments, message in WRONG:
+        code, out, err = cli("gate", *arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1), arguments
+        assert message in err
+
+
+def test_the_history_of_a_cell(recorded: Recorded, cli, cli_json, tmp_path: Path) -> None:
+    code, out, err = cli("history", "resnet18/openvino/b1")
+    assert (code, err) == (0, "")
+    assert "resnet18 with openvino, fp32, batch 1 on xeon" in out
+    assert "▼ −10.0 %" in out
+    assert "█▁" in out
+    found = cli_json("history", "resnet18/openvino/b1")
+    assert found["changes"] == 1
+    assert [one["change"] for one in found["studies"]] == [None, pytest.approx(-0.1)]
+    for name in ("history.md", "history.csv", "history.json"):
+        assert cli("history", "resnet18/openvino/b1", "--output", str(tmp_path / name))[:2] == (0, "")
+        assert "quick-0123abcd" in (tmp_path / name).read_text()
+    assert "no cell" in cli("history", "resnet18/tvm/b1")[2]
+
+
+def test_the_difference_between_two_runs(recorded: Recorded, cli, cli_json) -> None:
+    code, out, err = cli("diff", recorded.old, recorded.new)
+    assert (code, err) == (0, "")
+    for text in ("2026.1.0", "system.kernel", "openvino: streams (3 cells)", "resnet18/openvino/fp32/b1", "−10.0 %"):
+        assert text in out.replace("\n", " "), text
+    assert "results: 3 of 18 cells that both have differ" in out
+    found = cli_json("diff", recorded.old, recorded.new)
+    assert found["cells"] == 18
+    frame = results.load(recorded.uri, workloads=["resnet18"], compilers=["openvino"])
+    lanes = [str(frame.loc[frame["run_id"] == run, "lane_run_id"].iloc[0]) for run in (recorded.old, recorded.new)]
+    out = cli("diff", *lanes)[1]
+    assert "batch 1" in out
+    assert "streams (1 cell)" in out or "streams (3 cells)" in out
+    code, _, err = cli("diff", recorded.old, lanes[0])
+    assert code == 2
+    assert "one run is of a study, the other of a lane" in err
+    assert cli("diff", recorded.old, "f" * 32)[0] == 2

@@ -1,0 +1,105 @@
+"""``recommend``: what is said, in each format."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from mlflow import MlflowClient
+
+from mlflow_ngraph.analysis import results
+from mlflow_ngraph.tracking.recorder import Recorder
+from mlflow_ngraph.tracking.schema import Artifact
+from tests.support.records import study_record
+
+
+@pytest.fixture
+def recorded(sqlite_uri: str, tmp_path: Path) -> str:
+    for device, number in (("xeon", 0), ("orin", 1)):
+        record = study_record(tmp_path / device, device=device, study_id=f"quick-0123abcd-20251009-09000{number}")
+        recorder = Recorder(sqlite_uri)
+        recorder.open(record, tmp_path / device)
+        for lane in record.lanes:
+            recorder.record_lane(record, lane)
+        recorder.close(record, "FINISHED")
+    return sqlite_uri
+
+
+def test_the_best_with_its_engine(recorded: str, cli, cli_json) -> None:
+    code, out, err = cli("recommend", "--tracking-uri", recorded, "--workloads", "resnet18")
+    assert (code, err) == (0, "")
+    assert "resnet18 on xeon" in out
+    assert "resnet18 on orin" in out
+    assert out.count("mlflow-ngraph pull models:/m-") == 2
+    assert "objective: throughput (throughput, higher is better)" in out
+    found = cli_json("recommend", "--tracking-uri", recorded, "--workloads", "resnet18", "--max-latency-ms", "10")
+    assert found["limits"] == ["latency_p99_ms ≤ 10"]
+    best = [row for row in found["choices"] if row["best"]]
+    assert [(row["compiler"], row["batch"]) for row in best] == [("openvino", 2), ("openvino", 2)]
+    assert all(row["model_id"] in row["pull"] for row in best)
+
+
+def test_one_choice_for_all_devices(recorded: str, cli, cli_json) -> None:
+    arguments = ("recommend", "--tracking-uri", recorded, "--workloads", "resnet18", "--fleet")
+    out = cli(*arguments, "--objective", "latency")[1]
+    assert "one choice for all devices: its worst performance" in out
+    found = cli_json(*arguments, "geomean")
+    assert found["fleet"] == "geomean"
+    assert {row["score"] for row in found["choices"] if row["best"]} == {1.0}
+
+
+def test_a_front_and_what_nothing_fits(recorded: str, cli) -> None:
+    out = cli("recommend", "--tracking-uri", recorded, "--front", "throughput,latency", "--min-throughput", "180")[1]
+    assert "^ is on the Pareto front" in out
+    assert "latency_mean_ms" in out
+    code, _, err = cli("recommend", "--tracking-uri", recorded, "--min", "throughput=1e9")
+    assert code == 2
+    assert "nothing keeps all limits: resnet18 on " in err
+    assert "9 not throughput ≥ 1e+09" in err
+
+
+def test_the_latency_at_a_rate(recorded: str, cli, cli_json, tmp_path: Path) -> None:
+    frame = results.load(recorded, workloads=["resnet18"], batch_sizes=[1])
+    for run_id, rows in frame.groupby("run_id"):
+        offered = [
+            {"study_id": row["study_id"], "cell": row["cell"], "batch": 1, "rate": rate, "valid": True, "overloaded": False,
+             "latency_p99_ms": p99 * (1 if row["compiler"] == "openvino" else 3)}
+            for _, row in rows.iterrows() for rate, p99 in ((50.0, 10.0), (90.0, 20.0))
+        ]  # fmt: skip
+        pd.DataFrame(offered).to_parquet(tmp_path / Artifact.ARRIVALS)
+        MlflowClient(recorded).log_artifact(str(run_id), str(tmp_path / Artifact.ARRIVALS))
+    arguments = ("--tracking-uri", recorded, "--workloads", "resnet18", "--objective", "latency-at-rate")
+    found = cli_json("recommend", *arguments, "--rate", "60")
+    best = [row for row in found["choices"] if row["best"]]
+    assert [(row["compiler"], row["value"]) for row in best] == [("openvino", 20.0)] * 2
+    assert cli("recommend", *arguments, "--rate", "1000")[0] == 2
+
+
+def test_the_ending_of_a_file_tells_the_format(recorded: str, cli, tmp_path: Path) -> None:
+    for name in ["choice.md", "choice.json", "choice.csv", "choice.txt"]:
+        path = tmp_path / name
+        assert cli("recommend", "--tracking-uri", recorded, "--output", str(path))[:2] == (0, "")
+        if name.endswith("json"):
+            assert json.loads(path.read_text())["metric"] == "throughput"
+        elif name.endswith("csv"):
+            assert "pull" in pd.read_csv(path).columns
+        else:
+            assert "mlflow-ngraph pull" in path.read_text()
+
+
+WRONG = [
+    (["--objective", "latency-at-rate"], "latency-at-rate and --rate belong together"),
+    (["--rate", "10"], "latency-at-rate and --rate belong together"),
+    (["--fleet", "mean"], "fleet: expected maximin or geomean, found 'mean'"),
+    (["--max", "cpu_percent"], "max: expected METRIC=NUMBER, found 'cpu_percent'"),
+    (["--objective", "speed"], "unknown objective 'speed'"),
+]
+
+
+def test_what_does_not_fit_is_one_line(recorded: str, cli) -> None:
+    for arguments, message in WRONG:
+        code, out, err = cli("recommend", "--tracking-uri", recorded, *arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1), arguments
+        assert message in err

@@ -1,0 +1,61 @@
+"""Nothing that comes from elsewhere is unpickled: the modules that could are known by name, and none of them reads packages."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import mlflow_ngraph
+from mlflow_ngraph.compilers.registry import COMPILERS
+from mlflow_ngraph.engines import compatibility
+from mlflow_ngraph.engines.loading import Loading
+
+ROOT = Path(mlflow_ngraph.__file__).parent
+PICKLING = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+BETWEEN_PARENT_AND_CHILD = {"compilers/tvm/pool.py", "compilers/tvm/worker.py", "compilers/tvm/tuning.py"}
+"""They pickle what they send through a pipe to a process that they have started."""
+
+
+def trees() -> list[tuple[str, ast.AST]]:
+    found = [(path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())) for path in ROOT.rglob("*.py")]
+    assert len(found) > 100
+    return found
+
+
+def test_pickles_travel_between_parent_and_child_only() -> None:
+    found = set()
+    for name, tree in trees():
+        for node in ast.walk(tree):
+            imported = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            imported += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if PICKLING & {module.partition(".")[0] for module in imported}:
+                found.add(name)
+    assert found == BETWEEN_PARENT_AND_CHILD
+
+
+def test_arrays_and_weights_are_read_without_pickles() -> None:
+    for name, tree in trees():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            called = ast.unparse(node.func)
+            options = {option.arg: ast.unparse(option.value) for option in node.keywords}
+            if called in ("np.load", "numpy.load"):
+                assert options.get("allow_pickle", "False") == "False", f"{name}: {ast.unparse(node)}"
+            assert called != "torch.load", f"{name}: {ast.unparse(node)}"
+
+
+@pytest.mark.parametrize("name", sorted(COMPILERS.names()))
+def test_an_engine_that_is_a_program_is_called_one(name: str) -> None:
+    loading = Loading(compiler=name, flags={}, target={}, batch_sizes=[1], packages={}, probe_batch=1)
+    data = {"onnxruntime", "openvino"}
+    known = {"tvm", "torchscript", "torch-compile", "identity", "tensorrt", *data}
+    if name in known:
+        assert bool(compatibility.program(loading)) is (name not in data)
+
+
+def test_an_unknown_compiler_makes_programs() -> None:
+    loading = Loading(compiler="nobody", flags={}, target={}, batch_sizes=[1], packages={}, probe_batch=1)
+    assert compatibility.program(loading) == "unknown to this machine"

@@ -1,0 +1,54 @@
+"""Packages on a tracking server of one's own, as they were or changed beforehand."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+
+import mlflow_ngraph
+from mlflow_ngraph.engines.files import sha256
+from mlflow_ngraph.engines.package import DIGEST_FILE, digest_line
+from mlflow_ngraph.tracking.download import Remote, of_model
+
+MEGABYTE = 1 << 20
+
+
+def rewrite(package: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change a manifest, and the digest beside it with it."""
+    path = package / "manifest.json"
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    (package / DIGEST_FILE).write_text(digest_line(sha256(path)))
+
+
+def padded(package: Path, sizes_mb: dict[str, int]) -> Path:
+    """Add files of random bytes to the engine's own, which its runtime does not look at."""
+    for name, size in sizes_mb.items():
+        (package / "engine" / name).write_bytes(os.urandom(size * MEGABYTE))
+
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["files"].update({f"engine/{name}": sha256(package / "engine" / name) for name in sizes_mb})
+        manifest["size_bytes"] += sum(sizes_mb.values()) * MEGABYTE
+
+    rewrite(package, change)
+    return package
+
+
+def publish(package: Path, uri: str, monkeypatch: pytest.MonkeyPatch, **how: Any) -> Remote:
+    """Log a package, and return where it is."""
+    with monkeypatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", uri)
+        info = mlflow_ngraph.log_model(package, **how)
+    return of_model(MlflowClient(uri).get_logged_model(info.model_id), uri)
+
+
+def directory_of(remote: Remote) -> Path:
+    """Where the files of a package lie on this machine."""
+    return Path(remote.location.removeprefix("file://"))

@@ -1,0 +1,76 @@
+"""Engines with figures of one's own, logged to a store of one's own: real packages, whose manifests say something else."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pytest
+
+import mlflow_ngraph
+from mlflow_ngraph.engines.files import sha256
+from mlflow_ngraph.engines.package import DIGEST_FILE, digest_line
+from tests.support.logged import Logged
+
+ROUNDS = 10
+Change = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """A store, and a way to put engines there."""
+
+    uri: str
+    logged: Logged
+    place: Path
+
+    def put(
+        self,
+        throughput: float = 100.0,
+        *,
+        compiler: str = "openvino",
+        device: str = "xeon",
+        machine: str = "f1",
+        verdict: str = "ok",
+        batches: tuple[int, ...] = (1,),
+        change: Change = lambda manifest: None,
+        **options: Any,
+    ) -> str:
+        """Log an engine that was measured like this, and return the id of its model."""
+        package = Path(
+            shutil.copytree(self.logged.packages[compiler], self.place / f"{len(list(self.place.iterdir()))}")
+        )
+        path = package / "manifest.json"
+        manifest = json.loads(path.read_text())
+        manifest["origin"].update(device=device, study_id=f"study-{package.name}")
+        manifest["origin"]["fingerprint"]["digest"] = machine
+        figures = {
+            "throughput": throughput, "throughput_ci_low": throughput * 0.99, "throughput_ci_high": throughput / 0.99,
+            "rounds": ROUNDS, "latency_p50_ms": 1e3 / throughput, "cpu_percent": 50.0, "parity_cosine": 1.0,
+        }  # fmt: skip
+        manifest["figures"] = [
+            {"batch": batch, "verdict": verdict, "reason": "" if verdict == "ok" else "it drifts", "metrics": figures}
+            for batch in batches
+        ]
+        change(manifest)
+        path.write_text(json.dumps(manifest))
+        (package / DIGEST_FILE).write_text(digest_line(sha256(path)))
+        return str(mlflow_ngraph.log_model(package, **options).model_id)
+
+
+@pytest.fixture
+def shelf(logged: Logged, sqlite_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    """An empty store of one's own."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", sqlite_uri)
+    monkeypatch.setattr("mlflow.tracking._tracking_service.utils._tracking_uri", None)
+    monkeypatch.setenv("NGRAPH_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("NGRAPH_TRUST", raising=False)
+    place = tmp_path / "variants"
+    place.mkdir()
+    assert mlflow.get_tracking_uri() == sqlite_uri
+    return Shelf(sqlite_uri, logged, place)
