@@ -61,6 +61,7 @@ ORIN = [
 SERVE = ["h11>=0.14,<1", "prometheus-client>=0.20,<1", "starlette>=0.40,<2", "uvicorn>=0.30,<1"]
 
 DEV = [
+    *SERVE,
     # Users and permissions of MLflow's server.
     "Flask-WTF>=1.2,<2",
     "hypothesis>=6.100",

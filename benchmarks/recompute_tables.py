@@ -23,10 +23,10 @@ for directory in map(Path, sys.argv[1:]):
 eager = {(c["study_id"], c["workload"], c["batch"]): c["medians"] for c in cells if c["compiler"] == "identity"}
 tables, speedups = {}, {}
 for cell in (cell for cell in cells if cell["verdict"] == "ok"):
-    paired = np.log(cell["medians"] / eager[cell["study_id"], cell["workload"], cell["batch"]]).dropna()
+    ratios = (cell["medians"] / eager[cell["study_id"], cell["workload"], cell["batch"]]).dropna().astype(float)
     if block := re.match(r"block:(\w+)\?depth=(\d+).*width=(\d+)", cell["workload"]):
         row = f"{block[1]} {cell['device']} {cell['compiler_label']} {block[3]} b{cell['batch']}"
-        speedups.setdefault(row, []).append((int(block[2]), float(np.exp(paired.mean()))))
+        speedups.setdefault(row, []).append((int(block[2]), float(np.exp(np.log(ratios).mean()))))
     elif 2 <= cell["batch"] <= 16:
         band = "b2_4" if cell["batch"] < 8 else "b8_16"
         row = f"t6 {cell['device']} {cell['compiler_label']} {cell['family']} {band}"

@@ -216,7 +216,9 @@ def _per_device(candidates: pd.DataFrame, metric: CellMetric) -> pd.DataFrame:
         cost = losses(ratios.take(np.arange(own.start, own.stop)), values, metric)
         parts.append({"place": places, "rank": np.arange(1, len(places) + 1), "tied": tied, **cost})
     names = ("place", "rank", "tied", "loss", "loss_ci_low", "loss_ci_high")
-    found: pd.DataFrame = pd.DataFrame({name: np.concatenate([empty, *(part[name] for part in parts)]) for name in names})
+    found: pd.DataFrame = pd.DataFrame(
+        {name: np.concatenate([empty, *(part[name] for part in parts)]) for name in names}
+    )
     return found
 
 
