@@ -39,7 +39,9 @@ def resources(
         "peak_memory_mb": max(part["peak_bytes"] for part in slices) / MB,
     }
     if len(slices) > 1:
-        found["cpu_percent_std"] = 100 * statistics.stdev(part["cpu_s"] / part["wall_s"] for part in slices) / processors
+        found["cpu_percent_std"] = (
+            100 * statistics.stdev(part["cpu_s"] / part["wall_s"] for part in slices) / processors
+        )
     resident = [size for part in slices if (size := part.get("resident_bytes")) is not None]
     if resident:
         found["steady_memory_mb"] = statistics.median(resident) / MB

@@ -251,9 +251,7 @@ def serve_cases(cases: Mapping[str, Case], never_imported: Sequence[str] = ()) -
                     for done in [pool.submit(_call_often, request.call) for request in singly]:
                         done.result()
                 at_once = [request.outputs() for request in singly]
-                found[label][batch] = Served(
-                    dict(engine.flags), invocation.requests, together, streamed, at_once
-                )
+                found[label][batch] = Served(dict(engine.flags), invocation.requests, together, streamed, at_once)
                 engine.close()
     return found
 

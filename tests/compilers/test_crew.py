@@ -66,11 +66,15 @@ def test_a_failure_in_a_stream_is_raised_and_the_crew_is_free_again() -> None:
         if len(runs) == 5:
             raise RuntimeError("as told")
 
+    def count_often(crew: Crew) -> None:
+        with crew.stream() as count:
+            for _ in range(1000):
+                count()
+                time.sleep(0.001)
+
     crew = Crew([task, lambda: None])
-    with pytest.raises(RuntimeError, match="as told"), crew.stream() as count:
-        for _ in range(1000):
-            count()
-            time.sleep(0.001)
+    with pytest.raises(RuntimeError, match="as told"):
+        count_often(crew)
     crew.run()
     crew.close()
     assert len(runs) == 6
