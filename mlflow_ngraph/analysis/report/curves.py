@@ -146,7 +146,7 @@ def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
         if 2 <= len(inside) <= most:
             return inside
     every = [tick for tick in (10.0**decade for decade in decades) if low <= tick <= high]
-    return every[:: math.ceil(len(every) / most)] or [math.sqrt(low * high)]
+    return every[:: max(1, math.ceil(len(every) / most))] or [math.sqrt(low * high)]
 
 
 _STEPS: tuple[tuple[float, ...], ...] = (
