@@ -14,7 +14,7 @@ for directory in map(Path, sys.argv[1:]):
     names = pd.read_parquet(directory / "results.parquet").set_index("cell").loc[:, "study_id":"verdict"]
     processors = json.loads((directory / "fingerprint.json").read_text())["hardware"]["cpu"]["threads"]
     for cell, rows in pd.read_parquet(directory / "samples.parquet").groupby("cell"):
-        rounds, rate = rows.groupby(["session", "round"]), rows["batch"] * rows["requests"] * 1e9
+        rounds, rate = rows.groupby(["session", "round"]), (rows["batch"] * rows["requests"] * 1e9).astype(float)
         spent, medians = rounds[["cpu_s", "wall_s"]].first(), rate.iloc[0] / rounds["duration_ns"].median()
         found = {**names.loc[cell], "batch": rows["batch"].iloc[0], "medians": medians}
         found |= {"rate": rate.iloc[0] / rows["duration_ns"].mean(), "rate_std": (rate / rows["duration_ns"]).std()}

@@ -54,7 +54,7 @@ def from_record(record: StudyRecord) -> pd.DataFrame:
 
 def _slice(study_id: str, cell: CellRecord, taken: dict[str, Any]) -> pd.DataFrame:
     common = {"study_id": study_id, "lane": cell.lane, "cell": cell.id, "batch": cell.batch}
-    common.update({name: taken.get(name) for name in SLICE_COLUMNS})
+    common.update({name: taken.get(name) for name in SLICE_COLUMNS}, requests=cell.ready.get("requests", 1))
     machine = taken.get("machine", {})
     common.update(machine.get("values", {}), **machine.get("counted", {}))
     frame: pd.DataFrame = pd.DataFrame({**common, "duration_ns": np.asarray(taken["durations_ns"], np.int64)})

@@ -121,9 +121,7 @@ def _show(
 
 def _cells(engine: Stocked, sizes: Mapping[str, int], problems: Mapping[str, str], yes: bool) -> tuple[Any, ...]:
     best = engine.best
-    state = problems.get(engine.model_id) or (
-        "yes" if yes else "yes, interrupted before" if engine.interrupted else "yes"
-    )
+    state = problems.get(engine.model_id) or ("yes, interrupted before" if engine.interrupted and not yes else "yes")
     return (
         engine.model_id,
         best["label"],

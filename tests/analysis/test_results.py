@@ -61,6 +61,7 @@ def test_samples_keep_every_repetition_in_order(tmp_path: Path) -> None:
     assert list(mine["duration_ns"]) == [ns for taken in cell.samples for ns in taken["durations_ns"]]
     assert list(mine["round"]) == [0] * 10 + [1] * 10
     assert list(mine["repetition"]) == list(range(20))
+    assert set(mine["requests"]) == {1}
 
 
 def test_samples_say_what_the_sensors_saw_over_their_slice(tmp_path: Path) -> None:
