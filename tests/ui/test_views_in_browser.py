@@ -21,6 +21,8 @@ def titles(view: View) -> list[str]:
 def test_views_open_with_their_charts(served: Served, pages: Pages, view: View) -> None:
     experiment = served.where["view"].split("/experiments/")[1].split("/")[0]
     page = pages.open(views.link(served.address, experiment, view.id)).page
+    # MLflow draws only those charts that can be seen.
+    page.set_viewport_size({"width": 1500, "height": 3000})
     page.get_by_text(view.name, exact=True).first.wait_for()
     for title in titles(view):
         chart = page.get_by_text(title, exact=True).first
