@@ -105,7 +105,9 @@ setup(
     },
     install_requires=[
         "click>=8.1.7,<9",
+        "cryptography>=43",
         "filelock>=3.13,<5",
+        "Flask>=3,<4",
         "Jinja2>=3.1,<4",
         "MarkupSafe>=2.1,<4",
         "matplotlib>=3.8,<4",
@@ -125,6 +127,8 @@ setup(
         "safetensors>=0.5,<1",
         "scipy>=1.11,<2",
         "SQLAlchemy>=2,<3",
+        "urllib3>=2,<3",
+        "Werkzeug>=3,<4",
     ],
     extras_require={
         "torch": TORCH,
