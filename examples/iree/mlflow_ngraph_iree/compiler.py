@@ -50,8 +50,7 @@ class IREE(Compiler[IREEFlags]):
         return package("iree.compiler", "iree-base-compiler", "pip install iree-base-compiler iree-base-runtime")
 
     def requires(self, target: Target) -> dict[str, str]:
-        cpu = self.flags.target_cpu
-        return {"iree": self.availability().version or "", "isa": isa() if cpu == "host" else cpu}
+        return {"iree": self.availability().version or "", "isa": self.flags.target_cpu.replace("host", isa())}
 
     def engines(self, batch_sizes: Sequence[int]) -> list[tuple[int, ...]]:
         return [tuple(batch_sizes)] if self.flags.dynamic_batch else [(batch,) for batch in batch_sizes]
