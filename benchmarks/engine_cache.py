@@ -12,22 +12,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import requests
-
-PATIENCE_S = 120
+from support.server import tracking_server
 
 
 @dataclass(frozen=True)
@@ -61,7 +55,7 @@ def main() -> None:
     if options.keep:
         options.keep.mkdir(parents=True, exist_ok=True)
     place = nullcontext(str(options.keep)) if options.keep else tempfile.TemporaryDirectory()
-    with place as directory, _server(Path(directory)) as uri:
+    with place as directory, tracking_server(Path(directory), workers=1) as uri:
         runs = {}
         for name, home, cache in (
             ("first run", "one", "local"),
@@ -138,38 +132,6 @@ def _account(events: list[dict[str, Any]], wall: float) -> Run:
         reused=sum(bool(event["reused"]) for event in built),
         problems=[event["reason"] for event in events if event["event"] == "cache_problem"],
     )
-
-
-@contextmanager
-def _server(directory: Path) -> Iterator[str]:
-    """A tracking server that ends with the block."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", f"sqlite:///{directory}/mlflow.db"]
-    command += ["--artifacts-destination", str(directory / "artifacts")]
-    env = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    with (directory / "server.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=env, cwd=directory, start_new_session=True)
-    try:
-        _wait(f"http://127.0.0.1:{port}/health", process)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait()
-
-
-def _wait(address: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            requests.get(address, timeout=2).raise_for_status()
-        except requests.RequestException:
-            time.sleep(0.1)
-        else:
-            return
-    sys.exit("the tracking server did not start")
 
 
 if __name__ == "__main__":

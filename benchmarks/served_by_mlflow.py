@@ -12,23 +12,18 @@ Exit code 1: something was not so.
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import requests
 import yaml
 from mlflow import MlflowClient
+from support.server import tracking_server
 
 from mlflow_ngraph.errors import NGraphError
 from mlflow_ngraph.testing import fresh
@@ -39,7 +34,6 @@ COMPILERS = ("onnxruntime", "openvino", "tvm", "torchscript", "torch-compile", "
 WITHOUT_TORCH = ("onnxruntime", "openvino", "tvm")
 MODELS = ("resnet18", "deit-small", "encoder")
 BATCHES = (1, 4)
-PATIENCE_S = 120
 
 
 @dataclass(frozen=True)
@@ -70,7 +64,7 @@ def main() -> int:
         options.keep.mkdir(parents=True, exist_ok=True)
     place = nullcontext(str(options.keep.absolute())) if options.keep else tempfile.TemporaryDirectory()
     rows = []
-    with place as directory, _server(Path(directory)) as uri:
+    with place as directory, tracking_server(Path(directory), workers=1) as uri:
         for model in models:
             found = _logged(uri, Path(directory), model, compilers)
             for compiler in compilers:
@@ -181,32 +175,6 @@ torch.onnx.export(
     if not target.is_file():
         subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
     return target
-
-
-@contextmanager
-def _server(directory: Path) -> Iterator[str]:
-    """A tracking server of its own, whose files are served over HTTP."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", f"sqlite:///{directory}/mlflow.db"]
-    command += ["--artifacts-destination", str(directory / "artifacts")]
-    env = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-    with (directory / "server.log").open("wb") as log:
-        server = subprocess.Popen(command, env=env, stdout=log, stderr=log, cwd=directory, start_new_session=True)
-        try:
-            deadline = time.monotonic() + PATIENCE_S
-            while time.monotonic() < deadline:
-                try:
-                    requests.get(f"http://127.0.0.1:{port}/health", timeout=2)
-                    break
-                except requests.RequestException:
-                    time.sleep(0.2)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            os.killpg(server.pid, signal.SIGTERM)
-            server.wait(20)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,13 @@ _START_S = 120.0
 
 
 @contextmanager
-def tracking_server(home: Path) -> Iterator[str]:
-    """The address of an ``mlflow server`` on the SQLite file ``mlflow.db`` in ``home``, which serves ``artifacts`` there."""
+def tracking_server(home: Path, workers: int | None = None) -> Iterator[str]:
+    """The address of an ``mlflow server`` on the SQLite file ``mlflow.db`` in ``home``, which serves ``artifacts`` there.
+
+    Parameters
+    ----------
+    workers: processes that answer; MLflow's own default when left out.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -33,6 +38,8 @@ def tracking_server(home: Path) -> Iterator[str]:
         *(sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)),
         *("--backend-store-uri", f"sqlite:///{home / 'mlflow.db'}", "--artifacts-destination", str(home / "artifacts")),
     ]
+    if workers is not None:
+        command += ["--workers", str(workers)]
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=output, env={**os.environ, **QUIET}, cwd=home, start_new_session=True

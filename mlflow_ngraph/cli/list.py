@@ -51,7 +51,7 @@ def document(engine: Stocked, misfit: str | None) -> dict[str, Any]:
         "tracking_uri": masked(engine.tracking_uri),
         **{name: _plain(best.get(name)) for name in ("workload", "label", "device", "compiler", "compiler_label")},
         **{name: _plain(best.get(name)) for name in ("precision", "precision_in_force", "mode", "study", "study_id")},
-        "batch_sizes": [int(batch) for batch in engine.cells["batch"].dropna()],
+        "batch_sizes": engine.batch_sizes,
         "verdict": engine.verdict,
         "batch": _plain(best.get("batch")),
         **{name: _plain(best.get(name)) for name in ("throughput", "throughput_ci_low", "throughput_ci_high")},
@@ -84,12 +84,7 @@ def _cells(engine: Stocked, misfit: str | None) -> tuple[Any, ...]:
     best = engine.best
     size = _plain(best.get("engine_size_mb"))
     return (
-        engine.model_id,
-        best["label"],
-        best["device"],
-        best["compiler_label"],
-        best["precision"],
-        " ".join(str(int(batch)) for batch in engine.cells["batch"].dropna()),
+        *engine.named,
         engine.verdict or "unknown",
         _throughput(best),
         "" if size is None else f"{size:.1f}",

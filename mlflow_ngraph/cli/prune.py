@@ -120,15 +120,9 @@ def _show(
 
 
 def _cells(engine: Stocked, sizes: Mapping[str, int], problems: Mapping[str, str], yes: bool) -> tuple[Any, ...]:
-    best = engine.best
     state = problems.get(engine.model_id) or ("yes, interrupted before" if engine.interrupted and not yes else "yes")
     return (
-        engine.model_id,
-        best["label"],
-        best["device"],
-        best["compiler_label"],
-        best["precision"],
-        " ".join(str(int(batch)) for batch in engine.cells["batch"].dropna()),
+        *engine.named,
         f"{sizes[engine.model_id] / 1e6:.1f}",
         output.age(engine.age_s),
         " ".join(engine.aliases or engine.versions),

@@ -50,6 +50,17 @@ class Stocked:
         return str(self.model.model_id)
 
     @property
+    def batch_sizes(self) -> list[int]:
+        """Those that it was measured at."""
+        return [int(batch) for batch in self.cells["batch"].dropna()]
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """What tells it from others: id, workload, device, compiler, precision, batch sizes."""
+        told = (self.best[name] for name in ("label", "device", "compiler_label", "precision"))
+        return (self.model_id, *told, " ".join(map(str, self.batch_sizes)))
+
+    @property
     def aliases(self) -> list[str]:
         """``name@alias`` of every alias that points at it."""
         return [f"{name}@{alias}" for name, _, aliases in self.registered for alias in aliases]
