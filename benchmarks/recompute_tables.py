@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.stats import trim_mean
 
 cells = []
 for directory in map(Path, sys.argv[1:]):
@@ -26,7 +27,9 @@ for cell in (cell for cell in cells if cell["verdict"] == "ok"):
     ratios = (cell["medians"] / eager[cell["study_id"], cell["workload"], cell["batch"]]).dropna().astype(float)
     if block := re.match(r"block:(\w+)\?depth=(\d+).*width=(\d+)", cell["workload"]):
         row = f"{block[1]} {cell['device']} {cell['compiler_label']} {block[3]} b{cell['batch']}"
-        speedups.setdefault(row, []).append((int(block[2]), float(np.exp(np.log(ratios).mean()))))
+        speedups.setdefault(row, []).append(
+            (int(block[2]), float(np.exp(trim_mean(np.log(ratios), 0.2 if len(ratios) >= 8 else 0))))
+        )
     elif 2 <= cell["batch"] <= 16:
         band = "b2_4" if cell["batch"] < 8 else "b8_16"
         row = f"t6 {cell['device']} {cell['compiler_label']} {cell['family']} {band}"

@@ -16,6 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from mlflow_ngraph import study_metrics
 from mlflow_ngraph.compilers.base import Mode, Precision, Transfers
 from mlflow_ngraph.errors import StudyError
+from mlflow_ngraph.measure.memory import FreedMemory
 from mlflow_ngraph.study_metrics import CustomMetric
 from mlflow_ngraph.validation import explain
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
@@ -168,6 +169,9 @@ class Limits(_Model):
     """Timed seconds of one cell; beyond it the cell keeps the repetitions that it reached."""
     slice_seconds: float = Field(5, gt=0)
     """Timed seconds of one slice; a slice always has at least one repetition."""
+    reload_seconds: float = Field(2, ge=0)
+    """Loading an engine anew before a round, its first inference included. One that takes longer stays where it is for
+    all rounds; with 0 all do."""
 
 
 def _choice(key: str) -> BeforeValidator:
@@ -219,6 +223,9 @@ class Study(_Model):
     transfers: Transfers = "outside"
     """Whether a repetition on a GPU contains the copies of inputs and outputs between host and device: ``inside`` or
     ``outside``."""
+    freed_memory: FreedMemory = "keep"
+    """What the C library does with memory that a measuring process frees: ``keep`` it for the next inference, or
+    ``return`` much of it to the system and get it back page by page, as a bare process does."""
     threads: int | Literal["all", "default"] = "all"
     """Threads of every runtime: a number, ``all`` processors of this machine, or each runtime's own ``default``."""
     repetitions: int | Literal["auto"] = 100

@@ -13,12 +13,14 @@ SLICE_COLUMNS = {
     "session": "Int64",
     "round": "Int64",
     "position": "Int64",
+    "loading": "Int64",
     "started_ns": "Int64",
     "wall_s": "float64",
     "cpu_s": "float64",
     "requests": "Int64",
     "machine_busy_s": "float64",
     "peak_bytes": "Int64",
+    "page_faults": "Int64",
 }
 """What a slice of repetitions has in common."""
 MACHINE_COLUMNS = (

@@ -2,7 +2,8 @@
 correction for many of them. docs/method.md says what is compared with what.
 
 Everything works on arrays, because a large table has thousands of comparisons. Of the logarithm of a figure its error is
-got back from the interval, which is Student's over rounds: ``(log high - log low) / 2 / t(0.975, rounds - 1)``.
+got back from the interval, which is Student's over rounds: ``(log high - log low) / 2 / t(0.975, rounds - 1)``, or with the
+degrees of freedom of a trimmed mean where the figure is paired.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from mlflow_ngraph.measure.statistics import trimmed
+
 Array = NDArray[np.float64]
 
 LEVEL = 0.95
@@ -23,6 +26,8 @@ SAME_ERROR = {"latency_mean_ms": "throughput"}
 """Metrics without an interval of their own that are an exact number divided by one with an interval."""
 COMPLEMENTS = ("cpu_reduction",)
 """Metrics whose intervals are those of one minus themselves."""
+TRIMMED = ("speedup", "bsr", "cpu_reduction")
+"""Metrics that are trimmed means over rounds."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +113,19 @@ def figures(frame: pd.DataFrame, metric: str) -> Figures:
     rounds = _column(frame, "rounds")
     with np.errstate(divide="ignore", invalid="ignore"):
         reach = (np.log(high) - np.log(low)) / 2
-        freedom = np.where(reach == 0, np.inf, rounds - 1)
+        freedom = np.where(reach == 0, np.inf, _freedom(rounds, trims=metric in TRIMMED))
         error = np.where(reach == 0, 0.0, reach / quantile(freedom))
         return Figures(np.log(values), np.where(freedom > 0, error, np.nan), np.where(freedom > 0, freedom, np.nan))
+
+
+def _freedom(rounds: Array, *, trims: bool) -> Array:
+    """Degrees of freedom of figures over so many rounds; NaN where their number is not known."""
+    if not trims:
+        return rounds - 1
+    # As many numbers of rounds as there are, not as rows.
+    known, where = np.unique(rounds, return_inverse=True)
+    found = [count if np.isnan(count) else count - 2 * trimmed(int(count)) - 1 for count in known]
+    return np.array(found, float)[where]
 
 
 def ratios(frame: pd.DataFrame, metric: str, tops: ArrayLike, bottoms: ArrayLike) -> Figures:

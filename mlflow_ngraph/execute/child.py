@@ -30,6 +30,7 @@ _THREAD_VARIABLES = (
     "TVM_NUM_THREADS",
 )
 _STRAY_PREFIXES = (
+    *("MALLOC_", "GLIBC_TUNABLES"),
     *("OMP_", "KMP_", "GOMP_", "MKL_", "TVM_", "TORCHINDUCTOR_", "OV_", "ORT_", "ONEDNN_", "DNNL_"),
     # They change what tf32 means, behind the back of the precision that was asked for.
     *("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),

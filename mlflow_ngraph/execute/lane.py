@@ -6,12 +6,10 @@ import hashlib
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mlflow_ngraph.compilers.base import Compiler, Target
 from mlflow_ngraph.compilers.registry import create
@@ -21,6 +19,7 @@ from mlflow_ngraph.execute.arriving import Station, offer_rates
 from mlflow_ngraph.execute.cache import EngineCache
 from mlflow_ngraph.execute.child import ChildFailure, Warden
 from mlflow_ngraph.execute.journal import Journal
+from mlflow_ngraph.execute.loaded import Loaded
 from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.plan import Plan
 from mlflow_ngraph.execute.process import LaneProcess
@@ -34,36 +33,6 @@ RUNTIME_BYTES = 600 * 2**20
 """A round figure for a process that has imported its runtime."""
 SETTLE_BELOW_S = 0.5
 """Calls that take longer than this are not repeated for settling: what it would gain drowns in them."""
-
-
-@dataclass
-class Loaded:
-    """What is known about the engine that a lane has loaded."""
-
-    batch: int
-    problem: str | None
-    first_call_s: float
-    warm_up: dict[str, Any] = field(default_factory=dict)
-    slices: list[SliceFacts] = field(default_factory=list)
-
-    durations: list[NDArray[np.float64]] = field(default_factory=list)
-    """Of each slice, in nanoseconds."""
-    requests: int = 1
-    """Inferences in flight within one repetition."""
-
-    def reach(self) -> float | None:
-        """How far the interval of the mean duration reaches, as a share of the mean; None with one round."""
-        return mean_duration(self.durations).reach()
-
-    @property
-    def repetitions(self) -> int:
-        """Timed repetitions so far."""
-        return sum(part.size for part in self.durations)
-
-    @property
-    def timed_s(self) -> float:
-        """Seconds spent in slices."""
-        return sum(part.wall_s for part in self.slices)
 
 
 class LaneRunner:
@@ -96,8 +65,10 @@ class LaneRunner:
         self._journal = journal
         self._session = session
         self._cache = cache
-        limit = plan.study.limits.load_seconds
-        self._process = LaneProcess(lane, self.compiler, places, warden, session, import_seconds=limit)
+        limit, freed_memory = plan.study.limits.load_seconds, plan.study.freed_memory
+        self._process = LaneProcess(
+            lane, self.compiler, places, warden, session, import_seconds=limit, freed_memory=freed_memory
+        )
 
     @property
     def overhead_s(self) -> float:
@@ -257,12 +228,8 @@ class LaneRunner:
                 self._plan.study.limits.load_seconds,
                 on_stage=self._say(batch),
                 accounted=lambda result: sum(result[name] for name in ("load_s", "first_inference_s", "verify_s")),
-                compiler=self.lane.compiler,
-                flags=dict(self.lane.flags),
                 materials=str(self._places.materials(self.lane.workload)),
-                directory=str(self._places.root / engine.directory),
-                batch=batch,
-                target=self._target,
+                **self._loadable(batch),
             )
         except ChildFailure as failure:
             if engine.reused is None:
@@ -277,8 +244,34 @@ class LaneRunner:
             engine=engine.id,
             **{name: value for name, value in result.items() if name != "problem"},
         )
-        self.loaded = Loaded(batch, result["problem"], result["first_inference_s"], requests=result["requests"])
+        first_s = result["first_inference_s"]
+        self.loaded = Loaded(
+            batch, result["problem"], first_s, requests=result["requests"], loading_s=result["load_s"] + first_s
+        )
         return self.loaded
+
+    def _loadable(self, batch: int) -> dict[str, Any]:
+        """The engine for ``batch`` as a command to the measuring process names it."""
+        return {
+            "compiler": self.lane.compiler,
+            "flags": dict(self.lane.flags),
+            "directory": str(self._places.root / self.engines[batch].directory),
+            "batch": batch,
+            "target": self._target,
+        }
+
+    def _reload(self) -> None:
+        """Load the engine anew for another round, unless that takes too long."""
+        loaded, limits = self._has_loaded(), self._plan.study.limits
+        if not loaded.slices or loaded.loading_s > limits.reload_seconds:
+            return
+        result = self._process.ready("run").request(
+            "reload",
+            limits.load_seconds,
+            accounted=lambda result: float(result["reload_s"] + result["recall_s"]),
+            **self._loadable(loaded.batch),
+        )
+        loaded.loading, loaded.loading_s = loaded.loading + 1, result["reload_s"] + result["recall_s"]
 
     def warm_up(self) -> None:
         """Run untimed until the calls are steady."""
@@ -324,6 +317,7 @@ class LaneRunner:
 
     def slice(self, round_: int, position: int, *, companion: bool) -> None:
         """Time one slice of repetitions and put it into the journal."""
+        self._reload()
         loaded, study = self._has_loaded(), self._plan.study
         seconds = min(study.limits.slice_seconds, study.limits.cell_seconds - loaded.timed_s)
         child = self._process.ready("run")
@@ -349,6 +343,7 @@ class LaneRunner:
             round=round_,
             position=position,
             companion=companion,
+            loading=loaded.loading,
             **result,
             **harness,
         )

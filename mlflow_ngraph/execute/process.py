@@ -8,6 +8,7 @@ from mlflow_ngraph.compilers.base import Compiler
 from mlflow_ngraph.execute.child import Child, ChildFailure, Warden, environment
 from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.record import Lane
+from mlflow_ngraph.measure.memory import FreedMemory
 
 Purpose = Literal["build", "run"]
 
@@ -18,6 +19,7 @@ class LaneProcess:
     Parameters
     ----------
     import_seconds: time limit for imports.
+    freed_memory: what the measuring process does with memory that it frees.
     """
 
     def __init__(
@@ -29,6 +31,7 @@ class LaneProcess:
         session: int,
         *,
         import_seconds: float,
+        freed_memory: FreedMemory,
     ) -> None:
         self.overhead_s = 0.0
         """Of the children that have ended; see `Child.overhead_s`."""
@@ -38,6 +41,7 @@ class LaneProcess:
         self._warden = warden
         self._session = session
         self._import_seconds = import_seconds
+        self._freed_memory = freed_memory
         self._child: Child | None = None
         self._children = 0
 
@@ -85,5 +89,11 @@ class LaneProcess:
         modules = kind.runtime_modules
         if purpose == "build" and kind.compile_modules is not None:
             modules = kind.compile_modules
-        child.begin("import", self._import_seconds, modules=list(modules), blocked=list(kind.blocked_modules))
+        child.begin(
+            "import",
+            self._import_seconds,
+            modules=list(modules),
+            blocked=list(kind.blocked_modules),
+            freed_memory=self._freed_memory if purpose == "run" else "return",
+        )
         return child

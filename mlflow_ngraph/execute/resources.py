@@ -45,6 +45,10 @@ def resources(
     resident = [size for part in slices if (size := part.get("resident_bytes")) is not None]
     if resident:
         found["steady_memory_mb"] = statistics.median(resident) / MB
+    watched = [part for part in slices if "page_faults" in part]
+    if watched:
+        samples = samples_per_call * sum(len(part["durations_ns"]) for part in watched)
+        found["page_faults_per_sample"] = sum(part["page_faults"] for part in watched) / samples
     waited = sum(part.get("harness_wall_s", 0.0) for part in slices)
     if waited > 0:
         found["harness_cpu_percent"] = 100 * sum(part.get("harness_cpu_s", 0.0) for part in slices) / waited

@@ -16,7 +16,8 @@ import psutil
 from mlflow_ngraph.devices import memory
 from mlflow_ngraph.execute.child import ChildFailure
 from mlflow_ngraph.execute.journal import Journal
-from mlflow_ngraph.execute.lane import LaneRunner, Loaded
+from mlflow_ngraph.execute.lane import LaneRunner
+from mlflow_ngraph.execute.loaded import Loaded
 from mlflow_ngraph.execute.record import Lane
 from mlflow_ngraph.measure import stability
 from mlflow_ngraph.study import BASELINE, Study

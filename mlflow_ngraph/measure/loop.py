@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import resource
 import statistics
 import time
 from array import array
@@ -26,6 +27,8 @@ class Slice:
     """CPU time of this process, all threads."""
     machine_busy_s: float
     """CPU time of the whole machine, this process included; in steps of the kernel's clock tick (10 ms)."""
+    page_faults: int
+    """Pages of memory that the kernel had to give this process meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ def take_slice(call: Callable[[], object], repetitions: int, limit_s: float) -> 
     gc.collect()
     gc.disable()
     try:
-        busy, cpu, started = machine_busy(), time.process_time(), time.time_ns()
+        busy, faults, cpu, started = machine_busy(), page_faults(), time.process_time(), time.time_ns()
         begin = clock()
         deadline = begin + int(limit_s * NS)
         done = 0
@@ -65,17 +68,18 @@ def take_slice(call: Callable[[], object], repetitions: int, limit_s: float) -> 
             if end >= deadline:
                 break
         wall = clock() - begin
-        cpu, busy = time.process_time() - cpu, machine_busy() - busy
+        cpu, faults, busy = time.process_time() - cpu, page_faults() - faults, machine_busy() - busy
     finally:
         if collecting:
             gc.enable()
-    return Slice(durations[:done].tolist(), started, wall / NS, cpu, busy)
+    return Slice(durations[:done].tolist(), started, wall / NS, cpu, busy, faults)
 
 
-def settle(call: Callable[[], object], seconds: float) -> None:
-    """Run untimed for ``seconds``, and at least once, so that caches are warm and other lanes' threads asleep."""
+def settle(call: Callable[[], object], seconds: float, calls: int = 1) -> None:
+    """Run untimed for ``seconds``, and at least ``calls`` times: caches are warm then, and other lanes' threads asleep."""
     deadline = time.perf_counter() + seconds
-    call()
+    for _ in range(calls):
+        call()
     while time.perf_counter() < deadline:
         call()
 
@@ -109,6 +113,11 @@ def warm_up(
         if steady or elapsed >= max_seconds:
             return WarmUpResult(repetitions, elapsed, steady, current)
         previous = current
+
+
+def page_faults() -> int:
+    """Pages that the kernel has given this process so far without reading them from a disk."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def machine_busy() -> float:

@@ -1,13 +1,45 @@
-"""Resident memory of this process."""
+"""Memory of this process: how much is resident, and what becomes of what it frees."""
 
 from __future__ import annotations
 
+import ctypes
 import resource
 import sys
 from pathlib import Path
+from typing import Literal
+
+FreedMemory = Literal["keep", "return"]
+"""What the C library does with memory that is freed; see `keep_freed`."""
 
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
+"""Of glibc's malloc.h."""
+_NEVER = -1
+_TOP_PAD_BYTES = 64 * 2**20
+
+
+def keep_freed() -> bool:
+    """Keep freed memory in this process from now on, whatever its size, so that the next inference finds it there.
+
+    glibc gives large blocks back to the system as soon as they are free, and the next inference gets new pages, which
+    the kernel clears one by one. Whether it does depends on what else happened to be freed before: equal processes
+    differ by tens of per cent, for as long as they live.
+
+    Returns
+    -------
+    False where the C library is not glibc, or refuses.
+    """
+    options = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, _NEVER), (_M_TOP_PAD, _TOP_PAD_BYTES))
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    return mallopt is not None and all(mallopt(option, value) for option, value in options)
+
+
+def release_freed() -> None:
+    """Give all freed memory back to the system now, where the C library can."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def reset_peak() -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psutil
 
+from mlflow_ngraph.measure.memory import release_freed
 from mlflow_ngraph.testing.steps import Case, block, ready
 
 SAMPLES = 40
@@ -55,7 +55,7 @@ def load_and_run_often(case: Case, cycles: int, never_imported: Sequence[str] = 
 
     block(never_imported)
     compiler, group = ready(case.job), case.groups()[0]
-    inputs, process, trim = Source(case.materials).example(group[0]), psutil.Process(), _trimmer()
+    inputs, process = Source(case.materials).example(group[0]), psutil.Process()
     memory, threads, files = [], [], []
     for cycle in range(cycles):
         engine = compiler.load(case.directory(group), group[0], case.job.target)
@@ -66,14 +66,9 @@ def load_and_run_often(case: Case, cycles: int, never_imported: Sequence[str] = 
         del engine, invocation
         if cycle * SAMPLES // cycles != (cycle + 1) * SAMPLES // cycles:
             gc.collect()
-            trim()
+            # Fragments are not to be taken for a leak.
+            release_freed()
             memory.append(process.memory_info().rss)
             threads.append(process.num_threads())
             files.append(process.num_fds())
     return Usage(cycles, memory, threads, files)
-
-
-def _trimmer() -> Callable[[], object]:
-    """Gives free memory back to the system, so that fragments of it are not taken for a leak, where the C library can."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    return (lambda: trim(0)) if trim is not None else (lambda: None)

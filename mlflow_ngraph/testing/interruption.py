@@ -112,7 +112,13 @@ def _worker(case: Case, name: str) -> Iterator[Child]:
         env = environment(case.job.target.threads, scratch)
         child = Child(name, env, scratch / "log.txt", warden)
         try:
-            child.request("import", STEP_SECONDS, modules=list(modules), blocked=list(compiler.blocked_modules))
+            child.request(
+                "import",
+                STEP_SECONDS,
+                modules=list(modules),
+                blocked=list(compiler.blocked_modules),
+                freed_memory="return",
+            )
             yield child
         finally:
             child.close()

@@ -169,6 +169,9 @@ _METRICS = [
     ),
     *_with_interval(CellMetric("cpu_reduction", "1", "higher", "1 - CPU use / CPU use of identity")),
     CellMetric("peak_memory_mb", "MB", "lower", "largest resident memory of the lane's process"),
+    CellMetric(
+        "page_faults_per_sample", "1", "lower", "pages of memory that the kernel had to give the lane's process"
+    ),
     CellMetric("steady_memory_mb", "MB", "lower", "resident memory of the lane's process after a slice, median"),
     CellMetric("energy_per_sample_j", "J", "lower", "energy by all meters while timed / samples"),
     CellMetric("power_w", "W", "lower", "energy by all meters while timed / seconds"),

@@ -8,7 +8,7 @@ import pytest
 
 from mlflow_ngraph import runner
 from mlflow_ngraph.execute import fold, journal, rounds
-from mlflow_ngraph.execute.lane import Loaded
+from mlflow_ngraph.execute.loaded import Loaded
 from mlflow_ngraph.execute.record import Lane
 from mlflow_ngraph.measure.stability import SliceFacts
 from mlflow_ngraph.study import parse
@@ -64,6 +64,17 @@ def test_a_cell_that_cannot_be_that_sure_says_how_sure_it_is(tmp_path):
         assert "the interval reaches ± " in cell.reason
         assert "after 7 repetitions" in cell.reason
         assert cell.reason.endswith("wanted ± 1e-07 %")
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(60, [0, 1, 2]), (0, [0, 0, 0])])
+def test_an_engine_is_loaded_anew_before_each_round_unless_that_takes_too_long(tmp_path, seconds, expected):
+    outcome, events = measure(study(repetitions=6, limits={"reload_seconds": seconds}), tmp_path)
+    slices = [event for event in events if event["event"] == "slice"]
+    for cell in cells(outcome).values():
+        mine = [event for event in slices if event["cell"] == cell.id]
+        assert [event["round"] for event in mine] == [0, 1, 2]
+        assert [event["loading"] for event in mine] == expected
+        assert cell.metrics["page_faults_per_sample"] >= 0
 
 
 class Scripted:

@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy import stats
 
 from mlflow_ngraph.analysis.results import COLUMNS, RUN_COLUMNS, TEXT_COLUMNS
 from mlflow_ngraph.analysis.results import typed as typed_frame
+from mlflow_ngraph.measure import statistics
 
+Array = NDArray[np.float64]
 ROUNDS = 10
 NOISE = 0.004
 """Standard deviation of a round."""
@@ -35,9 +38,9 @@ def cells(**columns: Any) -> pd.DataFrame:
         frame["speedup"] = frame["throughput"] / 50.0
     if "latency_mean_ms" not in frame:
         frame["latency_mean_ms"] = 1e3 * frame["batch"] / frame["throughput"]
-    reach = float(stats.t.ppf(0.975, ROUNDS - 1)) * NOISE / np.sqrt(ROUNDS)
     for metric in ("throughput", "speedup", "rtr", "ase", "bsr"):
         if metric in frame and f"{metric}_ci_low" not in frame:
+            reach = _quantile(metric, ROUNDS) * NOISE / np.sqrt(ROUNDS)
             frame[f"{metric}_ci_low"] = frame[metric] * np.exp(-reach)
             frame[f"{metric}_ci_high"] = frame[metric] * np.exp(reach)
     return typed_frame(frame, (*COLUMNS, *RUN_COLUMNS))
@@ -80,30 +83,46 @@ class Drawn:
         gains = logs - logs[self._base]
         figures = {
             "throughput": (logs.mean(1), _error(logs), 1.0),
-            "speedup": (gains.mean(1), _error(gains), 1.0),
-            "rtr": (*_over(logs, self._first), 1.0),
-            "ase": (*_over(logs, self._first), self._batch),
-            "bsr": (*_over(gains, self._first), 1.0),
+            "speedup": (*_trimmed(gains), 1.0),
+            "rtr": (*_over(logs.mean(1), _error(logs), self._first), 1.0),
+            "ase": (*_over(logs.mean(1), _error(logs), self._first), self._batch),
+            "bsr": (*_over(*_trimmed(gains), self._first), 1.0),
         }
-        reach = float(stats.t.ppf(0.975, rounds - 1))
         columns = {}
         for name, (log, error, divisor) in figures.items():
+            reach = _quantile(name, rounds)
             for end, sign in (("", 0), ("_ci_low", -1), ("_ci_high", 1)):
                 columns[name + end] = np.exp(log + sign * reach * error) / divisor
         columns["latency_mean_ms"] = 1e3 * self._batch / columns["throughput"]
         return self.truth.assign(**columns)
 
 
-def _error(logs: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    found: np.ndarray[Any, Any] = logs.std(axis=1, ddof=1) / np.sqrt(logs.shape[1])
+def _error(logs: Array) -> Array:
+    found: Array = logs.std(axis=1, ddof=1) / np.sqrt(logs.shape[1])
     return found
 
 
-def _over(logs: np.ndarray[Any, Any], first: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _trimmed(logs: Array) -> tuple[Array, Array]:
+    """The means of rounds whose ends are left out, and their errors."""
+    cut = statistics.trimmed(logs.shape[1])
+    kept = logs.shape[1] - 2 * cut
+    logs = np.sort(logs, axis=1)
+    clipped = np.clip(logs, logs[:, [cut]], logs[:, [-cut - 1]])
+    return logs[:, cut : cut + kept].mean(1), clipped.std(axis=1, ddof=1) * np.sqrt(
+        (logs.shape[1] - 1) / kept / (kept - 1)
+    )
+
+
+def _over(log: Array, error: Array, first: Array) -> tuple[Array, Array]:
     """Against batch size 1, which was measured in other rounds; exact there."""
-    error = _error(logs)
     same = first == np.arange(len(first))
-    return logs.mean(1) - logs.mean(1)[first], np.where(same, 0.0, np.hypot(error, error[first]))
+    return log - log[first], np.where(same, 0.0, np.hypot(error, error[first]))
+
+
+def _quantile(metric: str, rounds: int) -> float:
+    """Of Student's distribution, for the interval of a metric."""
+    left_out = 2 * statistics.trimmed(rounds) if metric in ("speedup", "bsr") else 0
+    return float(stats.t.ppf(0.975, rounds - left_out - 1))
 
 
 def grid(throughput: Any, **axes: list[Any]) -> pd.DataFrame:
