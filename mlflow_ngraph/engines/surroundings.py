@@ -1,4 +1,4 @@
-"""The environment variables of a process that runs an engine."""
+"""What a process that runs an engine has around it: environment variables, and how memory is kept."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.execute import child
+from mlflow_ngraph.measure import memory
 
 
 def environment(manifest: Manifest, scratch: Path) -> dict[str, str]:
@@ -16,3 +17,8 @@ def environment(manifest: Manifest, scratch: Path) -> dict[str, str]:
     scratch: for what runtimes keep beside.
     """
     return child.environment(manifest.loading.aim().threads, scratch)
+
+
+def enter() -> None:
+    """Keep freed memory from now on, as studies do unless they say otherwise; elsewhere than on glibc nothing changes."""
+    memory.keep_freed()

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from mlflow_ngraph.errors import NGraphError
-from mlflow_ngraph.measure import memory
 
 if TYPE_CHECKING:
     from mlflow_ngraph.engines.package import Package
@@ -86,8 +85,10 @@ def command_of(package: Package, name: str, settings: Settings) -> tuple[list[st
 
 def main(arguments: list[str]) -> int:
     """Serve until a signal comes. SIGTERM and SIGINT end the server once it has answered what came in."""
+    from mlflow_ngraph.engines import surroundings
+
     order = Order.parse(arguments[0])
-    memory.keep_freed()  # as studies measure
+    surroundings.enter()
     ended: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         # While it runs, the web server has handlers of its own; when it has ended it hands the signal on.

@@ -33,7 +33,7 @@ def child(tmp_path, **modules):
 
 
 def run_module(worker, name, timeout=30.0):
-    return worker.request("import", timeout, modules=[name], blocked=[])
+    return worker.request("import", timeout, modules=[name], blocked=[], freed_memory="keep")
 
 
 def gone(pid, seconds=5.0):
@@ -112,7 +112,7 @@ def test_a_killed_parent_leaves_no_children(tmp_path):
             from mlflow_ngraph.execute.child import Child, Warden, environment
             worker = Child("test", environment(1, Path("scratch")), Path("child.log"), Warden())
             print(worker.pid, flush=True)
-            worker.request("import", 600, modules=["hangs"], blocked=[])
+            worker.request("import", 600, modules=["hangs"], blocked=[], freed_memory="keep")
             """
         )
     )
