@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -40,10 +41,15 @@ class Figures:
     freedom: Array
     """Degrees of freedom of ``error``; infinite where a figure is known exactly."""
 
-    @property
+    @cached_property
     def value(self) -> Array:
         """The figures themselves."""
         return np.exp(self.log)
+
+    @cached_property
+    def ends(self) -> tuple[Array, Array]:
+        """The ends of the intervals of reports."""
+        return self.interval()
 
     def take(self, places: ArrayLike) -> Figures:
         """The figures at some places."""

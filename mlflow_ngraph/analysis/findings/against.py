@@ -80,7 +80,7 @@ def _below(table: Table, metric: str, kind: str, said: Any) -> Questions:
                     title,
                     text,
                     [
-                        identity_of(table.ok.iloc[rows[place]])
+                        identity_of(table.row(rows[place]))
                         | {"metric": metric, **figures_of(ratios, int(place)), "p": float(adjusted[place])}
                         for place in ranked
                     ],

@@ -42,7 +42,7 @@ def compiled(table: Table) -> Questions:
         found = []
         for group in groups(sides, sure):
             best = _strongest(group, eager, fast)
-            one, two = (table.ok.iloc[side[best]] for side in (first, second))
+            one, two = (table.row(side[best]) for side in (first, second))
             told = table.ok.iloc[np.concatenate([first[group], second[group]])]
             others = [f"{row['compiler_label']} at batch {row['batch']}" for row in _rows(table, first, group, best)]
             found.append(
@@ -87,8 +87,8 @@ def devices(table: Table) -> Questions:
         found = []
         for group in groups(places, sure):
             best = _strongest(group, one_side, other_side)
-            one, two = (table.ok.iloc[side[here[best]]] for side in (first, second))
-            far = table.ok.iloc[first[there[best]]]
+            one, two = (table.row(side[here[best]]) for side in (first, second))
+            far = table.row(first[there[best]])
             told = table.ok.iloc[
                 np.concatenate([side[where[group]] for side in (first, second) for where in (here, there)])
             ]
@@ -109,7 +109,7 @@ def devices(table: Table) -> Questions:
                     ]),
                     [
                         _evidence(table, first[here], second[here], place, one_side, other_side, adjusted, "here", "there")
-                        | {"there_device": str(table.ok.iloc[first[there[place]]]["device"])}
+                        | {"there_device": str(table.row(first[there[place]])["device"])}
                         for place in group
                     ],
                     _command(told, sorted(told["compiler"].unique()), "device,compiler_label,batch"),
@@ -157,7 +157,7 @@ def _codes(table: Table, names: tuple[str, ...], first: Places, second: Places) 
 
 
 def _rows(table: Table, first: Places, group: Places, but: int) -> list[Any]:
-    return [table.ok.iloc[first[place]] for place in group if place != but]
+    return [table.row(first[place]) for place in group if place != but]
 
 
 def _evidence(
@@ -173,8 +173,8 @@ def _evidence(
 ) -> dict[str, Any]:
     """A comparison: two models, by their ratio on either side."""
     return {
-        **identity_of(table.ok.iloc[first[place]]),
-        "than": str(table.ok.iloc[second[place]]["label"]),
+        **identity_of(table.row(first[place])),
+        "than": str(table.row(second[place])["label"]),
         **{f"{near}_{key}": value for key, value in figures_of(one, place).items()},
         **{f"{far}_{key}": value for key, value in figures_of(other, place).items()},
         "p": float(adjusted[place]),

@@ -65,7 +65,7 @@ def knees(table: Table) -> Questions:
                     f"larger batches stop paying with {one['compiler_label']} on {table.context(one)}",
                     f"Throughput stops growing: {listed(texts)}.",
                     [
-                        identity_of(table.ok.iloc[knee[place]])
+                        identity_of(table.row(knee[place]))
                         | {f"growth_{key}": value for key, value in figures_of(growth, int(place)).items()}
                         | {f"beyond_{key}": value for key, value in figures_of(beyond, gains[int(place)]).items()}
                         | {"p": float(adjusted[place])}
@@ -116,7 +116,7 @@ def friction(table: Table) -> Questions:
             onset = int(widths[rows[group]].min())
             at_onset = group[widths[rows[group]] == onset]
             worst = int(at_onset[np.argmin(ratios.log[at_onset])])
-            row = table.ok.iloc[rows[worst]]
+            row = table.row(rows[worst])
             told = table.ok.iloc[np.concatenate([rows[group], narrow[group]])]
             others = [f"{table.ok['label'].iloc[rows[place]]} at batch {table.ok['batch'].iloc[rows[place]]}"
                       for place in group if place != worst]  # fmt: skip
@@ -128,7 +128,7 @@ def friction(table: Table) -> Questions:
                     f"{widths[narrow[worst]]} at the same depth: {change(ratios, worst)}"
                     + (f"; also {listed(others)}." if others else "."),
                     [
-                        identity_of(table.ok.iloc[rows[place]])
+                        identity_of(table.row(rows[place]))
                         | {"width": int(widths[rows[place]]), "than_width": int(widths[narrow[place]]), "metric": "ase",
                            **figures_of(ratios, int(place)), "p": float(adjusted[place])}
                         for place in group

@@ -1,4 +1,4 @@
-"""What a process does with memory, seen by the kernel."""
+"""What a process does with memory, and where its thread runs, seen by the kernel."""
 
 import os
 import random
