@@ -10,18 +10,16 @@ within 1 %: exit code 1 if the geometric mean over all compilers is not, or if t
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
-import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
+from support.alone import measured
 from support.materials import prepared
 
-from mlflow_ngraph.execute.child import Warden, environment
+from mlflow_ngraph.execute.child import Warden
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.places import Places
@@ -32,29 +30,6 @@ from mlflow_ngraph.study import Study, parse
 
 TOLERATED = 0.01
 COMPILERS = ["identity", "torchscript", "torch-compile", "onnxruntime", "openvino", "tvm"]
-
-PLAIN = """
-import json, sys, time
-from pathlib import Path
-sys.modules["openvino_telemetry"] = None
-from mlflow_ngraph.measure.memory import keep_freed
-assert keep_freed()
-from mlflow_ngraph.compilers.base import Target
-from mlflow_ngraph.compilers.registry import create
-from mlflow_ngraph.workloads.materials import Source
-given = json.loads(sys.argv[1])
-source, batch = Source(Path(given["materials"])), given["batch"]
-engine = create(given["compiler"], given["flags"]).load(Path(given["engine"]), batch, Target(**given["target"]))
-invocation = engine.bind(source.example(batch))
-for _ in range(10):
-    invocation.call()
-times, end = [], time.perf_counter() + given["seconds"]
-while time.perf_counter() < end or len(times) < 3:
-    start = time.perf_counter()
-    invocation.call()
-    times.append(time.perf_counter() - start)
-print(json.dumps(times))
-"""
 
 
 def main() -> int:
@@ -90,7 +65,7 @@ def _compare(study: Study, record: StudyRecord, directory: Path, options: argpar
     for round_ in range(options.rounds):
         for lane in record.lanes.values():
             alone.setdefault(lane.lane.compiler, []).append(
-                _alone(
+                measured(
                     {
                         "compiler": lane.lane.compiler,
                         "flags": dict(lane.lane.flags),
@@ -101,7 +76,7 @@ def _compare(study: Study, record: StudyRecord, directory: Path, options: argpar
                         "seconds": options.seconds,
                     },
                     plan.threads,
-                )
+                ).median_s
             )
         with ExitStack() as stack:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -136,19 +111,6 @@ def _compare(study: Study, record: StudyRecord, directory: Path, options: argpar
     low, high = found.interval() or (found.value, found.value)
     print(f"all: throughput ratio {found.value:.4f} ({low:.4f} to {high:.4f})")
     return int(failed or abs(found.value - 1) > TOLERATED)
-
-
-def _alone(given: dict[str, object], threads: int | None) -> float:
-    """Median seconds of a call in a process of its own."""
-    with tempfile.TemporaryDirectory() as scratch:
-        done = subprocess.run(
-            [sys.executable, "-c", PLAIN, json.dumps(given)],
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment(threads, Path(scratch)),
-        )
-    return statistics.median(json.loads(done.stdout.splitlines()[-1]))
 
 
 if __name__ == "__main__":

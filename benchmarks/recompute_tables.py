@@ -4,17 +4,16 @@
 import json
 import re
 import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from scipy.stats import trim_mean
 
 cells = []
-for directory in map(Path, sys.argv[1:]):
-    names = pd.read_parquet(directory / "results.parquet").set_index("cell").loc[:, "study_id":"verdict"]
-    processors = json.loads((directory / "fingerprint.json").read_text())["hardware"]["cpu"]["threads"]
-    for cell, rows in pd.read_parquet(directory / "samples.parquet").groupby("cell"):
+for directory in sys.argv[1:]:
+    names = pd.read_parquet(f"{directory}/results.parquet").set_index("cell").loc[:, "study_id":"verdict"]
+    processors = pd.read_json(f"{directory}/fingerprint.json", typ="series")["hardware"]["cpu"]["threads"]
+    for cell, rows in pd.read_parquet(f"{directory}/samples.parquet").groupby("cell"):
         rounds, rate = rows.groupby(["session", "round"]), (rows["batch"] * rows["requests"] * 1e9).astype(float)
         spent, medians = rounds[["cpu_s", "wall_s"]].first(), rate.iloc[0] / rounds["duration_ns"].median()
         found = {**names.loc[cell], "batch": rows["batch"].iloc[0], "medians": medians}
@@ -27,12 +26,10 @@ for cell in (cell for cell in cells if cell["verdict"] == "ok"):
     ratios = (cell["medians"] / eager[cell["study_id"], cell["workload"], cell["batch"]]).dropna().astype(float)
     if block := re.match(r"block:(\w+)\?depth=(\d+).*width=(\d+)", cell["workload"]):
         row = f"{block[1]} {cell['device']} {cell['compiler_label']} {block[3]} b{cell['batch']}"
-        speedups.setdefault(row, []).append(
-            (int(block[2]), float(np.exp(trim_mean(np.log(ratios), 0.2 if len(ratios) >= 8 else 0))))
-        )
+        speedup = np.exp(trim_mean(np.log(ratios), 0.2 if len(ratios) >= 8 else 0))
+        speedups.setdefault(row, []).append((int(block[2]), float(speedup)))
     elif 2 <= cell["batch"] <= 16:
-        band = "b2_4" if cell["batch"] < 8 else "b8_16"
-        row = f"t6 {cell['device']} {cell['compiler_label']} {cell['family']} {band}"
+        row = f"t6 {cell['device']} {cell['compiler_label']} {cell['family']} b{'2_4' if cell['batch'] < 8 else '8_16'}"
         tables.setdefault(row, []).append([cell[name] for name in ("rate", "rate_std", "cpu", "cpu_std")])
 for row, values in tables.items():
     rate, rate_std, cpu, cpu_std = np.array(values).T

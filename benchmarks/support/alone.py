@@ -1,0 +1,67 @@
+"""An engine in a process of its own, in a script of a few lines, with nothing else alive."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlflow_ngraph.execute.child import environment
+from mlflow_ngraph.measure.memory import FreedMemory
+
+_SCRIPT = """
+import json, statistics, sys, time
+from pathlib import Path
+sys.modules["openvino_telemetry"] = None
+given = json.loads(sys.argv[1])
+from mlflow_ngraph.measure import loop, memory
+assert given["freed_memory"] == "return" or memory.keep_freed()
+from mlflow_ngraph.compilers.base import Target
+from mlflow_ngraph.compilers.registry import create
+from mlflow_ngraph.workloads.materials import Source
+source, batch = Source(Path(given["materials"])), given["batch"]
+engine = create(given["compiler"], given["flags"]).load(Path(given["engine"]), batch, Target(**given["target"]))
+invocation = engine.bind(source.example(batch))
+for _ in range(10):
+    invocation.call()
+times, end, before = [], time.perf_counter() + given["seconds"], loop.page_faults()
+while time.perf_counter() < end or len(times) < 3:
+    start = time.perf_counter()
+    invocation.call()
+    times.append(time.perf_counter() - start)
+faults = (loop.page_faults() - before) / len(times)
+print(json.dumps({"median_s": statistics.median(times), "page_faults": faults}))
+"""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one process measured."""
+
+    median_s: float
+    """Of a call."""
+    page_faults: float
+    """By call."""
+
+
+def measured(given: Mapping[str, Any], threads: int | None, freed_memory: FreedMemory = "keep") -> Found:
+    """Load an engine, call it ten times, and time it.
+
+    Parameters
+    ----------
+    given: ``compiler``, ``flags``, ``engine`` and ``materials`` (directories), ``batch``, ``target`` and ``seconds``.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        done = subprocess.run(
+            [sys.executable, "-c", _SCRIPT, json.dumps({**given, "freed_memory": freed_memory})],
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment(threads, Path(scratch)),
+        )
+    return Found(**json.loads(done.stdout.splitlines()[-1]))
