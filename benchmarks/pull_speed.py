@@ -88,6 +88,7 @@ def logged(home: Path, uri: str) -> str:
 
     from mlflow_ngraph import run_study
     from mlflow_ngraph.study import parse
+    from mlflow_ngraph.tracking.schema import Tag
 
     path = home / "products.onnx"
     model(path)
@@ -102,7 +103,8 @@ def logged(home: Path, uri: str) -> str:
     if outcome.exit_code or outcome.unrecorded:
         raise SystemExit(f"the study did not end well: {outcome.unrecorded or outcome.exit_code}")
     client = MlflowClient(uri)
-    (found,) = client.search_logged_models([client.get_experiment_by_name("pull-speed").experiment_id])
+    logged = client.search_logged_models([client.get_experiment_by_name("pull-speed").experiment_id])
+    (found,) = [one for one in logged if one.tags[Tag.COMPILER] == "onnxruntime"]  # beside the baseline
     return f"models:/{found.model_id}"
 
 
@@ -122,8 +124,10 @@ def pulls(uri: str, source: str, home: Path, repeat: int) -> tuple[list[float], 
 
     import mlflow_ngraph
 
+    mlflow.set_tracking_uri(uri)  # a download of models:/ does not pass on the one that it is given
+
     def plain(place: Path) -> None:
-        mlflow.artifacts.download_artifacts(artifact_uri=source, dst_path=str(place), tracking_uri=uri)
+        mlflow.artifacts.download_artifacts(artifact_uri=source, dst_path=str(place))
 
     def ours(place: Path) -> None:
         mlflow_ngraph.pull(source, place / "engine", tracking_uri=uri)
