@@ -192,9 +192,7 @@ class Worker:
         found = parity.compare(outputs, list(reference) * len(requests))
         verify_s = time.perf_counter() - start
         self._running = Running(engine, invocation, inputs)
-        # What lives now lives until the end: frozen, it need not be looked at again before each slice.
-        gc.collect()
-        gc.freeze()
+        _freeze()
         return {
             "load_s": load_s,
             "first_inference_s": first_s,
@@ -228,8 +226,7 @@ class Worker:
         start = time.perf_counter()
         with self._running.invocation.repeated() as call:
             loop.settle(call, 0.0, calls=RELOAD_CALLS)
-        gc.collect()
-        gc.freeze()
+        _freeze()
         return {"reload_s": load_s, "recall_s": time.perf_counter() - start}
 
     def _warm_up(self, command: Command) -> dict[str, Any]:
@@ -294,6 +291,12 @@ class Running:
         self.invocation = invocation
         self.inputs = inputs
         self.call_s = call_s
+
+
+def _freeze() -> None:
+    """What lives now lives until the engine is unloaded: frozen, it need not be looked at again before each slice."""
+    gc.collect()
+    gc.freeze()
 
 
 def _workload(ref: dict[str, Any], init: Any) -> Any:
