@@ -170,8 +170,8 @@ class Limits(_Model):
     slice_seconds: float = Field(5, gt=0)
     """Timed seconds of one slice; a slice always has at least one repetition."""
     reload_seconds: float = Field(2, ge=0)
-    """Loading an engine anew before a round, its first inference included. One that takes longer stays where it is for
-    all rounds; with 0 all do."""
+    """Loading an engine in a fresh process before a round, its first inferences included, imports not. One that takes
+    longer stays in one process for all rounds; with 0 all do."""
 
 
 def _choice(key: str) -> BeforeValidator:

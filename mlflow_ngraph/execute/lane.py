@@ -33,6 +33,8 @@ RUNTIME_BYTES = 600 * 2**20
 """A round figure for a process that has imported its runtime."""
 SETTLE_BELOW_S = 0.5
 """Calls that take longer than this are not repeated for settling: what it would gain drowns in them."""
+RELOAD_CALLS = 4
+"""After loading again: the first inferences place memory, and some runtimes settle their choices in them."""
 
 
 class LaneRunner:
@@ -223,14 +225,7 @@ class LaneRunner:
         """Load the engine for ``batch`` from disk in the lane's measuring process, and compare its outputs."""
         engine = self.engines[batch]
         try:
-            result = self._process.ready("run").request(
-                "load",
-                self._plan.study.limits.load_seconds,
-                on_stage=self._say(batch),
-                accounted=lambda result: sum(result[name] for name in ("load_s", "first_inference_s", "verify_s")),
-                materials=str(self._places.materials(self.lane.workload)),
-                **self._loadable(batch),
-            )
+            result = self._request_load(batch)
         except ChildFailure as failure:
             if engine.reused is None:
                 raise
@@ -242,36 +237,57 @@ class LaneRunner:
             lane=self.lane.id,
             batch=batch,
             engine=engine.id,
-            **{name: value for name, value in result.items() if name != "problem"},
+            **{name: value for name, value in result.items() if name not in ("problem", "calls_s")},
         )
-        first_s = result["first_inference_s"]
         self.loaded = Loaded(
-            batch, result["problem"], first_s, requests=result["requests"], loading_s=result["load_s"] + first_s
+            batch,
+            result["problem"],
+            result["first_inference_s"],
+            requests=result["requests"],
+            loading_s=_loading_s(result),
         )
         return self.loaded
 
-    def _loadable(self, batch: int) -> dict[str, Any]:
-        """The engine for ``batch`` as a command to the measuring process names it."""
-        return {
-            "compiler": self.lane.compiler,
-            "flags": dict(self.lane.flags),
-            "directory": str(self._places.root / self.engines[batch].directory),
-            "batch": batch,
-            "target": self._target,
-        }
+    def renew(self) -> bool:
+        """Put a process that has just started in place of the one that measured a round; `load_again` completes it.
 
-    def _reload(self) -> None:
-        """Load the engine anew for another round, unless that takes too long."""
-        loaded, limits = self._has_loaded(), self._plan.study.limits
-        if not loaded.slices or loaded.loading_s > limits.reload_seconds:
-            return
-        result = self._process.ready("run").request(
-            "reload",
-            limits.load_seconds,
-            accounted=lambda result: float(result["reload_s"] + result["recall_s"]),
-            **self._loadable(loaded.batch),
+        Where weights, activations and code happen to lie makes a process a little faster or slower as long as it lives.
+
+        Returns
+        -------
+        False where nothing was measured yet, or loading the engine takes longer than the study wants to spend on it.
+        """
+        loaded = self._has_loaded()
+        if not loaded.slices or loaded.loading_s > self._plan.study.limits.reload_seconds:
+            return False
+        self._process.close()
+        self.start()
+        return True
+
+    def load_again(self) -> None:
+        """Load the engine in the fresh process, and compare its outputs again."""
+        loaded = self._has_loaded()
+        result = self._request_load(loaded.batch, calls=RELOAD_CALLS, call_s=loaded.warm_up["call_s"])
+        loaded.problem = loaded.problem or result["problem"]
+        loaded.loading, loaded.loading_s = loaded.loading + 1, _loading_s(result)
+
+    def _request_load(self, batch: int, calls: int = 0, call_s: float = 0.0) -> dict[str, Any]:
+        """Have the measuring process load the engine, and call it some times more, untimed."""
+        result: dict[str, Any] = self._process.ready("run").request(
+            "load",
+            self._plan.study.limits.load_seconds,
+            on_stage=self._say(batch),
+            accounted=lambda result: _loading_s(result) + float(result["verify_s"]),
+            compiler=self.lane.compiler,
+            flags=dict(self.lane.flags),
+            directory=str(self._places.root / self.engines[batch].directory),
+            materials=str(self._places.materials(self.lane.workload)),
+            batch=batch,
+            target=self._target,
+            calls=calls,
+            call_s=call_s,
         )
-        loaded.loading, loaded.loading_s = loaded.loading + 1, result["reload_s"] + result["recall_s"]
+        return result
 
     def warm_up(self) -> None:
         """Run untimed until the calls are steady."""
@@ -317,7 +333,6 @@ class LaneRunner:
 
     def slice(self, round_: int, position: int, *, companion: bool) -> None:
         """Time one slice of repetitions and put it into the journal."""
-        self._reload()
         loaded, study = self._has_loaded(), self._plan.study
         seconds = min(study.limits.slice_seconds, study.limits.cell_seconds - loaded.timed_s)
         child = self._process.ready("run")
@@ -381,3 +396,8 @@ class LaneRunner:
         if self.loaded is None:
             raise RuntimeError(f"lane {self.lane.id} has no engine loaded")
         return self.loaded
+
+
+def _loading_s(result: Mapping[str, Any]) -> float:
+    """Seconds until an engine was loaded and called."""
+    return float(result["load_s"] + result["first_inference_s"] + result["calls_s"])

@@ -27,9 +27,9 @@ class Loaded:
     requests: int = 1
     """Inferences in flight within one repetition."""
     loading: int = 0
-    """How often the engine has been loaded anew."""
+    """How often a fresh process has loaded the engine again."""
     loading_s: float = 0.0
-    """What loading it took the last time, first inferences included."""
+    """What loading it took the last time, first inferences included and imports not."""
 
     def reach(self) -> float | None:
         """How far the interval of the mean duration reaches, as a share of the mean; None with one round."""

@@ -24,6 +24,8 @@ MACS_PER_SECOND_AND_THREAD = 5e10
 TYPICAL_ROUNDS = 10
 """What a cell needs until its interval is short enough, on a machine that is quiet most of the time."""
 LANE_SECONDS = 3.0
+RELOAD_SECONDS = 2.0
+"""A round figure for a process that starts, imports a runtime and loads an engine, beside others that do the same."""
 PREPARE_SECONDS = 10.0
 
 
@@ -141,7 +143,10 @@ def estimate_lane(plan: Plan, workload: WorkloadPlan, lane: Lane) -> float:
         first = call * batch
         if first < study.warmup.max_seconds:
             total += min(4 * study.warmup.window * first, study.warmup.max_seconds)
-        total += first + max(first, min(repetitions * first, study.limits.cell_seconds))
+        timed = max(first, min(repetitions * first, study.limits.cell_seconds))
+        total += first + timed
+        if 4 * first < study.limits.reload_seconds:
+            total += RELOAD_SECONDS * timed / min(study.slice_repetitions * first, study.limits.slice_seconds)
         total += study.arrivals.estimate_s(first) if study.arrivals is not None else 0.0
     return total
 

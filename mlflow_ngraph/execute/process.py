@@ -44,6 +44,7 @@ class LaneProcess:
         self._freed_memory = freed_memory
         self._child: Child | None = None
         self._children = 0
+        """That have compiled."""
 
     def start(self, purpose: Purpose) -> None:
         """Start a child, if there is none, without waiting for it."""
@@ -81,8 +82,12 @@ class LaneProcess:
             self._child = None
 
     def _spawn(self, purpose: Purpose) -> Child:
-        self._children += 1
-        name = f"{self._lane.id}-{self._session}-{self._children}-{purpose}"
+        name = f"{self._lane.id}-{self._session}"
+        if purpose == "build":
+            # What compiles starts without the caches of whatever failed before it.
+            self._children += 1
+            name += f"-{self._children}"
+        name += f"-{purpose}"
         env = environment(self._lane.threads, self._places.scratch(name))
         child = Child(name, env, self._places.log(name), self._warden)
         kind = self._compiler

@@ -121,14 +121,16 @@ class Rounds:
         """
         active = list(group)
         while active:
-            turn = list(active)
+            failed = self._renew(active, batch)
+            turn = [runner for runner in active if runner not in failed]
             self._order.shuffle(turn)
             self._journal.tell("round", batch=batch, round=round_, lanes=[runner.lane.id for runner in turn])
             for position, runner in enumerate(turn):
                 step = partial(runner.slice, round_, position, companion=not self._open(runner, batch))
                 if not self._attempt(runner, batch, step):
-                    active.remove(runner)
-                    group.remove(runner)
+                    failed.append(runner)
+            active = [runner for runner in active if runner not in failed]
+            group[:] = [runner for runner in group if runner not in failed]
             unsettled = [runner for runner in active if runner.wants_more()]
             needed = {id(_baseline(runner, active)) for runner in unsettled}
             active = [
@@ -138,6 +140,16 @@ class Rounds:
             ]
             round_ += 1
         return round_
+
+    def _renew(self, active: Sequence[LaneRunner], batch: int) -> list[LaneRunner]:
+        """Give lanes a fresh process each for the next round; returns those that failed.
+
+        They import their runtimes beside each other: nothing is measured meanwhile.
+        """
+        renewed = [runner for runner in active if runner.renew()]
+        for runner in renewed:
+            runner.settle()
+        return [runner for runner in renewed if not self._attempt(runner, batch, runner.load_again)]
 
     def _finish(self, runner: LaneRunner, batch: int) -> Verdict | None:
         """The verdict of a cell that was measured to the end; None where it had one already."""

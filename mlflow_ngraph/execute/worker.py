@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import random
 import sys
 import time
 import traceback
@@ -24,8 +23,6 @@ from mlflow_ngraph.errors import CellError, UsageError
 from mlflow_ngraph.verdicts import Verdict
 
 Command = dict[str, Any]
-RELOAD_CALLS = 4
-"""After loading anew: the first inferences place memory, and some runtimes settle their choices in them."""
 
 
 def main() -> None:
@@ -47,7 +44,6 @@ class Worker:
         self._running: Running | None = None
         self._preparation: Any = None
         self._sensors: Any = None
-        self._random = random.Random()
         self._commands: dict[str, Callable[[Command], Any]] = {
             "import": self._import,
             "check": self._check,
@@ -57,7 +53,6 @@ class Worker:
             "build": self._build,
             "explain": self._explain,
             "load": self._load,
-            "reload": self._reload,
             "warm_up": self._warm_up,
             "slice": self._slice,
             "arrive": self._arrive,
@@ -167,7 +162,7 @@ class Worker:
 
     def _load(self, command: Command) -> dict[str, Any]:
         from mlflow_ngraph.devices.sensors import Sensors
-        from mlflow_ngraph.measure import memory, parity
+        from mlflow_ngraph.measure import loop, memory, parity
         from mlflow_ngraph.workloads.materials import Source
 
         # Found once, before anything is timed.
@@ -191,11 +186,19 @@ class Worker:
         outputs = [array for request in requests for array in request.outputs()]
         found = parity.compare(outputs, list(reference) * len(requests))
         verify_s = time.perf_counter() - start
-        self._running = Running(engine, invocation, inputs)
-        _freeze()
+        start = time.perf_counter()
+        if command["calls"]:
+            with invocation.repeated() as call:
+                loop.settle(call, 0.0, calls=command["calls"])
+        calls_s = time.perf_counter() - start
+        self._running = Running(engine, invocation, call_s=command["call_s"])
+        # What lives now lives until the engine is unloaded: frozen, it need not be looked at again before each slice.
+        gc.collect()
+        gc.freeze()
         return {
             "load_s": load_s,
             "first_inference_s": first_s,
+            "calls_s": calls_s,
             "verify_s": verify_s,
             "precision": engine.precision,
             "flags": dict(engine.flags),
@@ -203,31 +206,6 @@ class Worker:
             "parity": asdict(found),
             "problem": parity.problem(found, command["target"]["precision"]),
         }
-
-    def _reload(self, command: Command) -> dict[str, float]:
-        """Load the same engine again, into other memory than before, and on another processor.
-
-        Where weights, activations and threads happen to be makes an engine a little faster or slower for as long as
-        they are there.
-        """
-        from mlflow_ngraph.measure import loop, memory, placement
-
-        running = self._loaded()
-        start = time.perf_counter()
-        inputs, call_s = [array.copy() for array in running.inputs], running.call_s
-        self._unload(command)
-        del running
-        gc.collect()
-        memory.release_freed()
-        placement.move_thread(self._random)
-        engine = _compiler(command).load(Path(command["directory"]), command["batch"], _target(command))
-        self._running = Running(engine, engine.bind(inputs), inputs, call_s)
-        load_s = time.perf_counter() - start
-        start = time.perf_counter()
-        with self._running.invocation.repeated() as call:
-            loop.settle(call, 0.0, calls=RELOAD_CALLS)
-        _freeze()
-        return {"reload_s": load_s, "recall_s": time.perf_counter() - start}
 
     def _warm_up(self, command: Command) -> dict[str, Any]:
         from mlflow_ngraph.measure import loop
@@ -286,17 +264,11 @@ class Worker:
 class Running:
     """A loaded engine with bound inputs."""
 
-    def __init__(self, engine: Any, invocation: Any, inputs: list[Any], call_s: float = 0.0) -> None:
+    def __init__(self, engine: Any, invocation: Any, call_s: float) -> None:
         self.engine = engine
         self.invocation = invocation
-        self.inputs = inputs
         self.call_s = call_s
-
-
-def _freeze() -> None:
-    """What lives now lives until the engine is unloaded: frozen, it need not be looked at again before each slice."""
-    gc.collect()
-    gc.freeze()
+        """Rough seconds of a call; 0 before the warm-up."""
 
 
 def _workload(ref: dict[str, Any], init: Any) -> Any:

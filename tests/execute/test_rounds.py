@@ -67,7 +67,7 @@ def test_a_cell_that_cannot_be_that_sure_says_how_sure_it_is(tmp_path):
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(60, [0, 1, 2]), (0, [0, 0, 0])])
-def test_an_engine_is_loaded_anew_before_each_round_unless_that_takes_too_long(tmp_path, seconds, expected):
+def test_each_round_has_a_fresh_process_unless_loading_takes_too_long(tmp_path, seconds, expected):
     outcome, events = measure(study(repetitions=6, limits={"reload_seconds": seconds}), tmp_path)
     slices = [event for event in events if event["event"] == "slice"]
     for cell in cells(outcome).values():
@@ -92,6 +92,9 @@ class Scripted:
 
     def load(self, batch):
         self.loaded = Loaded(batch, None, 0.0)
+
+    def renew(self):
+        return False
 
     def warm_up(self):
         pass

@@ -1,14 +1,10 @@
-"""What a process does with memory, and where its thread runs, seen by the kernel."""
+"""What a process does with memory that it frees, seen by the kernel."""
 
 import os
-import random
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-from mlflow_ngraph.measure import placement
 
 ALLOCATING = """
 import ctypes, sys
@@ -42,24 +38,3 @@ def test_freed_memory_is_kept_for_the_next_inference_or_returned(freed, again):
     assert faults >= 4 * PAGES if again else faults < PAGES / 10
     # Whatever is kept can be given back at once.
     assert after_release >= 0.9 * PAGES
-
-
-def test_a_thread_that_is_moved_may_still_run_everywhere():
-    before = os.sched_getaffinity(0)
-    seen = set()
-    for seed in range(40):
-        placement.move_thread(random.Random(seed))
-        seen.add(int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[36]))
-        assert os.sched_getaffinity(0) == before
-    assert len(seen) > 1 or len(before) == 1
-
-
-def test_a_pinned_thread_stays_where_it_is():
-    before = os.sched_getaffinity(0)
-    only = {min(before)}
-    os.sched_setaffinity(0, only)
-    try:
-        placement.move_thread(random.Random(0))
-        assert os.sched_getaffinity(0) == only
-    finally:
-        os.sched_setaffinity(0, before)
