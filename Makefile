@@ -63,7 +63,7 @@ lint: $(STAMP)
 	@echo "== import rules" && lint-imports
 
 test: lint
-	@echo "== pytest" && env -u MLFLOW_TRACKING_URI -u MLFLOW_EXPERIMENT_NAME python -m pytest
+	@echo "== pytest" && env -u MLFLOW_TRACKING_URI -u MLFLOW_EXPERIMENT_NAME python -m pytest -n 2 --dist loadfile
 
 ui: $(STAMP)
 	@mlflow server --app-name ngraph --backend-store-uri $(MLFLOW_TRACKING_URI) --port 5000

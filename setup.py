@@ -76,6 +76,7 @@ DEV = [
     "py-rattler>=0.16",
     "pytest>=8.3",
     "pytest-timeout>=2.3",
+    "pytest-xdist>=3.6",
     "ruff>=0.11",
     "types-PyYAML>=6.0",
     "types-psutil>=6.0",

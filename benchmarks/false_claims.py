@@ -1,6 +1,7 @@
 """Does a study claim differences that are not there, and does it see small ones that are?
 
-``python benchmarks/false_claims.py [--background] [--repetitions 200] [--workloads 10] [--keep DIRECTORY]``
+``python benchmarks/false_claims.py [--background] [--repetitions 120] [--workloads 10]
+[--reload-seconds 20] [--keep DIRECTORY]``
 
 Each of ten models at four batch sizes is measured with eager execution under two names (they differ in a flag that does
 nothing on a CPU) and with eager execution made slower by 3 %. A claim is a cell with verdict ok whose 95 % interval of
@@ -30,8 +31,8 @@ WORKLOADS = (
     "timm:resnet10t", "timm:mobilenetv3_small_100", "timm:regnetx_002", "timm:deit_tiny_patch16_224", "timm:lcnet_050",
     "timm:convnext_atto", "timm:efficientnet_b0", "timm:resnet18", "timm:mixer_s32_224", "timm:repvgg_a0",
 )  # fmt: skip
-SLICE = 5
-"""Repetitions in a row: short slices, in many rounds, follow a machine whose speed changes within seconds."""
+SLICE = 10
+"""Repetitions in a row, in one of twelve fresh processes."""
 SAME, SLOWER = "identity[cudnn_benchmark=True]", "slower"
 
 BACKGROUND = """
@@ -49,8 +50,9 @@ def main() -> int:
     """Measure once and count."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--background", action="store_true", help="beside a load that comes and goes")
-    parser.add_argument("--repetitions", default="200", help="a number, or auto")
+    parser.add_argument("--repetitions", default="120", help="a number, or auto")
     parser.add_argument("--workloads", type=int, default=len(WORKLOADS), help="how many of the ten models")
+    parser.add_argument("--reload-seconds", type=float, default=20.0, help="0: one process for all rounds")
     parser.add_argument("--keep", type=Path, help="a folder in which the study stays")
     options = parser.parse_args()
     repetitions = options.repetitions if options.repetitions == "auto" else int(options.repetitions)
@@ -62,7 +64,7 @@ def main() -> int:
             "batch_sizes": [1, 2, 4, 8],
             "repetitions": repetitions,
             "slice_repetitions": SLICE,
-            "limits": {"cell_seconds": 30, "slice_seconds": 1},
+            "limits": {"cell_seconds": 30, "slice_seconds": 1, "reload_seconds": options.reload_seconds},
         }
     )
     load = _background() if options.background else nullcontext()

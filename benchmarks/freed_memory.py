@@ -12,12 +12,14 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from support.alone import Found, measured
 from support.materials import prepared
 
+from mlflow_ngraph.execute.record import EngineRecord, Lane, StudyRecord
 from mlflow_ngraph.measure.statistics import paired_ratio
 from mlflow_ngraph.runner import plan_study, run_study
 from mlflow_ngraph.study import parse
@@ -46,28 +48,30 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as home:
         outcome = run_study(study, home=Path(home), offline=True)
         plan = plan_study(study)
-        for lane in outcome.record.lanes.values():
-            if lane.lane.compiler != options.compiler:
-                continue
+        for lane, engine, batch in _engines(outcome.record, options.compiler):
+            given = {
+                "compiler": lane.compiler,
+                "flags": dict(lane.flags),
+                "engine": str(outcome.directory / engine.directory),
+                "materials": str(prepared(plan, outcome.directory, lane.workload, batch)),
+                "batch": batch,
+                "target": {"precision": "fp32", "mode": "sync", "threads": plan.threads},
+                "seconds": options.seconds,
+            }
+            bare: list[Found] = []
+            keeping: list[Found] = []
+            for _ in range(options.rounds):
+                bare.append(measured(given, plan.threads, "return"))
+                keeping.append(measured(given, plan.threads, "keep"))
+            print(f"{lane.label} {lane.compiler} batch {batch}: {_compared(bare, keeping)}", flush=True)
+
+
+def _engines(record: StudyRecord, compiler: str) -> Iterator[tuple[Lane, EngineRecord, int]]:
+    for lane in record.lanes.values():
+        if lane.lane.compiler == compiler:
             for engine in lane.engines:
                 for batch in engine.batch_sizes:
-                    given = {
-                        "compiler": lane.lane.compiler,
-                        "flags": dict(lane.lane.flags),
-                        "engine": str(outcome.directory / engine.directory),
-                        "materials": str(prepared(plan, outcome.directory, lane.lane.workload, batch)),
-                        "batch": batch,
-                        "target": {"precision": "fp32", "mode": "sync", "threads": plan.threads},
-                        "seconds": options.seconds,
-                    }
-                    bare: list[Found] = []
-                    keeping: list[Found] = []
-                    for _ in range(options.rounds):
-                        bare.append(measured(given, plan.threads, "return"))
-                        keeping.append(measured(given, plan.threads, "keep"))
-                    print(
-                        f"{lane.lane.label} {lane.lane.compiler} batch {batch}: {_compared(bare, keeping)}", flush=True
-                    )
+                    yield lane.lane, engine, batch
 
 
 def _compared(bare: list[Found], keeping: list[Found]) -> str:

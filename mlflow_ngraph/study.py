@@ -169,7 +169,7 @@ class Limits(_Model):
     """Timed seconds of one cell; beyond it the cell keeps the repetitions that it reached."""
     slice_seconds: float = Field(5, gt=0)
     """Timed seconds of one slice; a slice always has at least one repetition."""
-    reload_seconds: float = Field(2, ge=0)
+    reload_seconds: float = Field(5, ge=0)
     """Loading an engine in a fresh process before a round, its first inferences included, imports not. One that takes
     longer stays in one process for all rounds; with 0 all do."""
 

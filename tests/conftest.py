@@ -1,5 +1,7 @@
 """Fixtures that tests of several parts share."""
 
+import os
+
 from tests.support.browser import browser, pages
 from tests.support.fake import fake_compiler
 from tests.support.keys import signing_key
@@ -32,3 +34,7 @@ __all__ = [
     "sqlite_template",
     "sqlite_uri",
 ]
+
+# GNU readline, which pytest loads, tells the processes that it starts how wide it believes the terminal to be.
+for _name in ("COLUMNS", "LINES"):
+    os.environ.pop(_name, None)

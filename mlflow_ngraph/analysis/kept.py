@@ -1,4 +1,4 @@
-"""Comparisons that were computed before: the same question about the same results has the same answer.
+"""Answers that were computed before: the same question about the same results has the same answer.
 
 An answer is named by a digest of everything that it depends on: the question, the run and the sha256 of every table, and
 the code that computed it. So nothing has to be found out about whether it still holds; what has changed has another name.
@@ -9,22 +9,55 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import uuid4
 
 import platformdirs
 
 from mlflow_ngraph import __version__
-from mlflow_ngraph.analysis.pivot import Pivot
 
 if TYPE_CHECKING:
     from mlflow_ngraph.analysis.listing import Found
 
 _KEPT = 200
 """How many answers stay; the oldest go first."""
+
+
+class Plain(Protocol):
+    """An answer that can be kept."""
+
+    def to_plain(self) -> Mapping[str, Any]:
+        """As JSON has it."""
+
+
+A = TypeVar("A", bound=Plain)
+
+
+def answer(
+    question: Mapping[str, Any], found: Found | None, compute: Callable[[], A], read: Callable[[dict[str, Any]], A]
+) -> A:
+    """The answer that this machine has kept, or a new one, which is kept.
+
+    Parameters
+    ----------
+    question: plain values by their names; all that the answer depends on besides the results.
+    found: the study runs that the question is about; None: compute it in any case.
+    read: makes an answer of what its ``to_plain`` gave.
+    """
+    name = name_of(question, found) if found is not None else None
+    if name is None:
+        return compute()
+    answers = Answers()
+    kept = answers.get(name)
+    with suppress(ValueError, KeyError, TypeError, IndexError):
+        if kept is not None:
+            return read(kept)
+    new = compute()
+    answers.put(name, new.to_plain())
+    return new
 
 
 class Answers:
@@ -38,19 +71,20 @@ class Answers:
     def __init__(self, directory: Path | None = None) -> None:
         self._directory = directory or Path(platformdirs.user_cache_dir("mlflow-ngraph")) / "answers"
 
-    def get(self, name: str) -> Pivot | None:
-        """An answer, if it is here and whole."""
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            return Pivot.from_plain(json.loads((self._directory / f"{name}.json").read_bytes()))
+    def get(self, name: str) -> dict[str, Any] | None:
+        """An answer as JSON has it, if it is here and whole."""
+        with suppress(OSError, ValueError):
+            found: dict[str, Any] = json.loads((self._directory / f"{name}.json").read_bytes())
+            return found
         return None
 
-    def put(self, name: str, answer: Pivot) -> None:
+    def put(self, name: str, answer: Mapping[str, Any]) -> None:
         """Keep an answer; a full or read-only disk only makes the next time slower."""
         with suppress(OSError):
             self._directory.mkdir(parents=True, exist_ok=True)
             partial = self._directory / f".{uuid4().hex}"
             try:
-                partial.write_text(json.dumps(answer.to_plain(), default=str), encoding="utf-8")
+                partial.write_text(json.dumps(answer, default=str), encoding="utf-8")
                 partial.replace(self._directory / f"{name}.json")
             finally:
                 partial.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
 
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 
@@ -39,7 +40,7 @@ class Selection:
 
     devices: Sequence[str] = ()
     workloads: Sequence[str] = ()
-    """Full or short names."""
+    """Full or short names. A full one may leave out options, which then may have any value."""
     families: Sequence[str] = ()
     compilers: Sequence[str] = ()
     """Names, with or without the flags that were given."""
@@ -90,7 +91,7 @@ class Selection:
         for name in self._asked():
             known = {str(value) for column in FILTERED[name] for value in frame[column].dropna().unique()}
             for value in map(str, getattr(self, name)):
-                if not any(_equal(name, value, text) for text in known):
+                if not any(_any_means(name, [value], text) for text in known):
                     raise UnknownNameError(FILTERED[name][0].replace("_", " "), value, known)
         if len(frame) and self.of(frame).empty:
             raise UsageError(f"no result fits all filters: {'; '.join(self._alone(frame))}")
@@ -118,10 +119,9 @@ class Selection:
         import pandas as pd
 
         wanted = [str(value) for value in getattr(self, name)]
-        columns = [frame[column].astype("string") for column in FILTERED[name]]
-        if name == "git_commits":
-            return columns[0].str.startswith(tuple(wanted)).fillna(False).astype(bool)
-        fits: pd.Series[bool] = pd.concat([column.isin(wanted) for column in columns], axis=1).any(axis=1)
+        fits: pd.Series[bool] = pd.Series(False, frame.index)
+        for column in (frame[column].astype("string") for column in FILTERED[name]):
+            fits |= column.isin([text for text in column.dropna().unique() if _any_means(name, wanted, text)])
         return fits
 
 
@@ -158,5 +158,18 @@ def baseline(text: str) -> tuple[str, str]:
     return column, value
 
 
-def _equal(name: str, value: str, text: str) -> bool:
-    return text.startswith(value) if name == "git_commits" else text == value
+def _any_means(name: str, wanted: Sequence[str], text: str) -> bool:
+    """Whether one of the values of a filter means what a cell has."""
+    if name == "git_commits":
+        return text.startswith(tuple(wanted))
+    return text in wanted or (name == "workloads" and any(_without_some_options(value, text) for value in wanted))
+
+
+def _without_some_options(value: str, text: str) -> bool:
+    """Whether a reference such as ``block:mha?width=16`` leaves open some options of a canonical one, which has all.
+
+    Without any options it is a model of its own: ``timm:resnet18`` is not ``timm:resnet18?image_size=64``.
+    """
+    model, _, options = value.partition("?")
+    known, _, others = text.partition("?")
+    return bool(options) and model == known and set(parse_qsl(options)) <= set(parse_qsl(others))

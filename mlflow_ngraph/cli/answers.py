@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from mlflow_ngraph.analysis.ranking import FIGURES
 from mlflow_ngraph.cli import output
-from mlflow_ngraph.engines.question import FIGURES
 from mlflow_ngraph.tracking.schema import CELL_METRICS
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.engines.question import Answer, Candidate
+    from mlflow_ngraph.analysis.ranking import Candidate
+    from mlflow_ngraph.engines.question import Answer
 
 _SHOWN = 8
 """Engines that were passed over of which a person is told."""

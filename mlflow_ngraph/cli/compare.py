@@ -93,16 +93,15 @@ class Question:
 def _answer(asked: Asked, question: Question) -> Pivot:
     """The comparison: the one that this machine has kept, or a new one."""
     from mlflow_ngraph.analysis import kept
+    from mlflow_ngraph.analysis.pivot import Pivot
 
     found = asked.find()
-    name = kept.name_of(asdict(question), found) if asked.cache else None
-    answers = kept.Answers()
-    answer = answers.get(name) if name else None
-    if answer is None:
-        answer = _compared(asked, question, found)
-        if name:
-            answers.put(name, answer)
-    return answer
+    return kept.answer(
+        asdict(question),
+        found if asked.cache else None,
+        lambda: _compared(asked, question, found),
+        Pivot.from_plain,
+    )
 
 
 def _compared(asked: Asked, question: Question, found: Found) -> Pivot:

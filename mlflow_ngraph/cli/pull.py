@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +16,7 @@ from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import UsageError
 
 if TYPE_CHECKING:
+    from mlflow_ngraph.analysis.ranking import Question, Ranking
     from mlflow_ngraph.engines.pulling import Pulled
     from mlflow_ngraph.engines.question import Answer
     from mlflow_ngraph.tracking.sources import Wanted
@@ -107,18 +109,34 @@ def pull(
 
 def _ask(given: dict[str, Any], objective: str | None, limits: dict[str, float], trust: str | None) -> Answer:
     from mlflow_ngraph.analysis.listing import Server
+    from mlflow_ngraph.analysis.ranking import Question
     from mlflow_ngraph.engines import question
     from mlflow_ngraph.engines import trust as trusting
 
     given["devices"] = [name for name in items(given["devices"]) if name != HERE]
     rules = trusting.load(trust)
     asked = Asked(given)
-    wanted = question.Question(objective or "throughput", limits)
-    selection = asked.selection()
-    frame = asked.read(wanted.columns())
-    selection.check(frame)
+    ranking = _ranking(asked, Question(objective or "throughput", limits))
     servers = {server.name: server.uri for server in ([Server(uri) for uri in asked.uris or ()] or [Server()])}
-    return question.answer(selection.of(frame), wanted, servers, rules)
+    return question.answer(ranking, servers, rules)
+
+
+def _ranking(asked: Asked, question: Question) -> Ranking:
+    """The engines that may be meant, best first: as this machine has kept it, or a new one."""
+    from mlflow_ngraph.analysis import kept
+    from mlflow_ngraph.analysis.ranking import Ranking
+
+    selection, found = asked.selection(), asked.find()
+
+    def ranked() -> Ranking:
+        from mlflow_ngraph.analysis.ranking import rank
+
+        frame = asked.read(question.columns(), found)
+        selection.check(frame)
+        return rank(selection.of(frame), question)
+
+    told = {"selection": asdict(selection), **asdict(question)}
+    return kept.answer(told, found if asked.cache else None, ranked, Ranking.from_plain)
 
 
 def _pull(source: str | None, answer: Answer | None, given: dict[str, Any], **how: Any) -> Pulled:

@@ -150,18 +150,23 @@ class Child:
             self._send(command, fields)
         self._begun.append(_Begun(command, timeout))
 
-    def finish(self) -> None:
+    def finish(self) -> Any:
         """Wait for everything that has begun.
+
+        Returns
+        -------
+        The result of the last command of these; None if there is none.
 
         Raises
         ------
         ChildFailure: as in `request`.
         """
-        start = time.perf_counter()
+        start, result = time.perf_counter(), None
         while self._begun:
             begun = self._begun.pop(0)
-            self._read(time.monotonic() + begun.timeout, begun.command, lambda stage: None)
+            result = self._read(time.monotonic() + begun.timeout, begun.command, lambda stage: None)
         self.overhead_s += time.perf_counter() - start
+        return result
 
     def request(
         self,

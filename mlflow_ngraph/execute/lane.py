@@ -225,7 +225,13 @@ class LaneRunner:
         """Load the engine for ``batch`` from disk in the lane's measuring process, and compare its outputs."""
         engine = self.engines[batch]
         try:
-            result = self._request_load(batch)
+            result = self._process.ready("run").request(
+                "load",
+                self._plan.study.limits.load_seconds,
+                on_stage=self._say(batch),
+                accounted=lambda result: sum(result[name] for name in ("load_s", "first_inference_s", "verify_s")),
+                **self._loadable(batch),
+            )
         except ChildFailure as failure:
             if engine.reused is None:
                 raise
@@ -237,19 +243,19 @@ class LaneRunner:
             lane=self.lane.id,
             batch=batch,
             engine=engine.id,
-            **{name: value for name, value in result.items() if name not in ("problem", "calls_s")},
+            **{name: value for name, value in result.items() if name != "problem"},
         )
         self.loaded = Loaded(
             batch,
             result["problem"],
             result["first_inference_s"],
             requests=result["requests"],
-            loading_s=_loading_s(result),
+            loading_s=result["load_s"] + (1 + RELOAD_CALLS) * result["first_inference_s"],
         )
         return self.loaded
 
     def renew(self) -> bool:
-        """Put a process that has just started in place of the one that measured a round; `load_again` completes it.
+        """Have a fresh process load the engine in place of the one that measured a round; `renewed` waits for it.
 
         Where weights, activations and code happen to lie makes a process a little faster or slower as long as it lives.
 
@@ -261,33 +267,28 @@ class LaneRunner:
         if not loaded.slices or loaded.loading_s > self._plan.study.limits.reload_seconds:
             return False
         self._process.close()
-        self.start()
+        fields = self._loadable(loaded.batch, calls=RELOAD_CALLS, call_s=loaded.warm_up["call_s"])
+        self._process.start("run").begin("load", self._plan.study.limits.load_seconds, **fields)
         return True
 
-    def load_again(self) -> None:
-        """Load the engine in the fresh process, and compare its outputs again."""
-        loaded = self._has_loaded()
-        result = self._request_load(loaded.batch, calls=RELOAD_CALLS, call_s=loaded.warm_up["call_s"])
+    def renewed(self) -> None:
+        """Wait until the fresh process has loaded the engine, and has compared its outputs once more."""
+        loaded, result = self._has_loaded(), self._process.start("run").finish()
         loaded.problem = loaded.problem or result["problem"]
-        loaded.loading, loaded.loading_s = loaded.loading + 1, _loading_s(result)
+        loaded.loading += 1
 
-    def _request_load(self, batch: int, calls: int = 0, call_s: float = 0.0) -> dict[str, Any]:
-        """Have the measuring process load the engine, and call it some times more, untimed."""
-        result: dict[str, Any] = self._process.ready("run").request(
-            "load",
-            self._plan.study.limits.load_seconds,
-            on_stage=self._say(batch),
-            accounted=lambda result: _loading_s(result) + float(result["verify_s"]),
-            compiler=self.lane.compiler,
-            flags=dict(self.lane.flags),
-            directory=str(self._places.root / self.engines[batch].directory),
-            materials=str(self._places.materials(self.lane.workload)),
-            batch=batch,
-            target=self._target,
-            calls=calls,
-            call_s=call_s,
-        )
-        return result
+    def _loadable(self, batch: int, calls: int = 0, call_s: float = 0.0) -> dict[str, Any]:
+        """What the measuring process has to know to load the engine, and to call it some times more, untimed."""
+        return {
+            "compiler": self.lane.compiler,
+            "flags": dict(self.lane.flags),
+            "directory": str(self._places.root / self.engines[batch].directory),
+            "materials": str(self._places.materials(self.lane.workload)),
+            "batch": batch,
+            "target": self._target,
+            "calls": calls,
+            "call_s": call_s,
+        }
 
     def warm_up(self) -> None:
         """Run untimed until the calls are steady."""
@@ -396,8 +397,3 @@ class LaneRunner:
         if self.loaded is None:
             raise RuntimeError(f"lane {self.lane.id} has no engine loaded")
         return self.loaded
-
-
-def _loading_s(result: Mapping[str, Any]) -> float:
-    """Seconds until an engine was loaded and called."""
-    return float(result["load_s"] + result["first_inference_s"] + result["calls_s"])

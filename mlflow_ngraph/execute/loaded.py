@@ -29,7 +29,7 @@ class Loaded:
     loading: int = 0
     """How often a fresh process has loaded the engine again."""
     loading_s: float = 0.0
-    """What loading it took the last time, first inferences included and imports not."""
+    """What loading it again will take, about, with the calls after it and without imports."""
 
     def reach(self) -> float | None:
         """How far the interval of the mean duration reaches, as a share of the mean; None with one round."""

@@ -46,10 +46,11 @@ class LaneProcess:
         self._children = 0
         """That have compiled."""
 
-    def start(self, purpose: Purpose) -> None:
-        """Start a child, if there is none, without waiting for it."""
+    def start(self, purpose: Purpose) -> Child:
+        """The child, started if there is none, without waiting for it."""
         if self._child is None:
             self._child = self._spawn(purpose)
+        return self._child
 
     def ready(self, purpose: Purpose) -> Child:
         """The child, which has imported everything: nothing that is timed next contains an import.
@@ -58,10 +59,9 @@ class LaneProcess:
         ------
         ChildFailure: it cannot import what it needs.
         """
-        self.start(purpose)
-        assert self._child is not None
-        self._child.finish()
-        return self._child
+        child = self.start(purpose)
+        child.finish()
+        return child
 
     def settle(self) -> None:
         """Wait until the child, if there is one, has imported everything.

@@ -144,12 +144,10 @@ class Rounds:
     def _renew(self, active: Sequence[LaneRunner], batch: int) -> list[LaneRunner]:
         """Give lanes a fresh process each for the next round; returns those that failed.
 
-        They import their runtimes beside each other: nothing is measured meanwhile.
+        The processes start and load beside each other: nothing is measured meanwhile.
         """
-        renewed = [runner for runner in active if runner.renew()]
-        for runner in renewed:
-            runner.settle()
-        return [runner for runner in renewed if not self._attempt(runner, batch, runner.load_again)]
+        fresh = [runner for runner in active if runner.renew()]
+        return [runner for runner in fresh if not self._attempt(runner, batch, runner.renewed)]
 
     def _finish(self, runner: LaneRunner, batch: int) -> Verdict | None:
         """The verdict of a cell that was measured to the end; None where it had one already."""

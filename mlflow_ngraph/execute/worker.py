@@ -186,11 +186,9 @@ class Worker:
         outputs = [array for request in requests for array in request.outputs()]
         found = parity.compare(outputs, list(reference) * len(requests))
         verify_s = time.perf_counter() - start
-        start = time.perf_counter()
         if command["calls"]:
             with invocation.repeated() as call:
                 loop.settle(call, 0.0, calls=command["calls"])
-        calls_s = time.perf_counter() - start
         self._running = Running(engine, invocation, call_s=command["call_s"])
         # What lives now lives until the engine is unloaded: frozen, it need not be looked at again before each slice.
         gc.collect()
@@ -198,7 +196,6 @@ class Worker:
         return {
             "load_s": load_s,
             "first_inference_s": first_s,
-            "calls_s": calls_s,
             "verify_s": verify_s,
             "precision": engine.precision,
             "flags": dict(engine.flags),

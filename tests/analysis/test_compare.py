@@ -244,3 +244,17 @@ def test_a_pivot_is_that_of_a_naive_walk(seed: int) -> None:
             expected[key] = max(expected.get(key, 0.0), row["throughput"])
     table = compare(frame)
     assert {(index, column): value for column in table for index, value in table[column].dropna().items()} == expected
+
+
+def test_a_workload_may_leave_options_open() -> None:
+    blocks = [f"block:mha?depth={depth}&width={width}" for width in (16, 32) for depth in (1, 6)]
+    frame = cells(workload=blocks, label=blocks)
+
+    def found(workload: str) -> list[str]:
+        return list(Selection(workloads=[workload]).of(frame)["workload"])
+
+    assert found("block:mha?width=16") == blocks[:2]
+    assert found("block:mha?width=16&depth=6") == blocks[1:2]
+    for other in ("block:mha", "block:mha?width=64", "block:conv?width=16", "timm:mha?width=16"):
+        with pytest.raises(UnknownNameError, match="unknown workload"):
+            Selection(workloads=[other]).check(frame)

@@ -97,10 +97,10 @@ def test_results_whose_digest_nobody_tells_are_never_kept(seeded: str, cli_json)
 def test_old_answers_make_room_and_broken_ones_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "_KEPT", 3)
     place = kept.Answers(tmp_path)
-    answer = Pivot(("label",), ("device",), (("a",),), (("x",),), {"values": []})
+    answer = Pivot(("label",), ("device",), (("a",),), (("x",),), {"values": []}).to_plain()
     for number in range(5):
         place.put(f"answer-{number}", answer)
     assert len(list(tmp_path.iterdir())) == 3
-    assert place.get("answer-4") == answer
+    assert Pivot.from_plain(place.get("answer-4")) == Pivot.from_plain(answer)
     (tmp_path / "answer-4.json").write_text("{")
     assert place.get("answer-4") is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,10 +11,11 @@ import pandas as pd
 import pytest
 
 from mlflow_ngraph.analysis import results
+from mlflow_ngraph.analysis.ranking import LIMITS, OBJECTIVES, Question, Ranking, rank
 from mlflow_ngraph.compilers.base import Availability
 from mlflow_ngraph.compilers.openvino.adapter import OpenVINO
 from mlflow_ngraph.engines import compatibility, question
-from mlflow_ngraph.engines.question import LIMITS, OBJECTIVES, Question, answer, rank
+from mlflow_ngraph.engines.question import answer
 from mlflow_ngraph.errors import EngineError, UnknownNameError, UsageError
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.schema import CELL_METRICS
@@ -95,7 +97,8 @@ def walked(frame: pd.DataFrame, asked: Question) -> list[dict[str, Any]]:
 def test_cells_are_in_the_order_that_a_walk_finds(objective: str, limits: dict[str, float]) -> None:
     for seed in range(3):
         frame, asked = invented(seed), Question(objective, limits)
-        found, left_out = rank(frame, asked)
+        ranking = Ranking.from_plain(json.loads(json.dumps(rank(frame, asked).to_plain())))
+        found, left_out = ranking.candidates, ranking.left_out
         expected = walked(frame, asked)
         assert [one.model_id for one in found] == [row["model_id"] for row in expected]
         assert [one.value for one in found] == [row[asked.metric] for row in expected]
@@ -134,7 +137,7 @@ def test_objectives_are_metrics_with_a_better_side() -> None:
 def test_models_are_not_compared_with_each_other() -> None:
     frame = cells(workload=["timm:resnet18", "timm:resnet50"], label=["resnet18", "resnet50"], model_id=["m-a", "m-b"])
     with pytest.raises(UsageError, match="name one with --workloads: timm:resnet18, timm:resnet50"):
-        answer(frame, Question(), {})
+        rank(frame, Question())
 
 
 @pytest.fixture
@@ -154,7 +157,7 @@ def test_the_first_whose_engine_fits_is_the_answer(
     logged: Logged, table: pd.DataFrame, servers: dict[str, str], objective: str
 ) -> None:
     asked = Question(objective)
-    found = answer(table, asked, servers)
+    found = answer(rank(table, asked), servers)
     best = walked(table, asked)[0]
     assert (found.chosen.model_id, found.chosen.row["batch"]) == (best["model_id"], best["batch"])
     assert found.chosen.value == best[asked.metric]
@@ -178,7 +181,7 @@ def test_what_cannot_run_here_is_passed_over_without_asking_for_it(
     looked: list[str] = []
     look = question._look
     monkeypatch.setattr(question, "_look", lambda *about: looked.append(about[0]) or look(*about))
-    found = answer(table, Question(), servers)
+    found = answer(rank(table, Question()), servers)
     assert found.chosen.row["compiler"] == "onnxruntime"
     assert looked == [logged.models["onnxruntime"]]
     assert [(one.row["compiler"], one.row["batch"]) for one, _ in found.passed_over] == [
@@ -196,7 +199,7 @@ def test_an_engine_that_is_gone_from_the_server_is_passed_over(
     gone = table["compiler"] == "openvino"
     table.loc[gone, "throughput"] *= 1e6
     table.loc[gone, "model_id"] = f"m-{0:032x}"
-    found = answer(table, Question(), servers)
+    found = answer(rank(table, Question()), servers)
     assert found.chosen.model_id == logged.models["onnxruntime"]
     assert all("cannot find models:/m-0000" in reason for _, reason in found.passed_over)
 
@@ -209,7 +212,7 @@ def test_where_nothing_fits_it_is_said_why_and_what_to_do(
     gone = classmethod(lambda cls: Availability(False, None, "no module named openvino", "pip install openvino"))
     monkeypatch.setattr(OpenVINO, "availability", gone)
     with pytest.raises(EngineError) as error:
-        answer(table, Question(), servers)
+        answer(rank(table, Question()), servers)
     said = str(error.value)
     assert said.startswith("no engine of 4 that were measured fits this machine: ")
     assert "2 of openvino: openvino cannot run here: no module named openvino" in said

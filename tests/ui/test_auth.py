@@ -64,6 +64,8 @@ def guarded(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> 
             patch.setenv("MLFLOW_TRACKING_USERNAME", user)
             patch.setenv("MLFLOW_TRACKING_PASSWORD", password)
             one = slower(study_record(home / device, study_id=f"of-{user}", device=device), "resnet18")
+            # Each request has a password to be checked, which takes its time.
+            one.lanes = dict(list(one.lanes.items())[:1])
             record(address, f"of {user}", one, home / device)
         yield address
 

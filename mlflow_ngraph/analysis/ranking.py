@@ -1,0 +1,198 @@
+"""Measured engines in the order of an objective, from the tidy table of results."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph.tracking.schema import CELL_METRICS
+from mlflow_ngraph.verdicts import Verdict
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+OBJECTIVES = {
+    "throughput": "throughput",
+    "latency": "latency_p50_ms",
+    "cpu": "cpu_percent",
+    "memory": "peak_memory_mb",
+    "energy": "energy_per_sample_j",
+    "size": "engine_size_mb",
+}
+"""Metrics by the short names of what one wants to have much or little of."""
+LIMITS = {
+    "max_latency_ms": "latency_p99_ms",
+    "max_cpu_percent": "cpu_percent",
+    "max_memory_mb": "peak_memory_mb",
+    "min_throughput": "throughput",
+}
+"""Metrics by the names of their bounds."""
+FIGURES = ("throughput", "latency_p50_ms", "latency_p99_ms", "cpu_percent", "peak_memory_mb", "speedup")
+"""What is told of an engine beside the objective."""
+_IDENTITY = (
+    "study_id", "study", "device", "fingerprint", "workload", "label", "compiler", "compiler_label", "precision",
+    "precision_in_force", "batch", "verdict", "cell", "model_id", "started_at", "finished_at", "tracking_uri",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Question:
+    """What one wants."""
+
+    objective: str = "throughput"
+    """A key of `OBJECTIVES`, or the name of a metric of which high or low is better."""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """Bounds that a cell has to keep, by the keys of `LIMITS`."""
+
+    @property
+    def metric(self) -> str:
+        """The name of the metric.
+
+        Raises
+        ------
+        UnknownNameError: there is none of this name.
+        UsageError: neither high nor low is better.
+        """
+        name = OBJECTIVES.get(self.objective, self.objective)
+        if name not in CELL_METRICS:
+            raise UnknownNameError("objective", name, [*OBJECTIVES, *CELL_METRICS])
+        if CELL_METRICS[name].better == "neither":
+            raise UsageError(f"neither a high nor a low {name} is better: choose one of {', '.join(OBJECTIVES)}")
+        return name
+
+    @property
+    def ascending(self) -> bool:
+        """Whether low is better."""
+        return CELL_METRICS[self.metric].better == "lower"
+
+    def columns(self) -> list[str]:
+        """The columns of the tidy table that are looked at, here and by filters."""
+        from mlflow_ngraph.analysis.selection import FILTERED
+
+        filtered = [name for names in FILTERED.values() for name in names]
+        metrics = [self.metric, *FIGURES, *(LIMITS[name] for name in self.limits)]
+        ends = [f"{name}{end}" for name in metrics for end in ("", "_ci_low", "_ci_high")]
+        return list(dict.fromkeys([*_IDENTITY, *filtered, *(name for name in ends if name in CELL_METRICS)]))
+
+    def keeps(self, frame: pd.DataFrame, name: str) -> pd.Series[bool]:
+        """Which cells keep a bound; one without the figure does not."""
+        values = frame[LIMITS[name]]
+        return values >= self.limits[name] if name.startswith("min_") else values <= self.limits[name]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An engine at a batch size, with what was measured."""
+
+    row: Mapping[str, Any]
+    """The cell's row of the tidy table, with None where there is nothing."""
+    metric: str
+    """The objective."""
+
+    @property
+    def model_id(self) -> str:
+        """The LoggedModel."""
+        return str(self.row["model_id"])
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        row = self.row
+        return f"{row['label']} by {row['compiler_label']}, {row['precision']}, batch {row['batch']}"
+
+    @property
+    def value(self) -> float:
+        """The figure of the objective."""
+        return float(self.row[self.metric])
+
+    def figure(self, metric: str) -> tuple[float, float | None, float | None] | None:
+        """A figure and the ends of its interval, as far as it has one; None where it was not measured."""
+        value = self.row.get(metric)
+        if value is None:
+            return None
+        return value, self.row.get(f"{metric}_ci_low"), self.row.get(f"{metric}_ci_high")
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The cells that count, best first."""
+
+    candidates: tuple[Candidate, ...]
+    left_out: Mapping[str, int]
+    """Cells that do not count, by why."""
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "metric": self.candidates[0].metric,
+            "rows": [dict(one.row) for one in self.candidates],
+            "left_out": dict(self.left_out),
+        }
+
+    @classmethod
+    def from_plain(cls, content: Mapping[str, Any]) -> Ranking:
+        """From what `to_plain` gave."""
+        metric = str(content["metric"])
+        return cls(tuple(Candidate(row, metric) for row in content["rows"]), dict(content["left_out"]))
+
+
+def rank(frame: pd.DataFrame, question: Question) -> Ranking:
+    """The cells that count, best first. Where figures are equal the newer one comes first.
+
+    Parameters
+    ----------
+    frame: the cells that may be taken, of one model; of each the newest result counts.
+
+    Raises
+    ------
+    UsageError: the cells are of several models, or no cell is ok, has an engine and keeps all bounds; says what there
+        is.
+    """
+    from mlflow_ngraph.analysis.compare import latest
+
+    models = sorted(frame["workload"].dropna().unique())
+    if len(models) > 1:
+        raise UsageError(f"engines of several models fit: name one with --workloads: {', '.join(models)}")
+    metric = question.metric
+    newest = latest(frame)
+    ok = newest[newest["verdict"] == str(Verdict.OK)]
+    logged = ok[ok["model_id"].notna()]
+    measured = logged[logged[metric].notna()]
+    kept = measured
+    for name in question.limits:
+        kept = kept[question.keeps(kept, name)]
+    left_out = Counter({str(name): int(count) for name, count in newest["verdict"].value_counts().items()})
+    del left_out[str(Verdict.OK)]
+    for why, more, less in (
+        ("without an engine on the server", ok, logged),
+        (f"without {metric}", logged, measured),
+        ("beyond a bound", measured, kept),
+    ):
+        if len(more) > len(less):
+            left_out[why] = len(more) - len(less)
+    if kept.empty:
+        raise UsageError(_nothing(measured, question, left_out))
+    ordered = kept.sort_values(
+        [metric, "started_at", "model_id", "batch"], ascending=[question.ascending, False, True, True], kind="stable"
+    )
+    rows = ordered.astype(object).where(ordered.notna(), None).to_dict("records")
+    return Ranking(tuple(Candidate(row, metric) for row in rows), dict(left_out))
+
+
+def _nothing(measured: pd.DataFrame, question: Question, left_out: Mapping[str, int]) -> str:
+    """Why no cell counts."""
+    counted = ", ".join(f"{count} {why}" for why, count in left_out.items())
+    if measured.empty:
+        return f"no cell that fits is ok and has an engine: {counted or 'there is none'}"
+    said = []
+    for name in question.limits:
+        column = measured[LIMITS[name]]
+        best = column.max() if name.startswith("min_") else column.min()
+        keeping = int(question.keeps(measured, name).sum())
+        option = f"--{name.replace('_', '-')} {question.limits[name]:g}"
+        best_known = "was not measured" if best != best else f"is {best:.4g} at best"  # noqa: PLR0124 - NaN
+        said.append(f"{option} alone is kept by {keeping} of {len(measured)}, {LIMITS[name]} {best_known}")
+    return f"no engine keeps all bounds: {'; '.join(said)}"
