@@ -16,6 +16,7 @@
     │   ├── UnsupportedError        the compiler cannot express this model, precision or mode
     │   └── CompileError            the compiler failed on this model
     ├── EngineError                 a stored engine is damaged, or does not serve here
+    ├── DiskFullError               a disk that a study writes to has no room left
     └── JournalError                the local record of a study is damaged or in use
 
 A message is one line: what was wrong, where, and what to do about it.
@@ -100,6 +101,10 @@ class CompileError(CellError):
 
 class EngineError(NGraphError):
     """A stored engine is damaged, or does not serve here."""
+
+
+class DiskFullError(NGraphError):
+    """A disk that a study writes to has no room left. The study ends, and can be resumed."""
 
 
 class JournalError(NGraphError):

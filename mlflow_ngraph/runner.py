@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph.devices import registry as devices
 from mlflow_ngraph.devices.fingerprint import fingerprint, versions
 from mlflow_ngraph.engines.store import Store
-from mlflow_ngraph.errors import StudyError, WorkloadError
+from mlflow_ngraph.errors import DiskFullError, StudyError, WorkloadError
 from mlflow_ngraph.execute import fold, places
 from mlflow_ngraph.execute.cache import EngineCache, Maker
 from mlflow_ngraph.execute.child import Child, ChildFailure, Warden, environment
@@ -187,7 +187,8 @@ def run_study(
             finally:
                 lock.release()  # recording what is left disturbs nobody
         except BaseException as error:
-            journal.append("study_interrupted", reason=type(error).__name__)
+            with suppress(DiskFullError):  # the error that is told may be just that
+                journal.append("study_interrupted", reason=type(error).__name__)
             recording.close(fold.load(directory), "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
             raise
         journal.append("study_finished", status="FINISHED")

@@ -166,7 +166,8 @@ class Limits(_Model):
     load_seconds: float = Field(600, gt=0)
     """Loading an engine, its first inference and its parity check."""
     cell_seconds: float = Field(120, gt=0)
-    """Timed seconds of one cell; beyond it the cell keeps the repetitions that it reached."""
+    """Timed seconds of one cell, with ``repetitions: auto`` those of loading its engine again too; beyond it the cell
+    keeps the repetitions that it reached."""
     slice_seconds: float = Field(5, gt=0)
     """Timed seconds of one slice; a slice always has at least one repetition."""
     reload_seconds: float = Field(5, ge=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +17,9 @@ from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import UsageError
 
 if TYPE_CHECKING:
+    from mlflow_ngraph.analysis.listing import Found
     from mlflow_ngraph.analysis.ranking import Question, Ranking
+    from mlflow_ngraph.analysis.selection import Selection
     from mlflow_ngraph.engines.pulling import Pulled
     from mlflow_ngraph.engines.question import Answer
     from mlflow_ngraph.tracking.sources import Wanted
@@ -108,25 +111,27 @@ def pull(
 
 
 def _ask(given: dict[str, Any], objective: str | None, limits: dict[str, float], trust: str | None) -> Answer:
-    from mlflow_ngraph.analysis.listing import Server
     from mlflow_ngraph.analysis.ranking import Question
-    from mlflow_ngraph.engines import question
-    from mlflow_ngraph.engines import trust as trusting
 
     given["devices"] = [name for name in items(given["devices"]) if name != HERE]
-    rules = trusting.load(trust)
     asked = Asked(given)
-    ranking = _ranking(asked, Question(objective or "throughput", limits))
-    servers = {server.name: server.uri for server in ([Server(uri) for uri in asked.uris or ()] or [Server()])}
-    return question.answer(ranking, servers, rules)
+    selection = asked.selection()
+    with ThreadPoolExecutor(1, "ngraph-listing") as pool:
+        # The server takes about as long to answer as what reads manifests takes to import.
+        listing = pool.submit(asked.find)
+        from mlflow_ngraph.engines import question
+        from mlflow_ngraph.engines import trust as trusting
+
+        rules = trusting.load(trust)
+        found = listing.result()
+    ranking = _ranking(asked, selection, Question(objective or "throughput", limits), found)
+    return question.answer(ranking, {server.name: server.uri for server in found.servers}, rules)
 
 
-def _ranking(asked: Asked, question: Question) -> Ranking:
+def _ranking(asked: Asked, selection: Selection, question: Question, found: Found) -> Ranking:
     """The engines that may be meant, best first: as this machine has kept it, or a new one."""
     from mlflow_ngraph.analysis import kept
     from mlflow_ngraph.analysis.ranking import Ranking
-
-    selection, found = asked.selection(), asked.find()
 
     def ranked() -> Ranking:
         from mlflow_ngraph.analysis.ranking import rank

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from mlflow_ngraph.errors import CellError
+from mlflow_ngraph.execute import space
 from mlflow_ngraph.verdicts import Verdict
 
 STARTUP_SECONDS = 120.0
@@ -189,6 +190,7 @@ class Child:
         Raises
         ------
         ChildFailure: the command failed, the time ran out, or the child ended; it is closed in the last two cases.
+        DiskFullError: the child found a disk full.
         """
         self.finish()
         start = time.perf_counter()
@@ -226,6 +228,8 @@ class Child:
                 on_stage(message["stage"])
             elif "error" in message:
                 error = message["error"]
+                if error.get("disk_full"):
+                    raise space.lacking(f"a child process did: {command}", self._log.parent.parent)
                 tail = "" if error["verdict"] == Verdict.UNSUPPORTED.value else self.tail()
                 raise ChildFailure(Verdict(error["verdict"]), error["reason"], tail)
             else:

@@ -6,6 +6,7 @@ runs in MLflow) is derived from these lines.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -17,6 +18,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from mlflow_ngraph.errors import JournalError
+from mlflow_ngraph.execute import space
 
 SCHEMA_VERSION = 1
 FILE_NAME = "journal.jsonl"
@@ -50,10 +52,25 @@ class Journal:
         self._file = self.path.open("ab", buffering=0)
 
     def append(self, event: str, **fields: Any) -> Event:
-        """Write an event, force it to disk, then tell the observer."""
+        """Write an event, force it to disk, then tell the observer.
+
+        Raises
+        ------
+        DiskFullError: there is no room for it; nothing of it is left behind.
+        """
         line = {"event": event, "at": time.time(), **fields}
-        self._file.write(json.dumps(line, separators=(",", ":"), allow_nan=True).encode() + b"\n")
-        os.fsync(self._file.fileno())
+        content = json.dumps(line, separators=(",", ":"), allow_nan=True).encode() + b"\n"
+        before = os.fstat(self._file.fileno()).st_size
+        try:
+            if self._file.write(content) != len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            # The next event must not stand behind half of this one.
+            os.ftruncate(self._file.fileno(), before)
+            if space.is_lacking(error):
+                raise space.lacking("writing the journal", self.path.parent) from error
+            raise
         self._on_event(line)
         return line
 

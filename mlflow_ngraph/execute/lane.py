@@ -1,4 +1,4 @@
-"""One lane: its compilation in one child process, and its measurement in another."""
+"""One lane: its compilation in one child process, and its measurement in others, a fresh one for each round."""
 
 from __future__ import annotations
 
@@ -310,9 +310,12 @@ class LaneRunner:
         accompanying: it may have all that it needs itself, but another lane is compared with it.
         """
         loaded, rule = self._has_loaded(), self._plan.study.adaptive
-        if loaded.repetitions >= self._most_repetitions or loaded.timed_s >= self._plan.study.limits.cell_seconds:
+        auto = self._plan.study.repetitions == "auto"
+        # A number of repetitions is an order; whoever leaves it to us does not expect to wait for processes mostly.
+        spent_s = loaded.timed_s + (loaded.loading * loaded.loading_s if auto else 0.0)
+        if loaded.repetitions >= self._most_repetitions or spent_s >= self._plan.study.limits.cell_seconds:
             return False
-        if self._plan.study.repetitions != "auto" or accompanying or len(loaded.durations) < rule.min_rounds:
+        if not auto or accompanying or len(loaded.durations) < rule.min_rounds:
             return True
         reach = loaded.reach()
         return reach is None or reach > rule.within

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from mlflow_ngraph.errors import CellError, UsageError
+from mlflow_ngraph.execute import space
 from mlflow_ngraph.verdicts import Verdict
 
 Command = dict[str, Any]
@@ -288,8 +289,10 @@ def _target(command: Command) -> Any:
 
 
 def _describe_error(error: Exception) -> dict[str, Any]:
-    """The verdict and the one-line reason of an exception."""
+    """The verdict and the one-line reason of an exception, or that a disk is full, which is no fault of the cell."""
     reason = " ".join(str(error).split()) or type(error).__name__
+    if space.is_lacking(error):
+        return {"disk_full": True}
     if isinstance(error, CellError):
         return {"verdict": error.verdict.value, "reason": reason}
     if isinstance(error, MemoryError) or "can't allocate memory" in reason or "bad_alloc" in reason:

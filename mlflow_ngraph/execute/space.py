@@ -1,0 +1,33 @@
+"""Room on the disks that a study writes to. Without any, nothing that comes after can succeed either."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+from mlflow_ngraph.errors import DiskFullError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_TEXTS = ("no space left on device", "disk quota exceeded")
+"""What runtimes that hide the error's number say of it."""
+
+
+def is_lacking(error: BaseException) -> bool:
+    """Whether an error means that a disk is full."""
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return True
+    return any(text in str(error).lower() for text in _TEXTS)
+
+
+def lacking(what: str, directory: Path) -> DiskFullError:
+    """The error that ends a study.
+
+    Parameters
+    ----------
+    what: was being done.
+    directory: of the study.
+    """
+    return DiskFullError(
+        f"no space left on a disk while {what}; nothing measured is lost: free some room, then go on with --resume "
+        f"(the study is in {directory})"
+    )
