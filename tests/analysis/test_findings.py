@@ -87,6 +87,17 @@ def test_models_that_change_places_when_compiled() -> None:
     assert all(one["eager_value"] < 1 < one["compiled_value"] and one["p"] < 0.05 for one in finding.evidence)
 
 
+@pytest.mark.parametrize("axes", [{"device": ["xeon"]}, {}])
+def test_a_block_is_no_alternative_to_a_model(axes: dict[str, Any]) -> None:
+    def change(workload: str, compiler: str, device: str, **_: Any) -> float:
+        return 1.8 if workload == "timm:resnet50" and "openvino" in compiler and device == "xeon" else 1.0
+
+    frame = world(change, study_id=["one"], **axes).draw(0)
+    assert any(one.kind.startswith("reversal") for one in find(frame))
+    frame["workload"] = frame["workload"].replace("timm:resnet50", "block:mha?depth=1&width=16")
+    assert not any(one.kind.startswith("reversal") for one in find(frame))
+
+
 def test_models_that_change_places_between_devices() -> None:
     def change(workload: str, device: str, **_: Any) -> float:
         return 1.8 if (workload, device) == ("timm:resnet50", "gpu") else 1.0

@@ -102,6 +102,7 @@ class Table:
         told = frame[[name for name in NEEDED if name in frame.columns]].copy()
         told["fingerprint"] = told["fingerprint"].fillna("")
         told["place"] = _places(told)
+        told["block"] = told["workload"].astype(str).str.startswith("block:")
         self.all = told.sort_values(["started_at", "finished_at"], kind="stable").reset_index(drop=True)
         self.latest = self.all.drop_duplicates([*ALIKE, "fingerprint"], keep="last").sort_index()
         trusted = (self.latest["verdict"] == str(Verdict.OK)).to_numpy(bool) & self.latest["throughput"].notna()

@@ -1,4 +1,7 @@
-"""Rank reversals: of two models the faster one is the slower one when compiled, or on another device."""
+"""Rank reversals: of two models the faster one is the slower one when compiled, or on another device.
+
+A block is no alternative to a model, so blocks are compared with blocks alone.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def compiled(table: Table) -> Questions:
     """Two models that change places between eager execution and a compiler on the same device."""
     base = table.baselines()
     rows = np.flatnonzero(table.compiled() & (base >= 0))
-    first, second = pairs(table.codes("place", "threads", "compiler_label", "precision", "mode", "batch")[rows])
+    first, second = pairs(table.codes("block", "place", "threads", "compiler_label", "precision", "mode", "batch")[rows])
     first, second = _ordered(table, rows[first], rows[second])
     eager = table.rates.take(base[first]).over(table.rates.take(base[second]))
     fast = table.rates.take(first).over(table.rates.take(second))
@@ -69,7 +72,7 @@ def compiled(table: Table) -> Questions:
 def devices(table: Table) -> Questions:
     """Two models that change places between two devices with the same compiler."""
     config = ("compiler_label", "precision", "mode", "batch")
-    first, second = _ordered(table, *pairs(table.codes("place", "threads", *config)))
+    first, second = _ordered(table, *pairs(table.codes("block", "place", "threads", *config)))
     here, there = pairs(_codes(table, (*config, "workload"), first, second))
     arms = table.codes("place")
     apart = arms[first[here]] != arms[first[there]]
