@@ -35,7 +35,9 @@ def compiled(table: Table) -> Questions:
     """Two models that change places between eager execution and a compiler on the same device."""
     base = table.baselines()
     rows = np.flatnonzero(table.compiled() & (base >= 0))
-    first, second = pairs(table.codes("block", "place", "threads", "compiler_label", "precision", "mode", "batch")[rows])
+    first, second = pairs(
+        table.codes("block", "place", "threads", "compiler_label", "precision", "mode", "batch")[rows]
+    )
     first, second = _ordered(table, rows[first], rows[second])
     eager = table.rates.take(base[first]).over(table.rates.take(base[second]))
     fast = table.rates.take(first).over(table.rates.take(second))
