@@ -309,21 +309,7 @@ class LaneRunner:
         ----------
         accompanying: it may have all that it needs itself, but another lane is compared with it.
         """
-        loaded, rule = self._has_loaded(), self._plan.study.adaptive
-        auto = self._plan.study.repetitions == "auto"
-        # A number of repetitions is an order; whoever leaves it to us does not expect to wait for processes mostly.
-        spent_s = loaded.timed_s + (loaded.loading * loaded.loading_s if auto else 0.0)
-        if loaded.repetitions >= self._most_repetitions or spent_s >= self._plan.study.limits.cell_seconds:
-            return False
-        if not auto or accompanying or len(loaded.durations) < rule.min_rounds:
-            return True
-        reach = loaded.reach()
-        return reach is None or reach > rule.within
-
-    @property
-    def _most_repetitions(self) -> int:
-        study = self._plan.study
-        return study.adaptive.max_repetitions if study.repetitions == "auto" else study.repetitions
+        return self._has_loaded().wants_more(self._plan.study, accompanying=accompanying)
 
     def expected_bytes(self, batch: int) -> int:
         """Roughly the memory of the lane's process with the engine for ``batch`` in it.
@@ -345,7 +331,7 @@ class LaneRunner:
             "slice",
             seconds + study.limits.load_seconds,
             accounted=lambda result: float(result["wall_s"] + result["settle_s"]),
-            repetitions=min(study.slice_repetitions, self._most_repetitions - loaded.repetitions),
+            repetitions=min(study.slice_repetitions, loaded.left(study)),
             seconds=seconds,
             settle_s=SETTLE_S,
             settle_below_s=SETTLE_BELOW_S,

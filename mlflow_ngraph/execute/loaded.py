@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from mlflow_ngraph.measure.stability import SliceFacts
 from mlflow_ngraph.measure.statistics import mean_duration
+from mlflow_ngraph.study import Study
 
 
 @dataclass
@@ -34,6 +35,28 @@ class Loaded:
     def reach(self) -> float | None:
         """How far the interval of the mean duration reaches, as a share of the mean; None with one round."""
         return mean_duration(self.durations).reach()
+
+    def left(self, study: Study) -> int:
+        """Repetitions that the study may still take."""
+        most = study.adaptive.max_repetitions if study.repetitions == "auto" else study.repetitions
+        return most - self.repetitions
+
+    def wants_more(self, study: Study, *, accompanying: bool) -> bool:
+        """Whether the cell needs another slice, and has repetitions and time left for it.
+
+        Parameters
+        ----------
+        accompanying: it may have all that it needs itself, but another lane is compared with it.
+        """
+        auto = study.repetitions == "auto"
+        # A number of repetitions is an order; whoever leaves it to us does not expect to wait for processes mostly.
+        spent_s = self.timed_s + (self.loading * self.loading_s if auto else 0.0)
+        if self.left(study) <= 0 or spent_s >= study.limits.cell_seconds:
+            return False
+        if not auto or accompanying or len(self.durations) < study.adaptive.min_rounds:
+            return True
+        reach = self.reach()
+        return reach is None or reach > study.adaptive.within
 
     @property
     def repetitions(self) -> int:

@@ -108,7 +108,7 @@ class CellRecord:
     samples: list[dict[str, Any]] = field(default_factory=list)
     """The slices, each with ``session``, ``round``, ``position`` (the lane's turn within the round), ``started_ns``,
     ``wall_s``, ``cpu_s``, ``machine_busy_s``, ``peak_bytes`` and ``durations_ns``. Newer journals have besides: ``loading``
-    (how often the engine had been loaded anew), ``page_faults``, ``resident_bytes``, ``harness_cpu_s`` and
+    (how many fresh processes had been started for it before), ``page_faults``, ``resident_bytes``, ``harness_cpu_s`` and
     ``harness_wall_s`` (of the parent while it waits for the slice), and ``machine`` with the
     fields of `mlflow_ngraph.devices.sensors.Change`."""
 
