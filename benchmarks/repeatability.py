@@ -1,6 +1,7 @@
 """How far the same speed-up differs when it is measured again later, with and without paired rounds.
 
-``python benchmarks/repeatability.py [--minutes 30] [--workloads resnet18,...] [--keep DIRECTORY]``
+``python benchmarks/repeatability.py [--minutes 30] [--workloads resnet18,...] [--batch-sizes 1,4]
+[--keep DIRECTORY]``
 
 The same models and compilers are measured twice, half an hour apart: once in interleaved rounds of ten repetitions, and
 once lane after lane (all repetitions of a cell in one slice), each time a hundred repetitions. Printed is how far the
@@ -20,6 +21,8 @@ from pathlib import Path
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import Study, parse
 
+SLICES = {"paired": 10, "unpaired": 100}
+"""Repetitions in a row, of a hundred."""
 Speedups = dict[tuple[str, str, int], float]
 
 
@@ -28,12 +31,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--workloads", default="resnet18,timm:mobilenetv3_small_100,timm:deit_tiny_patch16_224")
+    parser.add_argument("--batch-sizes", default="1,4")
     parser.add_argument("--keep", type=Path, help="a folder in which the studies stay")
     options = parser.parse_args()
-    studies = {
-        "paired": _study("paired", options.workloads.split(","), 10),
-        "unpaired": _study("unpaired", options.workloads.split(","), 100),
-    }
+    workloads = options.workloads.split(",")
+    batch_sizes = [int(batch) for batch in options.batch_sizes.split(",")]
+    studies = {name: _study(name, workloads, batch_sizes, slice_) for name, slice_ in SLICES.items()}
     place = nullcontext(str(options.keep)) if options.keep else tempfile.TemporaryDirectory()
     with place as home:
         begin = time.monotonic()
@@ -46,13 +49,13 @@ def main() -> int:
     return int(ratio > 0.5)
 
 
-def _study(name: str, workloads: list[str], slice_repetitions: int) -> Study:
+def _study(name: str, workloads: list[str], batch_sizes: list[int], slice_repetitions: int) -> Study:
     return parse(
         {
             "name": f"repeatability-{name}",
             "workloads": workloads,
             "compilers": ["identity", "torchscript", "onnxruntime", "openvino"],
-            "batch_sizes": [1, 2, 4, 8],
+            "batch_sizes": batch_sizes,
             "repetitions": 100,
             "slice_repetitions": slice_repetitions,
             "limits": {"cell_seconds": 60, "slice_seconds": 60},
