@@ -18,11 +18,8 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from mlflow_ngraph.measure.statistics import trimmed
+from mlflow_ngraph.measure.statistics import LEVEL, Array, quantile, trimmed
 
-Array = NDArray[np.float64]
-
-LEVEL = 0.95
 SAME_ERROR = {"latency_mean_ms": "throughput"}
 """Metrics without an interval of their own that are an exact number divided by one with an interval."""
 COMPLEMENTS = ("cpu_reduction",)
@@ -173,15 +170,6 @@ def holm(p_values: ArrayLike, hypotheses: int | None = None) -> Array:
     steps = found[order] * np.maximum(count - np.arange(len(order)), 1)
     adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0) if len(order) else steps
     return adjusted
-
-
-def quantile(freedom: ArrayLike, level: float = LEVEL) -> Array:
-    """How many standard errors an interval of Student reaches to either side."""
-    known = np.asarray(freedom, float)
-    with np.errstate(invalid="ignore"):
-        student = special.stdtrit(np.where(np.isfinite(known), known, 1.0), (1 + level) / 2)
-    found: Array = np.where(np.isposinf(known), special.ndtri((1 + level) / 2), student)
-    return np.where(np.isnan(known), np.nan, found)
 
 
 def _alike(frame: pd.DataFrame, names: Sequence[str], one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:

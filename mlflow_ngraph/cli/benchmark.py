@@ -127,7 +127,7 @@ def benchmark(
     """
     wanted = requested(study, overrides(**options))
     if dry_run:
-        return show_plan(wanted, as_json=as_json)
+        return show_plan(wanted, home, as_json=as_json)
     return execute(
         wanted,
         as_json=as_json,
@@ -152,7 +152,7 @@ def execute(study: Study, *, as_json: bool, **how: Any) -> int:
 
     plan = make(study, create(study.device))
     messages = output.console(stderr=True)
-    for note in plan.notes:
+    for note in _notes(plan, how.get("home")):
         messages.print(f"note: {note}", style="yellow", soft_wrap=True)
     with Progress(State.of(plan), messages) as progress:
         outcome = run_study(study, observer=progress, **how)
@@ -160,7 +160,7 @@ def execute(study: Study, *, as_json: bool, **how: Any) -> int:
     return outcome.exit_code
 
 
-def show_plan(study: Study, *, as_json: bool) -> int:
+def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
     """Print what a study would do."""
     from mlflow_ngraph.runner import plan_study
 
@@ -175,7 +175,8 @@ def show_plan(study: Study, *, as_json: bool) -> int:
                 "lanes": rows,
                 "cells": plan.cells,
                 "estimate_s": plan.estimate_s,
-                "notes": list(plan.notes),
+                "engine_bytes": plan.engine_bytes,
+                "notes": _notes(plan, home),
             }
         )
         return 0
@@ -198,11 +199,27 @@ def show_plan(study: Study, *, as_json: bool) -> int:
     )
     console.print(
         f"\nstudy {study.name} on device {plan.device}: {plan.cells} cells in {len(rows)} lanes, "
-        f"{plan.threads or 'default'} threads, about {output.seconds(plan.estimate_s)}"
+        f"{plan.threads or 'default'} threads, about {output.seconds(plan.estimate_s)}, "
+        f"engines of about {plan.engine_bytes / 1e9:.1f} GB"
     )
-    for note in plan.notes:
+    for note in _notes(plan, home):
         console.print(f"note: {note}", style="yellow", soft_wrap=True)
     return 0
+
+
+def _notes(plan: Plan, home: Path | None) -> list[str]:
+    """What a person should know before a study starts."""
+    from mlflow_ngraph.execute import places, space
+
+    place = places.location(home)
+    free = space.free_bytes(place)
+    if free > plan.engine_bytes:
+        return list(plan.notes)
+    room = (
+        f"engines take about {plan.engine_bytes / 1e9:.1f} GB and {free / 1e9:.1f} GB are free in {place}: a full disk "
+        "ends a study, which --resume continues; choose another place with --home"
+    )
+    return [*plan.notes, room]
 
 
 def show_outcome(outcome: Outcome, *, as_json: bool) -> None:

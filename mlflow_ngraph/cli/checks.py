@@ -8,15 +8,14 @@ import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from urllib.parse import urlparse
 
-import platformdirs
 import psutil
 
 from mlflow_ngraph.cli import machine_checks
 from mlflow_ngraph.cli.finding import Finding, Status
 from mlflow_ngraph.devices import probes, processors
+from mlflow_ngraph.execute import places, space
 from mlflow_ngraph.tracking.connection import masked
 
 _BUSY_PERCENT = 10.0
@@ -124,10 +123,9 @@ def _memory() -> Iterator[Finding]:
 
 
 def _home() -> Iterator[Finding]:
-    place = Path(os.environ.get("NGRAPH_HOME") or platformdirs.user_data_dir("mlflow-ngraph")).expanduser().absolute()
-    existing = next(path for path in (place, *place.parents) if path.exists())
-    free = shutil.disk_usage(existing).free / 2**30
-    if not os.access(existing, os.W_OK):
+    place = places.location()
+    free = space.free_bytes(place) / 2**30
+    if not os.access(space.existing(place), os.W_OK):
         yield Finding(
             "home", "problem", f"{place} cannot be written", "choose another place with --home or NGRAPH_HOME"
         )

@@ -19,7 +19,7 @@ from mlflow_ngraph.execute.arriving import Station, offer_rates
 from mlflow_ngraph.execute.cache import EngineCache
 from mlflow_ngraph.execute.child import ChildFailure, Warden
 from mlflow_ngraph.execute.journal import Journal
-from mlflow_ngraph.execute.loaded import Loaded
+from mlflow_ngraph.execute.loaded import RELOAD_CALLS, Loaded
 from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.plan import Plan
 from mlflow_ngraph.execute.process import LaneProcess
@@ -33,8 +33,6 @@ RUNTIME_BYTES = 600 * 2**20
 """A round figure for a process that has imported its runtime."""
 SETTLE_BELOW_S = 0.5
 """Calls that take longer than this are not repeated for settling: what it would gain drowns in them."""
-RELOAD_CALLS = 4
-"""After loading again: the first inferences place memory, and some runtimes settle their choices in them."""
 
 
 class LaneRunner:

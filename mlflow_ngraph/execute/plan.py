@@ -12,13 +12,14 @@ from mlflow_ngraph.compilers.registry import COMPILERS, create
 from mlflow_ngraph.devices import processors
 from mlflow_ngraph.devices.base import DeviceProfile
 from mlflow_ngraph.errors import DependencyError, StudyError
+from mlflow_ngraph.execute.loaded import RELOAD_CALLS
 from mlflow_ngraph.execute.record import Lane
 from mlflow_ngraph.study import Study
 from mlflow_ngraph.workloads.base import WorkloadInfo, WorkloadRef
 from mlflow_ngraph.workloads.registry import create as create_workload
 
-TYPICAL_MACS = 2e9
-"""Stands for a model about which nothing is known before it is built."""
+TYPICAL_MACS, TYPICAL_PARAMETERS = 2e9, 20_000_000
+"""Stand for a model about which nothing is known before it is built."""
 MACS_PER_SECOND_AND_THREAD = 5e10
 """A round figure for fp32 on one core of a server processor; estimates need no more."""
 TYPICAL_ROUNDS = 10
@@ -67,6 +68,17 @@ class Plan:
     def estimate_s(self) -> float:
         """Rough seconds for the whole study."""
         return sum(estimate_workload(self, workload) for workload in self.workloads)
+
+    @property
+    def engine_bytes(self) -> int:
+        """Rough bytes of all engines, each of which has the weights in single precision."""
+        return sum(
+            4
+            * ((workload.known and workload.known.parameters) or TYPICAL_PARAMETERS)
+            * len(create(lane.compiler, lane.flags).engines(lane.batch_sizes))
+            for workload in self.workloads
+            for lane in workload.lanes
+        )
 
     def with_checked(self, found: Mapping[str, Mapping[str, object]]) -> Plan:
         """The plan with the labels, families and fixed batch sizes that a child process found, by canonical ref."""
@@ -145,7 +157,7 @@ def estimate_lane(plan: Plan, workload: WorkloadPlan, lane: Lane) -> float:
             total += min(4 * study.warmup.window * first, study.warmup.max_seconds)
         timed = max(first, min(repetitions * first, study.limits.cell_seconds))
         total += first + timed
-        if 4 * first < study.limits.reload_seconds:
+        if (1 + RELOAD_CALLS) * first < study.limits.reload_seconds:
             total += RELOAD_SECONDS * timed / min(study.slice_repetitions * first, study.limits.slice_seconds)
         total += study.arrivals.estimate_s(first) if study.arrivals is not None else 0.0
     return total

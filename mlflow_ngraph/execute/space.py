@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from pathlib import Path
 
 from mlflow_ngraph.errors import DiskFullError
@@ -10,6 +11,16 @@ from mlflow_ngraph.errors import DiskFullError
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _TEXTS = ("no space left on device", "disk quota exceeded")
 """What runtimes that hide the error's number say of it."""
+
+
+def free_bytes(directory: Path) -> int:
+    """What is free on the disk of a directory, which need not exist yet."""
+    return shutil.disk_usage(existing(directory)).free
+
+
+def existing(directory: Path) -> Path:
+    """The directory, or the nearest one above it that is there."""
+    return next(path for path in (directory, *directory.parents) if path.exists())
 
 
 def is_lacking(error: BaseException) -> bool:

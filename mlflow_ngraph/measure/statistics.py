@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy import stats
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
 
 Slices = Sequence[NDArray[np.float64]]
 Array = NDArray[np.float64]
@@ -44,7 +44,7 @@ class Estimate:
         """The ends of the confidence interval (Student's t), or None: one round says nothing about the next."""
         if self.freedom <= 0:
             return None
-        reach = float(stats.t.ppf((1 + level) / 2, self.freedom)) * self.error
+        reach = float(quantile(self.freedom, level)) * self.error
         return float(np.exp(self.log - reach)), float(np.exp(self.log + reach))
 
     def reach(self, level: float = LEVEL) -> float | None:
@@ -148,8 +148,18 @@ def weighted_sum(weights: Sequence[float], estimates: Sequence[Estimate]) -> tup
     freedom = _freedom(parts)
     if freedom <= 0:
         return value, None
-    reach = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * float(np.sqrt(sum(variance for variance, _ in parts)))
+    reach = float(quantile(freedom)) * float(np.sqrt(sum(variance for variance, _ in parts)))
     return value, (value - reach, value + reach)
+
+
+def quantile(freedom: ArrayLike, level: float = LEVEL) -> Array:
+    """How many standard errors an interval of Student reaches to either side; NaN where the freedom is NaN."""
+    known = np.asarray(freedom, float)
+    # scipy.stats has the same in one call, but importing it takes longer than most questions about results.
+    with np.errstate(invalid="ignore"):
+        student = special.stdtrit(np.where(np.isfinite(known), known, 1.0), (1 + level) / 2)
+    found: Array = np.where(np.isposinf(known), special.ndtri((1 + level) / 2), student)
+    return np.where(np.isnan(known), np.nan, found)
 
 
 def _freedom(parts: Sequence[tuple[float, float]]) -> float:

@@ -100,6 +100,15 @@ def test_a_dry_run_tells_lanes_cells_and_time_and_writes_nothing(cli, cli_json, 
     assert not (tmp_path / "home").exists()
 
 
+def test_engines_that_do_not_fit_on_the_disk_are_noticed_before_a_study_starts(cli, cli_json, tmp_path: Path) -> None:
+    asked = ("benchmark", "smoke", "--dry-run", "--home", str(tmp_path / "home"), "--compilers", "onnxruntime")
+    small = cli_json(*asked, "--workloads", "block:mha?width=64")
+    assert not any("GB are free" in note for note in small["notes"])
+    _, out, _ = cli(*asked, "--workloads", "block:mha?width=262144&depth=96")
+    assert f"GB are free in {tmp_path / 'home'}" in out
+    assert "--resume" in out
+
+
 def test_every_ready_made_study_can_be_planned(cli_json) -> None:
     for name in ready_made():
         if name != "paper-models":
