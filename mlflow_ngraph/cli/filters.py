@@ -153,9 +153,13 @@ class Asked:
         UsageError: there are none.
         TrackingError: a server cannot be reached.
         """
+        import pyarrow as pa
+
         from mlflow_ngraph.analysis import results
         from mlflow_ngraph.analysis.selection import Selection
 
+        # The usual pool keeps what each thread once needed; here it is thirty megabytes on top of what the tables take.
+        pa.set_memory_pool(pa.system_memory_pool())
         wanted = None if columns is None else [name for name in dict.fromkeys(columns) if name in results.ALL]
         if columns is not None and not set(columns) <= {*results.ALL, *_intervals(columns)}:
             wanted = None

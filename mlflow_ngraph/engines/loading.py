@@ -13,7 +13,6 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, ver
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 from pydantic import ValidationError
 
 from mlflow_ngraph.compilers.base import Compiler, FlagValue, Target
@@ -84,6 +83,8 @@ def write(directory: Path, compiler: Compiler[Any], target: Target, batch_sizes:
 
     The probe has the smallest batch size of the engine, so that it stays small.
     """
+    import numpy as np
+
     batch = min(batch_sizes)
     loading = Loading(
         compiler=compiler.name,
@@ -106,6 +107,8 @@ def read_probe(directory: Path) -> tuple[Arrays, Arrays]:
     ------
     EngineError: the file is missing or holds anything but plain arrays.
     """
+    import numpy as np
+
     path = directory / PROBE
     try:
         # NumPy's own default, said aloud: nothing in a package is ever unpickled.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError, field_validator
 
@@ -13,7 +13,9 @@ from mlflow_ngraph.engines.files import escapes
 from mlflow_ngraph.engines.loading import Loading
 from mlflow_ngraph.engines.store import EngineOrigin, Part, StoredEngine
 from mlflow_ngraph.errors import EngineError
-from mlflow_ngraph.execute.record import EngineRecord, LaneRecord, StudyRecord
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.execute.record import EngineRecord, LaneRecord, StudyRecord
 
 FILE = "manifest.json"
 DIGEST_FILE = "manifest.json.sha256"

@@ -7,12 +7,15 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import platformdirs
 
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.execute import journal
-from mlflow_ngraph.study import Study
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.study import Study
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import parse_qsl, urlencode
 
-import numpy as np
-
 from mlflow_ngraph.errors import WorkloadError
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from numpy.typing import NDArray
 
@@ -46,6 +45,8 @@ class TensorSpec:
 
     def random(self, batch: int, rng: np.random.Generator) -> NDArray[Any]:
         """A batch of distinct random values: standard normal, uniform integers in [low, high), or fair booleans."""
+        import numpy as np  # not above: whoever only asks what fits where does not wait for it
+
         shape, dtype = self.resolve(batch), np.dtype(self.dtype)
         if dtype.kind == "b":
             return rng.integers(0, 2, shape).astype(dtype)

@@ -27,10 +27,8 @@ from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.host import isa, package
 from mlflow_ngraph.compilers.onnxruntime import requests
 from mlflow_ngraph.compilers.onnxruntime.build import installed
-from mlflow_ngraph.compilers.onnxruntime.explaining import explain
 from mlflow_ngraph.compilers.onnxruntime.opening import WITHOUT_GPU, Layout, Opener
 from mlflow_ngraph.compilers.onnxruntime.providers import CPU, Provider, ProviderName, choose
-from mlflow_ngraph.compilers.onnxruntime.running import OnnxRuntimeEngine
 from mlflow_ngraph.compilers.onnxruntime.session import create, options
 from mlflow_ngraph.compilers.reasons import reported
 from mlflow_ngraph.compilers.saved import Saved
@@ -159,6 +157,8 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
         return Build({**self.flags.model_dump(), **in_force}, self.requires(target), "onnx")
 
     def load(self, directory: Path, batch: int, target: Target) -> Engine:
+        from mlflow_ngraph.compilers.onnxruntime.running import OnnxRuntimeEngine
+
         self.check(target)
         saved = Saved.read(directory, self.name, target)
         provider = choose(self.flags.provider, target)
@@ -178,6 +178,8 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
         return OnnxRuntimeEngine(opened.session, saved, batch, target, flags)
 
     def explain(self, directory: Path, batch: int, target: Target) -> Explanation:
+        from mlflow_ngraph.compilers.onnxruntime.explaining import explain
+
         self.check(target)
         saved = Saved.read(directory, self.name, target)
         with reported(self.name):

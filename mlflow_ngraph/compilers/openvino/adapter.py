@@ -25,9 +25,7 @@ from mlflow_ngraph.compilers.base import (
 from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.host import isa, package
 from mlflow_ngraph.compilers.openvino import blobs
-from mlflow_ngraph.compilers.openvino.explaining import PROFILED, explain
 from mlflow_ngraph.compilers.openvino.library import TELEMETRY, library, optional, text
-from mlflow_ngraph.compilers.openvino.running import OpenVINOEngine, input_name
 from mlflow_ngraph.compilers.reasons import reported
 from mlflow_ngraph.compilers.saved import Saved
 from mlflow_ngraph.errors import CompileError, UnsupportedError
@@ -127,6 +125,8 @@ class OpenVINO(Compiler[OpenVINOFlags]):
         return Build(in_force, requires, "onnx")
 
     def load(self, directory: Path, batch: int, target: Target) -> Engine:
+        from mlflow_ngraph.compilers.openvino.running import OpenVINOEngine
+
         self.check(target)
         saved = Saved.read(directory, self.name, target)
         with reported(self.name):
@@ -135,6 +135,8 @@ class OpenVINO(Compiler[OpenVINOFlags]):
         return OpenVINOEngine(compiled, _precision(flags, target), flags, saved.inputs, target.mode)
 
     def explain(self, directory: Path, batch: int, target: Target) -> Explanation:
+        from mlflow_ngraph.compilers.openvino.explaining import PROFILED, explain
+
         self.check(target)
         saved = Saved.read(directory, self.name, target)
         with reported(self.name):
@@ -180,6 +182,8 @@ class OpenVINO(Compiler[OpenVINOFlags]):
     def _compiled(
         self, ir: Path, batch: int, shared: bool, inputs: Sequence[TensorSpec], config: Mapping[str, FlagValue]
     ) -> Any:
+        from mlflow_ngraph.compilers.openvino.running import input_name
+
         ov = library()
         core = ov.Core()
         model = core.read_model(str(ir))

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mlflow_ngraph.compilers.base import FlagValue
 from mlflow_ngraph.compilers.host import isa
 from mlflow_ngraph.compilers.openvino.library import library
@@ -50,6 +48,8 @@ def read(path: Path, config: Mapping[str, FlagValue], made_by: str) -> Any:
     # Newer runtimes also check this by themselves; those of 2025 put nothing into a blob that they could check.
     if made_by != maker():
         raise BlobRefusedError(f"it was compiled by OpenVINO {made_by}, this is {maker()}")
+    import numpy as np
+
     ov = library()
     try:
         content = ov.Tensor(np.memmap(path, dtype=np.uint8, mode="r"))
