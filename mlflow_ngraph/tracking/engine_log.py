@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlflow_ngraph.engines import manifest, model_files
+from mlflow_ngraph.engines.files import link_files
 from mlflow_ngraph.engines.loading import Loading
 from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.engines.package import write_manifest
@@ -71,7 +72,11 @@ def log_engine(
     from mlflow.models import Model
 
     loading, about = Loading.read(source), manifest.about(record, engine)
-    client.log_model_artifacts(slot.model_id, str(source), manifest.ENGINE_DIRECTORY)
+    with tempfile.TemporaryDirectory(prefix=".upload-", dir=source.parent) as staged:
+        # MLflow 3.15 cannot be told where the files go: they lie in a directory of that name instead.
+        files = [file.relative_to(source).as_posix() for file in source.rglob("*") if file.is_file()]
+        link_files(source, Path(staged, manifest.ENGINE_DIRECTORY), files)
+        client.log_model_artifacts(slot.model_id, staged)
     told = card.card(record, engine, slot.model_id)
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)
