@@ -24,8 +24,9 @@ CONFIG = """
 [mlflow]
 default_permission = NO_PERMISSIONS
 database_uri = sqlite:///{home}/auth.db
-admin_username = admin
+admin_username = {admin[0]}
 authorization_function = mlflow.server.auth:authenticate_request_basic_auth
+admin_password = {admin[1]}
 """
 
 
@@ -36,7 +37,7 @@ def guarded(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     home = tmp_path_factory.mktemp("guarded")
     shutil.copyfile(sqlite_template, home / "mlflow.db")
     config = home / "auth.ini"
-    config.write_text(CONFIG.format(home=home))
+    config.write_text(CONFIG.format(home=home, admin=ADMIN))
     environment = {
         "MLFLOW_AUTH_CONFIG_PATH": str(config),
         "MLFLOW_AUTH_ADMIN_PASSWORD": ADMIN[1],
