@@ -143,7 +143,7 @@ def benchmark(
 benchmark.help = (benchmark.help or "").replace("'quick'", f"'{DEFAULT_STUDY}'")
 
 
-def execute(study: Study, *, as_json: bool, **how: Any) -> int:
+def execute(study: Study, *, as_json: bool, home: Path | None = None, **how: Any) -> int:
     """Run a study with the progress on standard error and the results on standard output; returns the exit code."""
     from mlflow_ngraph.cli.progress import Progress, State
     from mlflow_ngraph.devices.registry import create
@@ -152,10 +152,10 @@ def execute(study: Study, *, as_json: bool, **how: Any) -> int:
 
     plan = make(study, create(study.device))
     messages = output.console(stderr=True)
-    for note in _notes(plan, how.get("home")):
+    for note in _notes(plan, home):
         messages.print(f"note: {note}", style="yellow", soft_wrap=True)
     with Progress(State.of(plan), messages) as progress:
-        outcome = run_study(study, observer=progress, **how)
+        outcome = run_study(study, observer=progress, home=home, **how)
     show_outcome(outcome, as_json=as_json)
     return outcome.exit_code
 

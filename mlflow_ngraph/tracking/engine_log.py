@@ -72,13 +72,9 @@ def log_engine(
     from mlflow.models import Model
 
     loading, about = Loading.read(source), manifest.about(record, engine)
-    with tempfile.TemporaryDirectory(prefix=".upload-", dir=source.parent) as staged:
-        # MLflow 3.15 cannot be told where the files go: they lie in a directory of that name instead.
-        files = [file.relative_to(source).as_posix() for file in source.rglob("*") if file.is_file()]
-        link_files(source, Path(staged, manifest.ENGINE_DIRECTORY), files)
-        client.log_model_artifacts(slot.model_id, staged)
     told = card.card(record, engine, slot.model_id)
-    with tempfile.TemporaryDirectory() as temporary:
+    # Beside the engine, where its files can have second names.
+    with tempfile.TemporaryDirectory(prefix=".upload-", dir=source.parent) as temporary:
         directory = Path(temporary)
         (directory / card.FILE).write_text(told, encoding="utf-8")
         described = Model(
@@ -88,6 +84,8 @@ def log_engine(
             model_id=slot.model_id,
         )
         others = model_files.write(directory, about, loading, described, size_bytes=engine.size_bytes)
+        # MLflow 3.15 cannot be told where files go: they lie in a directory of that name instead.
+        link_files(source, directory / manifest.ENGINE_DIRECTORY, engine.files)
         client.log_model_artifacts(slot.model_id, str(directory))
         shutil.rmtree(directory)
         directory.mkdir()
