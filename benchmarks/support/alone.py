@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from mlflow_ngraph.execute.child import environment
+from mlflow_ngraph.execute.lane import SETTLE_S
+from mlflow_ngraph.execute.loaded import RELOAD_CALLS
 from mlflow_ngraph.measure.memory import FreedMemory
 
 _SCRIPT = """
@@ -27,8 +29,8 @@ from mlflow_ngraph.workloads.materials import Source
 source, batch = Source(Path(given["materials"])), given["batch"]
 engine = create(given["compiler"], given["flags"]).load(Path(given["engine"]), batch, Target(**given["target"]))
 invocation = engine.bind(source.example(batch))
-for _ in range(10):
-    invocation.call()
+loop.settle(invocation.call, 0.0, calls=given["calls"])
+loop.settle(invocation.call, given["settle_s"])
 times, end, before = [], time.perf_counter() + given["seconds"], loop.page_faults()
 while time.perf_counter() < end or len(times) < 3:
     start = time.perf_counter()
@@ -50,15 +52,16 @@ class Found:
 
 
 def measured(given: Mapping[str, Any], threads: int | None, freed_memory: FreedMemory = "keep") -> Found:
-    """Load an engine, call it ten times, and time it.
+    """Load an engine, call it untimed as often as a study does in a fresh process, and time it.
 
     Parameters
     ----------
     given: ``compiler``, ``flags``, ``engine`` and ``materials`` (directories), ``batch``, ``target`` and ``seconds``.
     """
+    settled = {"calls": 1 + RELOAD_CALLS, "settle_s": SETTLE_S, "freed_memory": freed_memory}
     with tempfile.TemporaryDirectory() as scratch:
         done = subprocess.run(
-            [sys.executable, "-c", _SCRIPT, json.dumps({**given, "freed_memory": freed_memory})],
+            [sys.executable, "-c", _SCRIPT, json.dumps({**given, **settled})],
             check=True,
             stdout=subprocess.PIPE,
             text=True,
