@@ -105,6 +105,7 @@ class _Begun:
 
     command: str
     timeout: float
+    on_stage: Callable[[str], None] = lambda stage: None
 
 
 class Child:
@@ -140,16 +141,19 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
-    def begin(self, command: str, timeout: float, **fields: Any) -> None:
+    def begin(
+        self, command: str, timeout: float, *, on_stage: Callable[[str], None] = lambda stage: None, **fields: Any
+    ) -> None:
         """Send a command and do not wait; the next `request` or `finish` does, and says how it went.
 
         Parameters
         ----------
         timeout: seconds of waiting; beyond it the child is killed.
+        on_stage: called with each stage that the child announces, while somebody waits.
         """
         with contextlib.suppress(BrokenPipeError):  # whoever waits for the answer learns how the child ended
             self._send(command, fields)
-        self._begun.append(_Begun(command, timeout))
+        self._begun.append(_Begun(command, timeout, on_stage))
 
     def finish(self) -> Any:
         """Wait for everything that has begun.
@@ -165,7 +169,7 @@ class Child:
         start, result = time.perf_counter(), None
         while self._begun:
             begun = self._begun.pop(0)
-            result = self._read(time.monotonic() + begun.timeout, begun.command, lambda stage: None)
+            result = self._read(time.monotonic() + begun.timeout, begun.command, begun.on_stage)
         self.overhead_s += time.perf_counter() - start
         return result
 

@@ -30,10 +30,10 @@ class Preparation:
         name = f"prepare-{self._directory.name}-{session}"
         self._child = Child(name, environment(plan.threads, places.scratch(name)), places.log(name), warden)
 
-    def build(self, batch_sizes: Sequence[int]) -> Materials:
-        """Build the model, and run the baseline on seeded inputs at ``batch_sizes``."""
+    def begin(self, batch_sizes: Sequence[int]) -> None:
+        """Build the model, and run the baseline on seeded inputs at ``batch_sizes``; `built` waits for it."""
         study = self._plan.study
-        return self._ask(
+        self._begin(
             "prepare",
             workload=asdict(self._workload.ref),
             init=asdict(study.init),
@@ -42,9 +42,14 @@ class Preparation:
             seed=study.seed,
         )
 
+    def built(self) -> Materials:
+        """Wait until the model is built and the baseline has run."""
+        return self._finish()
+
     def export(self, formats: Sequence[str]) -> Materials:
         """Export the model for compilers that start from ``formats``."""
-        return self._ask("export", formats=list(formats))
+        self._begin("export", formats=list(formats))
+        return self._finish()
 
     def close(self) -> None:
         """End the child, and put what came of it into the journal, if anything did."""
@@ -54,15 +59,17 @@ class Preparation:
                 "workload_prepared", workload=str(self._workload.ref), seconds=self._seconds, materials=self._read()
             )
 
-    def _ask(self, command: str, **fields: Any) -> Materials:
+    def _begin(self, command: str, **fields: Any) -> None:
         ref = str(self._workload.ref)
-        result = self._child.request(
+        self._child.begin(
             command,
             self._plan.study.limits.prepare_seconds,
             on_stage=lambda stage: self._journal.tell("stage", workload=ref, stage=stage),
             **fields,
         )
-        self._seconds += result["seconds"]
+
+    def _finish(self) -> Materials:
+        self._seconds += self._child.finish()["seconds"]
         return self._read()
 
     def _read(self) -> Materials:

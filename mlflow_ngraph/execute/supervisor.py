@@ -32,7 +32,7 @@ class Supervisor:
     cache: where engines are looked for and kept; None compiles them all.
     before: what earlier sessions of the same study left; None for the first.
     retry: measure cells again whose verdict may have come from outside, such as a crash.
-    on_workload: called after each workload, outside any timed region.
+    on_workload: called after each workload, outside any timed region: while the next one is prepared, if there is one.
     """
 
     def __init__(
@@ -57,6 +57,8 @@ class Supervisor:
         self._on_workload = on_workload
         self._order = random.Random(plan.study.seed)
         self._warden = Warden()
+        self._ended: WorkloadPlan | None = None
+        """The workload that ``on_workload`` has not been told of."""
 
     def run(self) -> None:
         """Measure every missing cell, workload by workload."""
@@ -65,9 +67,17 @@ class Supervisor:
                 missing = self._missing(workload)
                 if missing:
                     self._run_workload(workload, missing)
-                self._on_workload(workload)
+                self._tell()
+                self._ended = workload
         finally:
             self._warden.close()
+            self._tell()
+
+    def _tell(self) -> None:
+        """Say that a workload has come to its end, once."""
+        if self._ended is not None:
+            ended, self._ended = self._ended, None
+            self._on_workload(ended)
 
     def _run_workload(self, workload: WorkloadPlan, missing: dict[str, list[int]]) -> None:
         ref = str(workload.ref)
@@ -147,7 +157,9 @@ class Supervisor:
             for runner in runners:
                 runner.start()
         try:
-            materials = preparation.build(sorted({batch for batches in missing.values() for batch in batches}))
+            preparation.begin(sorted({batch for batches in missing.values() for batch in batches}))
+            self._tell()
+            materials = preparation.built()
             if self._changed(workload, materials):
                 provision.refuse(ChildFailure(Verdict.FAILED, _ANOTHER_MODEL))
                 return False

@@ -153,6 +153,43 @@ def test_a_study_is_resumed_where_it_was_interrupted(tmp_path):
     assert sum(event["event"] == "session_started" for event in events) == 2
 
 
+TWO = ["block:mha?width=16&depth=1", "block:mha?width=16&depth=2"]
+
+
+def test_a_workload_is_recorded_while_the_next_one_is_prepared(sqlite_uri, tmp_path):
+    given = study([fake("ok")], workloads=TWO, batch_sizes=[1])
+    outcome = runner.run_study(given, home=tmp_path, tracking_uri=sqlite_uri)
+    assert outcome.exit_code == 0
+    events = list(journal.read(outcome.directory))
+    kinds = [event["event"] for event in events]
+    second = kinds.index("workload_started", kinds.index("workload_started") + 1)
+    prepared = kinds.index("workload_prepared", second)
+    recorded = [place for place, kind in enumerate(kinds) if kind == "lane_recorded"]
+    lanes = [events[place]["lane"] for place in recorded]
+    assert len(lanes) == len(set(lanes)) == 4
+    assert all(second < place < prepared for place in recorded[:2])
+    assert all(place > max(i for i, kind in enumerate(kinds) if kind == "slice") for place in recorded[2:])
+
+
+def test_a_workload_that_ended_is_recorded_when_the_next_one_is_interrupted(sqlite_uri, tmp_path):
+    given = study([fake("ok")], workloads=TWO, batch_sizes=[1])
+
+    class Stop:
+        started = 0
+
+        def on_event(self, event):
+            if event["event"] == "workload_started":
+                self.started += 1
+                if self.started == 2:
+                    raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        runner.run_study(given, home=tmp_path, tracking_uri=sqlite_uri, observer=Stop())
+    (directory,) = (tmp_path / "studies").iterdir()
+    events = list(journal.read(directory))
+    assert sum(event["event"] == "lane_recorded" for event in events) == 2
+
+
 def test_a_finished_study_starts_anew_unless_told_to_resume(tmp_path):
     given = study([fake("ok")], batch_sizes=[1])
     first = run(given, tmp_path)
