@@ -310,7 +310,7 @@ def _again(patience: Retry, name: str, error: CutError) -> Retry:
     try:
         patience = patience.increment("GET", name, error=error)
     except MaxRetryError:
-        raise EngineError(f"cannot download {name}: {error}") from None
+        raise EngineError(f"cannot download {name}: {error}; trying again goes on where this stopped") from None
     patience.sleep()
     return patience
 

@@ -211,9 +211,9 @@ def test_a_place_that_cannot_be_written_is_one_line(drawn: Drawn, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("low", "high"), [(0.95, 1.08), (0.012, 4.0), (0.4, 2.5), (1e-5, 1e5), (1.001, 1.004), (3, 3.01)]
+    ("low", "high"), [(0.87, 1.13), (0.95, 1.08), (0.012, 4.0), (0.4, 2.5), (1e-5, 1e5), (1.001, 1.004), (3, 3.01)]
 )
 def test_logarithmic_axes_have_a_few_round_ticks(low: float, high: float) -> None:
     ticks = log_ticks(low, high)
-    assert 1 <= len(ticks) <= 12
+    assert 3 <= len(ticks) <= 6
     assert all(low <= tick <= high for tick in ticks)

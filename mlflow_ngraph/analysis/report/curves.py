@@ -139,14 +139,20 @@ def scale_log_y(axes: Axes, values: Sequence[float]) -> None:
 
 def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
     """Round numbers between two ends, at most so many, evenly spaced for the eye where possible."""
+    from matplotlib.ticker import MaxNLocator
+
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for steps in _STEPS:
         ticks = sorted({digit * 10.0**decade for decade in decades for digit in steps})
         inside = [tick for tick in ticks if low <= tick <= high]
-        if 2 <= len(inside) <= most:
+        if 3 <= len(inside) <= most:
             return inside
     every = [tick for tick in (10.0**decade for decade in decades) if low <= tick <= high]
-    return every[:: max(1, math.ceil(len(every) / most))] or [math.sqrt(low * high)]
+    if len(every) > most:
+        return every[:: math.ceil(len(every) / most)]
+    # Within so small a part of a decade a logarithmic axis looks like any other.
+    near = MaxNLocator(most - 1, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+    return [float(tick) for tick in near if low <= tick <= high]
 
 
 _STEPS: tuple[tuple[float, ...], ...] = (
@@ -155,8 +161,6 @@ _STEPS: tuple[tuple[float, ...], ...] = (
     (1, 2, 5),
     (1, 3),
     (1,),
-    tuple(round(1 + step / 20, 2) for step in range(180)),
-    tuple(round(1 + step / 50, 2) for step in range(450)),
 )
 """Numbers within a decade that may be ticks; the first that gives enough and not too many is taken."""
 
