@@ -137,7 +137,7 @@ def test_a_connection_that_brings_nothing_is_not(
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     files.cuts = [2 * CHUNK] + [10] * 20
-    with pytest.raises(EngineError, match="^cannot download the model: the connection was cut; trying again goes on"):
+    with pytest.raises(EngineError, match=r"^cannot download the model: the connection was cut; trying again goes on"):
         brought(store, part)
     assert len(files.asked) == 3
     assert part.path.stat().st_size == 2 * CHUNK
