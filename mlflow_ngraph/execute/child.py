@@ -197,13 +197,9 @@ class Child:
         DiskFullError: the child found a disk full.
         """
         self.finish()
-        start = time.perf_counter()
-        try:
-            self._send(command, fields)
-        except BrokenPipeError:
-            raise self._ended(command) from None
-        result = self._read(time.monotonic() + timeout, command, on_stage)
-        self.overhead_s += time.perf_counter() - start - accounted(result)
+        self.begin(command, timeout, on_stage=on_stage, **fields)
+        result = self.finish()
+        self.overhead_s -= accounted(result)
         return result
 
     def close(self) -> None:
