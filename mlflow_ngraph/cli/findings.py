@@ -92,6 +92,6 @@ def _show(shown: Sequence[Finding], count: int, found: Survey) -> None:
 def _tally(shown: int, count: int, found: Survey) -> str:
     more = f", of which {shown} are shown (--limit 0 shows all)" if shown < count else ""
     return (
-        f"{count} {'finding' if count == 1 else 'findings'}{more}; {found.hypotheses} hypotheses tested on "
-        f"{found.cells} cells, against a margin of 2 % and as one family at 5 %"
+        f"{count} {'finding' if count == 1 else 'findings'}{more}; {found.tested} tested, against a margin of 2 % "
+        "and as one family at 5 %"
     )

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mlflow_ngraph.analysis.findings import KINDS, Finding, base, find, markdown, survey
+from mlflow_ngraph.analysis.findings import KINDS, Finding, Survey, base, find, markdown, survey
 from tests.support.tidy import Drawn, cells, grid
 
 COMPILERS = ["identity", "onnxruntime", "openvino"]
@@ -270,3 +270,8 @@ def test_commands_quote_and_leave_out_what_a_list_cannot_hold() -> None:
 )
 def test_ratios_as_changes(ratio: float, text: str) -> None:
     assert base.percent(ratio) == text
+
+
+def test_what_was_tested_is_counted_in_words() -> None:
+    assert Survey([], 1, 1).tested == "1 hypothesis about 1 cell"
+    assert Survey([], 12, 36).tested == "12 hypotheses about 36 cells"

@@ -33,6 +33,12 @@ class Survey:
     cells: int
     """How many cells were looked at: of each cell and machine the latest."""
 
+    @property
+    def tested(self) -> str:
+        """``1 hypothesis about 2 cells``."""
+        hypotheses = "1 hypothesis" if self.hypotheses == 1 else f"{self.hypotheses} hypotheses"
+        return f"{hypotheses} about {self.cells} {'cell' if self.cells == 1 else 'cells'}"
+
 
 def find(frame: pd.DataFrame) -> list[Finding]:
     """What the results say, the most important first; docs/method.md says what is tested, and how.

@@ -120,8 +120,8 @@ def _findings(frame: pd.DataFrame, scope: str) -> Section:
         for number, found in enumerate(survey.findings, 1)
     ]
     about = (
-        f"The most important first. {survey.hypotheses} hypotheses about {survey.cells} cells were tested together, so that "
-        "chance brings about a false one in at most 5 of 100 reports."
+        f"The most important first. {survey.tested} tested together, so that chance brings about a false one in at most "
+        "5 of 100 reports."
     )
     return Section("findings", "Findings", about if blocks else f"None. {about.partition('. ')[2]}", blocks)
 
