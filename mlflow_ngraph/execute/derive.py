@@ -28,7 +28,7 @@ def derive(
 
     Parameters
     ----------
-    companions: slices by cell id that the baseline took beside cells measured in a later session.
+    companions: slices by cell id that the baseline took beside cells of another session than its own.
     workload: only the lanes of this workload; they need no others.
     """
     processors = int(record.fingerprint["hardware"]["cpu"]["threads"])

@@ -121,7 +121,8 @@ class _Cells:
         self._ready: dict[str, journal.Event] = {}
         self._slices: dict[str, list[dict[str, Any]]] = {}
         self.companions: dict[str, list[dict[str, Any]]] = {}
-        """Slices by cell that were taken only to have a baseline beside cells measured later."""
+        """Slices by cell that are not among its own, but beside which other cells were measured: taken only for those, or
+        of an earlier session than the one that counts."""
 
     def apply(self, record: StudyRecord, event: journal.Event) -> None:
         cell = event["cell"]
@@ -139,9 +140,12 @@ class _Cells:
 
     def _finish(self, record: StudyRecord, event: journal.Event) -> None:
         cell, batch = event["cell"], event["batch"]
+        cells = record.lanes[event["lane"]].cells
+        if batch in cells:
+            self.companions.setdefault(cell, []).extend(cells[batch].samples)
         ready = self._ready.pop(cell, {})
         parity = ready.get("parity")
-        record.lanes[event["lane"]].cells[batch] = CellRecord(
+        cells[batch] = CellRecord(
             id=cell,
             lane=event["lane"],
             batch=batch,

@@ -206,6 +206,20 @@ def test_a_lane_measured_later_is_paired_with_its_companion():
     assert script.cell("identity", 1).metrics["latency_p50_ms"] == pytest.approx(10), "measured once"
 
 
+def test_a_baseline_measured_again_stays_paired_with_what_was_measured_beside_it():
+    """The machine is twice as fast in the second session, in which only the unstable baseline is measured."""
+    script = Script([1])
+    script.ready("identity", 1).ready("fast", 1)
+    for round_ in range(3):
+        script.slice("identity", 1, round_, [20] * 5).slice("fast", 1, round_, [10] * 5)
+    script.finished("identity", 1, "unstable", "it drifts").finished("fast", 1)
+    before = script.cell("fast", 1).metrics
+    script.session().measured("identity", 1, 10)
+    assert script.cell("fast", 1).metrics == before
+    assert before["speedup"] == pytest.approx(2.0)
+    assert script.cell("identity", 1).metrics["latency_p50_ms"] == pytest.approx(10)
+
+
 def test_without_batch_1_there_is_no_scaling():
     script = Script([2, 4])
     script.measured("identity", 2, 10).measured("identity", 4, 20)
