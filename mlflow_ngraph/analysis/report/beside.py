@@ -117,7 +117,7 @@ def share(directions: Counter[str]) -> Cell:
     decided, open_ = directions["agrees"] + directions["differs"], directions["undecided"]
     if not decided and not open_:
         return EMPTY
-    return Cell(f"{directions['agrees']} of {decided}", f"{open_} undecided" if open_ else "")
+    return Cell(f"{directions['agrees']} of {decided}", f"({open_} undecided)" if open_ else "")
 
 
 _NAMES = {"t3": "table 3: ", "t6": "table 6: ", "t7": "table 7: ", "t8": "table 8: "}
