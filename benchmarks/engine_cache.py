@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -85,8 +86,10 @@ def _run(study: str, only: str, home: Path, uri: str, cache: str) -> Run:
     """Run the study in a process of its own, as a person would, and read its journal."""
     command = [sys.executable, "-m", "mlflow_ngraph", "benchmark", study, "--home", str(home), "--fresh"]
     command += ["--tracking-uri", uri, "--cache", cache, *(["--workloads", only] if only else [])]
+    # What this machine found out about the models of earlier studies is nothing that a first run has.
+    surroundings = {**os.environ, "XDG_CACHE_HOME": str(home / "user-cache")}
     begin = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=surroundings)
     wall = time.perf_counter() - begin
     if done.returncode not in (0, 3):
         sys.exit(f"the study ended with {done.returncode}: {done.stderr.strip()[-2000:]}")

@@ -20,7 +20,7 @@ from mlflow_ngraph.devices import registry as devices
 from mlflow_ngraph.devices.fingerprint import fingerprint, versions
 from mlflow_ngraph.engines.store import Store
 from mlflow_ngraph.errors import DiskFullError, StudyError, WorkloadError
-from mlflow_ngraph.execute import fold, places
+from mlflow_ngraph.execute import checked, fold, places
 from mlflow_ngraph.execute.cache import EngineCache, Maker
 from mlflow_ngraph.execute.child import Child, ChildFailure, Warden, environment
 from mlflow_ngraph.execute.exclusive import ExclusiveMachine, Holder, WhenBusy
@@ -32,6 +32,7 @@ from mlflow_ngraph.study import Study
 from mlflow_ngraph.tracking.recorder import Recorder
 from mlflow_ngraph.tracking.shared_engines import ServerEngines
 from mlflow_ngraph.verdicts import Verdict
+from mlflow_ngraph.workloads.registry import create
 
 Resume = Literal["auto", "always", "never"]
 
@@ -77,19 +78,23 @@ class Outcome:
 
 
 def plan_study(study: Study) -> Plan:
-    """What `run_study` would do on this machine. Builds models in a child process only to check their names.
+    """What `run_study` would do on this machine. Asks a child process for models whose names are not known to exist.
 
     Raises
     ------
     UsageError: the study cannot run here; says why.
     """
     plan = make(study, devices.create(study.device))
-    unknown = [workload for workload in plan.workloads if workload.known is None]
-    if not unknown:
-        return plan
-    refs = [asdict(workload.ref) for workload in unknown]
-    found = ask_child("check", workloads=refs, init=asdict(study.init))
-    return plan.with_checked({str(w.ref): answer for w, answer in zip(unknown, found, strict=True)})
+    workloads = [create(workload.ref, study.init) for workload in plan.workloads if workload.known is None]
+    found = {str(workload.ref): checked.recall(workload) for workload in workloads}
+    unknown = [workload for workload in workloads if found[str(workload.ref)] is None]
+    if unknown:
+        refs = [asdict(workload.ref) for workload in unknown]
+        answers = ask_child("check", workloads=refs, init=asdict(study.init))
+        for workload, answer in zip(unknown, answers, strict=True):
+            checked.keep(workload, answer)
+            found[str(workload.ref)] = answer
+    return plan.with_checked({ref: answer for ref, answer in found.items() if answer is not None})
 
 
 def ask_child(command: str, **fields: Any) -> Any:

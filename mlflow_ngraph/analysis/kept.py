@@ -13,11 +13,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-from uuid import uuid4
 
-import platformdirs
-
-from mlflow_ngraph import __version__
+from mlflow_ngraph import __version__, user_cache
 
 if TYPE_CHECKING:
     from mlflow_ngraph.analysis.listing import Found
@@ -69,7 +66,7 @@ class Answers:
     """
 
     def __init__(self, directory: Path | None = None) -> None:
-        self._directory = directory or Path(platformdirs.user_cache_dir("mlflow-ngraph")) / "answers"
+        self._directory = directory or user_cache.directory("answers")
 
     def get(self, name: str) -> dict[str, Any] | None:
         """An answer as JSON has it, if it is here and whole."""
@@ -80,14 +77,8 @@ class Answers:
 
     def put(self, name: str, answer: Mapping[str, Any]) -> None:
         """Keep an answer; a full or read-only disk only makes the next time slower."""
+        user_cache.keep(self._directory / f"{name}.json", json.dumps(answer, default=str).encode())
         with suppress(OSError):
-            self._directory.mkdir(parents=True, exist_ok=True)
-            partial = self._directory / f".{uuid4().hex}"
-            try:
-                partial.write_text(json.dumps(answer, default=str), encoding="utf-8")
-                partial.replace(self._directory / f"{name}.json")
-            finally:
-                partial.unlink(missing_ok=True)
             entries = sorted(os.scandir(self._directory), key=lambda entry: entry.stat().st_mtime)
             for entry in entries[:-_KEPT]:
                 Path(entry.path).unlink(missing_ok=True)

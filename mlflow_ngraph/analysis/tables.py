@@ -15,11 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
-import platformdirs
 import pyarrow as pa
 from pyarrow import ipc
 from pyarrow import parquet as pq
 
+from mlflow_ngraph import user_cache
 from mlflow_ngraph.analysis.listing import PARALLEL, Listed, Server
 from mlflow_ngraph.errors import TrackingError
 from mlflow_ngraph.tracking.schema import Artifact
@@ -43,7 +43,7 @@ class TableCache:
     def of(cls, uri: str) -> TableCache:
         """The cache of a server, below the user's cache directory."""
         place = hashlib.sha256(uri.encode()).hexdigest()[:16]
-        return cls(Path(platformdirs.user_cache_dir("mlflow-ngraph")) / "results" / place)
+        return cls(user_cache.directory("results") / place)
 
     def get(self, run: Listed, columns: Collection[str] | None) -> pa.Table | None:
         """The table of a run as it is now, if it is here and whole."""

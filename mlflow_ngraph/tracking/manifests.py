@@ -9,10 +9,8 @@ import hashlib
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
-import platformdirs
-
+from mlflow_ngraph import user_cache
 from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.tracking import download
 
@@ -35,23 +33,11 @@ def of(remote: Remote) -> Manifest:
                 return Manifest.parse(content, f"the manifest of {remote.shown}")
     found, content = download.manifest(remote)
     if place is not None:
-        _keep(place, content)
+        user_cache.keep(place, content)
     return found
 
 
 def _place(digest: str | None) -> Path | None:
     if digest is None or len(digest) != 64 or not digest.isalnum():
         return None
-    return Path(platformdirs.user_cache_dir("mlflow-ngraph")) / "manifests" / f"{digest}.json"
-
-
-def _keep(place: Path, content: bytes) -> None:
-    """A full or read-only disk only makes the next time slower."""
-    with suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        partial = place.with_name(f".{uuid4().hex}")
-        try:
-            partial.write_bytes(content)
-            partial.replace(place)
-        finally:
-            partial.unlink(missing_ok=True)
+    return user_cache.directory("manifests") / f"{digest}.json"

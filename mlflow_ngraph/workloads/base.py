@@ -166,6 +166,9 @@ class Workload(ABC):
     """
 
     scheme: ClassVar[str]
+    catalogue: ClassVar[str | None] = None
+    """The distribution whose release alone decides what `check` finds and `inputs` says; None where a file does, or
+    somebody's code."""
 
     def __init__(self, ref: WorkloadRef, init: Init) -> None:
         self.ref = ref

@@ -31,6 +31,7 @@ class TimmWorkload(Workload):
     """``timm:<name>``."""
 
     scheme: ClassVar[str] = "timm"
+    catalogue: ClassVar[str | None] = "timm"
 
     def __init__(self, ref: WorkloadRef, init: Init) -> None:
         options = parse_options(TimmOptions, ref)

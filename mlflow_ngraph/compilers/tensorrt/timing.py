@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 from filelock import FileLock
 
+from mlflow_ngraph import user_cache
 from mlflow_ngraph.devices import probes
 
 
@@ -26,7 +26,7 @@ class TimingCache:
         gpu = probes.gpu()
         kind = f"{gpu.name}-{gpu.compute_capability}" if gpu else "unknown"
         name = re.sub(r"[^A-Za-z0-9.]+", "-", f"{trt.__version__}-{kind}")
-        return cls(Path(platformdirs.user_cache_dir("mlflow-ngraph")) / "tensorrt" / f"{name}.timing")
+        return cls(user_cache.directory("tensorrt") / f"{name}.timing")
 
     def give(self, config: Any) -> bool:
         """Let a build use the timings; returns whether there were any that it takes."""

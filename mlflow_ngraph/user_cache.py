@@ -1,0 +1,26 @@
+"""Files that only save time: below the user's cache directory, where anybody may delete them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+import platformdirs
+
+
+def directory(name: str) -> Path:
+    """Where files of one kind are kept; `keep` makes it."""
+    return Path(platformdirs.user_cache_dir("mlflow-ngraph")) / name
+
+
+def keep(place: Path, content: bytes) -> None:
+    """Write a file, whole or not at all. A full or read-only disk only makes the next time slower."""
+    with suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        partial = place.with_name(f".{uuid4().hex}")
+        try:
+            partial.write_bytes(content)
+            partial.replace(place)
+        finally:
+            partial.unlink(missing_ok=True)
