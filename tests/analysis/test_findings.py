@@ -212,6 +212,20 @@ def test_cells_without_a_number() -> None:
     assert [one["reason"] for one in findings[2].evidence] == ["no Col2Im"]
 
 
+def test_a_model_that_fails_without_a_compiler_is_one_finding() -> None:
+    frame = world(study_id=["one"], device=["xeon"]).draw(0)
+    lost = frame["workload"] == MODELS[0]
+    frame.loc[lost, "verdict"], frame.loc[lost, "reason"] = "failed", "preparing the model: no such file"
+    (finding,) = find(frame)
+    label = frame.loc[lost, "label"].iloc[0]
+    assert finding.title == f"{label} on xeon: failed in eager execution, and the same with compilers"
+    assert finding.text.endswith("Reason: preparing the model: no such file")
+    assert len(finding.evidence) == lost.sum()
+    # What fails for a reason of its own stays a compiler's failure.
+    frame.loc[lost & (frame["compiler"] == "openvino"), "reason"] = "no such operator"
+    assert [one.title for one in find(frame) if one.kind == "failed"][1].startswith("openvino on xeon")
+
+
 def test_cells_that_were_ok_before() -> None:
     frame = world().draw(0)
     lost = (frame["study_id"] == "two") & (frame["compiler"] == "openvino") & (frame["device"] == "gpu")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
 from mlflow_ngraph.analysis.findings.base import Finding, Table, command, filters, identity_of, listed, sentence, weight
+from mlflow_ngraph.study import BASELINE
 from mlflow_ngraph.verdicts import Verdict
 
 _KINDS = {
@@ -16,45 +19,92 @@ _KINDS = {
     Verdict.FAILED: ("failed", "the compiler or its engine failed"),
     Verdict.CRASHED: ("failed", "the process crashed"),
 }
+_WHERE = ("place", "threads", "precision", "mode")
+_ALIKE = ("label", "verdict", "reason")
 _LONGEST = 160
 
 
 def findings(table: Table) -> list[Finding]:
-    """One finding for each compiler on a device and each verdict but ``ok``."""
+    """One finding for each model that fails in eager execution already, and for all else one for each compiler on a
+    device and each verdict but ``ok``.
+    """
     latest = table.latest
-    names = ["place", "threads", "compiler_label", "precision", "mode"]
-    found = []
-    for _, arm in latest[latest["verdict"] != str(Verdict.OK)].groupby(names, dropna=False, sort=False):
-        for verdict, cells in arm.groupby("verdict", sort=False):
-            kind, meaning = _KINDS[Verdict(str(verdict))]
-            row = cells.iloc[0]
-            beside = latest
-            for name in names:
-                same = latest[name].isna() if pd.isna(row[name]) else latest[name] == row[name]
-                beside = beside[same.reindex(beside.index).fillna(False).astype(bool)]
-            texts = [f"{cell['label']} at batch {cell['batch']}" for _, cell in cells.iterrows()]
-            reasons = cells["reason"].dropna()
-            reasons = reasons[reasons != ""]
-            lost = _were_ok(table, cells)
-            found.append(
-                Finding(
-                    kind,
-                    f"{row['compiler_label']} on {table.context(row)}: {len(cells)} of {len(beside)} cells {verdict}",
-                    sentence([
-                        f"{listed(texts)}: {meaning}.",
-                        f"{len(lost)} of them were ok in an earlier study: {listed(lost)}." if lost else "",
-                        f"First reason: {_short(str(reasons.iloc[0]))}" if len(reasons) else "",
-                    ]),
-                    [
-                        identity_of(cell)
-                        | {"verdict": str(verdict), "reason": "" if pd.isna(cell["reason"]) else str(cell["reason"])}
-                        for _, cell in cells.iterrows()
-                    ],
-                    _command(kind, cells),
-                    weight(kind, len(cells) / max(len(beside), 1) + len(lost)),
-                )
-            )  # fmt: skip
+    bad = latest[latest["verdict"] != str(Verdict.OK)]
+    alike = bad.assign(eager=bad["compiler"] == BASELINE).groupby([*_WHERE, *_ALIKE], sort=False, dropna=False)
+    of_model = (alike["compiler"].transform("nunique") > 1) & alike["eager"].transform("any")
+    of_model &= bad["reason"].fillna("") != ""
+    found = [
+        _of_model(table, cells) for _, cells in bad[of_model].groupby([*_WHERE, *_ALIKE], dropna=False, sort=False)
+    ]
+    for _, cells in bad[~of_model].groupby([*_WHERE, "compiler_label", "verdict"], dropna=False, sort=False):
+        found.append(_of_compiler(table, cells))
     return found
+
+
+def _of_model(table: Table, cells: pd.DataFrame) -> Finding:
+    """What fails without any compiler is no compiler's failure."""
+    row = cells.iloc[0]
+    verdict = str(row["verdict"])
+    batches = ", ".join(str(batch) for batch in sorted(cells["batch"].unique()))
+    return _finding(
+        table,
+        cells,
+        f"{row['label']} on {table.context(row)}: {verdict} in eager execution, and the same with compilers",
+        f"At batch {batches} with {listed(cells['compiler_label'])}.",
+        "Reason",
+        len(cells) / len(_beside(table.latest, row, "label")),
+    )
+
+
+def _of_compiler(table: Table, cells: pd.DataFrame) -> Finding:
+    row = cells.iloc[0]
+    verdict, beside = str(row["verdict"]), _beside(table.latest, row, "compiler_label")
+    texts = [f"{cell['label']} at batch {cell['batch']}" for _, cell in cells.iterrows()]
+    return _finding(
+        table,
+        cells,
+        f"{row['compiler_label']} on {table.context(row)}: {len(cells)} of {len(beside)} cells {verdict}",
+        f"{listed(texts)}: {_KINDS[Verdict(verdict)][1]}.",
+        "First reason",
+        len(cells) / len(beside),
+    )
+
+
+def _finding(table: Table, cells: pd.DataFrame, title: str, text: str, says: str, share: float) -> Finding:
+    """A finding about cells with one verdict.
+
+    Parameters
+    ----------
+    says: what the first of their reasons is called.
+    share: of all cells that could have the verdict.
+    """
+    verdict = str(cells["verdict"].iloc[0])
+    kind, lost = _KINDS[Verdict(verdict)][0], _were_ok(table, cells)
+    reasons = [reason for reason in cells["reason"].dropna() if reason]
+    return Finding(
+        kind,
+        title,
+        sentence([
+            text,
+            f"{len(lost)} of them were ok in an earlier study: {listed(lost)}." if lost else "",
+            f"{says}: {_short(str(reasons[0]))}" if reasons else "",
+        ]),
+        [
+            identity_of(cell) | {"verdict": verdict, "reason": "" if pd.isna(cell["reason"]) else str(cell["reason"])}
+            for _, cell in cells.iterrows()
+        ],
+        _command(kind, cells),
+        weight(kind, share + len(lost)),
+    )  # fmt: skip
+
+
+def _beside(latest: pd.DataFrame, row: pd.Series[Any], name: str) -> pd.DataFrame:
+    """The cells that are like a cell in where they were measured and in one column more."""
+    beside = latest
+    for column in (*_WHERE, name):
+        same = latest[column].isna() if pd.isna(row[column]) else latest[column] == row[column]
+        beside = beside[same.reindex(beside.index).fillna(False).astype(bool)]
+    return beside
 
 
 def _command(kind: str, cells: pd.DataFrame) -> str:
