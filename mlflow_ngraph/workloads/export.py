@@ -68,8 +68,11 @@ class Preparation:
         seed: int,
         progress: Callable[[str], None] = lambda stage: None,
     ) -> None:
+        from mlflow_ngraph.workloads import vector_math
+
         directory.mkdir(parents=True, exist_ok=True)
         progress("build")
+        vector_math.settle()
         self._directory = directory
         self._progress = progress
         self._local = workload.localise(directory)
