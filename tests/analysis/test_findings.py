@@ -226,6 +226,14 @@ def test_a_model_that_fails_without_a_compiler_is_one_finding() -> None:
     assert [one.title for one in find(frame) if one.kind == "failed"][1].startswith("openvino on xeon")
 
 
+def test_a_machine_that_is_not_quiet_is_no_models_failure() -> None:
+    frame = world(study_id=["one"], device=["xeon"]).draw(0)
+    restless = frame["workload"] == MODELS[0]
+    frame.loc[restless, "verdict"], frame.loc[restless, "reason"] = "unstable", "the machine swapped"
+    titles = [one.title for one in find(frame) if one.kind == "unstable"]
+    assert sorted(titles) == [f"{name} on xeon: 4 of 16 cells unstable" for name in sorted(COMPILERS)]
+
+
 def test_cells_that_were_ok_before() -> None:
     frame = world().draw(0)
     lost = (frame["study_id"] == "two") & (frame["compiler"] == "openvino") & (frame["device"] == "gpu")
