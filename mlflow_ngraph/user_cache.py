@@ -14,7 +14,7 @@ def directory(name: str) -> Path:
     return Path(platformdirs.user_cache_dir("mlflow-ngraph")) / name
 
 
-def keep(place: Path, content: bytes) -> None:
+def keep(place: Path, content: bytes | memoryview) -> None:
     """Write a file, whole or not at all. A full or read-only disk only makes the next time slower."""
     with suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from uuid import uuid4
 
 import pyarrow as pa
 from pyarrow import ipc
@@ -62,15 +61,10 @@ class TableCache:
 
     def put(self, run: Listed, table: pa.Table) -> None:
         """Keep a table in place of an earlier one of the run; a full or read-only disk only makes it slower."""
-        with suppress(OSError):
-            self._directory.mkdir(parents=True, exist_ok=True)
-            partial = self._directory / f".{uuid4().hex}"
-            try:
-                with ipc.new_file(str(partial), table.schema, options=ipc.IpcWriteOptions(compression="lz4")) as sink:
-                    sink.write_table(table)
-                partial.replace(self._path(run))
-            finally:
-                partial.unlink(missing_ok=True)
+        content = pa.BufferOutputStream()
+        with ipc.new_file(content, table.schema, options=ipc.IpcWriteOptions(compression="lz4")) as sink:
+            sink.write_table(table)
+        user_cache.keep(self._path(run), memoryview(content.getvalue()))
 
     def keep_only(self, runs: Sequence[Listed]) -> None:
         """Remove the tables of runs that are gone, and earlier ones of those that are not."""
