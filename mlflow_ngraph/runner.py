@@ -86,15 +86,15 @@ def plan_study(study: Study) -> Plan:
     """
     plan = make(study, devices.create(study.device))
     workloads = [create(workload.ref, study.init) for workload in plan.workloads if workload.known is None]
-    found = {str(workload.ref): checked.recall(workload) for workload in workloads}
-    unknown = [workload for workload in workloads if found[str(workload.ref)] is None]
+    found = {str(one.ref): answer for one in workloads if (answer := checked.recall(one)) is not None}
+    unknown = [workload for workload in workloads if str(workload.ref) not in found]
     if unknown:
         refs = [asdict(workload.ref) for workload in unknown]
         answers = ask_child("check", workloads=refs, init=asdict(study.init))
         for workload, answer in zip(unknown, answers, strict=True):
             checked.keep(workload, answer)
             found[str(workload.ref)] = answer
-    return plan.with_checked({ref: answer for ref, answer in found.items() if answer is not None})
+    return plan.with_checked(found)
 
 
 def ask_child(command: str, **fields: Any) -> Any:
