@@ -20,6 +20,7 @@ from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.errors import TrackingError, UnknownNameError, UsageError
 from mlflow_ngraph.tracking.schema import Artifact, Kind, Param, Tag
 from mlflow_ngraph.verdicts import Verdict
+from mlflow_ngraph.wording import counted
 
 ASPECTS = ("study", "flags", "versions", "machine", "state", "results")
 COLUMNS = ("aspect", "name", "left", "right", "change", "ci_low", "ci_high", "p", "differs")
@@ -161,7 +162,7 @@ def _flags(both: pd.DataFrame, pairs: Sequence[tuple[int, int]], kind: str) -> l
             if sides[0].get(name) != sides[1].get(name):
                 counts[f"{label}{name}", _text(sides[0].get(name)), _text(sides[1].get(name))] += 1
     return [
-        {"aspect": "flags", "name": f"{name} ({count} {'cell' if count == 1 else 'cells'})", "left": left, "right": right,
+        {"aspect": "flags", "name": f"{name} ({counted(count, 'cell')})", "left": left, "right": right,
          "differs": True}
         for (name, left, right), count in counts.items()
     ]  # fmt: skip

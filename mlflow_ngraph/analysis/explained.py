@@ -9,6 +9,7 @@ from typing import Any
 from mlflow_ngraph.analysis.explanations import Explained
 from mlflow_ngraph.analysis.summary import precisions
 from mlflow_ngraph.compilers.explanation import Explanation, Kernel
+from mlflow_ngraph.wording import counted
 
 UNKNOWN = "–"
 """Shown where a compiler does not tell."""
@@ -117,7 +118,7 @@ def _counted(counts: dict[str, int]) -> str:
     shown = [f"{value} {number}" for value, number in list(counts.items())[:_NAMED]]
     more = len(counts) - _NAMED
     if more > 0:
-        shown.append(f"{more} more {'kind' if more == 1 else 'kinds'}")
+        shown.append(counted(more, "more kind"))
     return ", ".join(shown)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph.verdicts import Verdict
+from mlflow_ngraph.wording import counted
 
 if TYPE_CHECKING:
     from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
@@ -76,7 +77,7 @@ def fallback_nodes(flags: Mapping[str, Any]) -> int:
 
 def fallback_note(nodes: int) -> str:
     """That nodes fell back, in words; empty where none did."""
-    return f"{nodes} {'node' if nodes == 1 else 'nodes'} fell back to another provider" if nodes else ""
+    return f"{counted(nodes, 'node')} fell back to another provider" if nodes else ""
 
 
 def summary_rows(record: StudyRecord) -> list[SummaryRow]:

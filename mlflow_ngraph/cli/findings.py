@@ -15,6 +15,7 @@ from mlflow_ngraph.cli import output, writing
 from mlflow_ngraph.cli.filters import Asked, filter_options
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import UnknownNameError
+from mlflow_ngraph.wording import counted
 
 if TYPE_CHECKING:
     from mlflow_ngraph.analysis.findings import Finding, Survey
@@ -91,7 +92,4 @@ def _show(shown: Sequence[Finding], count: int, found: Survey) -> None:
 
 def _tally(shown: int, count: int, found: Survey) -> str:
     more = f", of which {shown} are shown (--limit 0 shows all)" if shown < count else ""
-    return (
-        f"{count} {'finding' if count == 1 else 'findings'}{more}; {found.tested} tested, against a margin of 2 % "
-        "and as one family at 5 %"
-    )
+    return f"{counted(count, 'finding')}{more}; {found.tested} tested, against a margin of 2 % and as one family at 5 %"

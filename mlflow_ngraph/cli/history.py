@@ -9,6 +9,7 @@ import click
 
 from mlflow_ngraph.cli import output, writing
 from mlflow_ngraph.cli.filters import Asked, filter_options
+from mlflow_ngraph.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,12 +112,10 @@ def _row(row: pd.Series[Any]) -> list[str]:
 
 def _notes(table: pd.DataFrame) -> list[str]:
     count, changes, machines = len(table), table.attrs["changes"], table.attrs["machines"]
-    told = (
-        f"{count} {'study' if count == 1 else 'studies'}; {changes} {'change' if changes == 1 else 'changes'} of level"
-    )
+    told = f"{counted(count, 'study', 'studies')}; {counted(changes, 'change')} of level"
     lines = [f"{told} (▲ ▼: where a new one begins, against the one before)"]
     if machines:
-        lines.append(f"left out: what {machines} other {'machine' if machines == 1 else 'machines'} found of it")
+        lines.append(f"left out: what {counted(machines, 'other machine')} found of it")
     return lines
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.findings import against, changes, health, reversals, scaling
 from mlflow_ngraph.analysis.findings.base import ALPHA, Finding, Table
+from mlflow_ngraph.wording import counted
 
 _KINDS = (
     reversals.compiled,
@@ -36,8 +37,7 @@ class Survey:
     @property
     def tested(self) -> str:
         """``1 hypothesis about 2 cells``."""
-        hypotheses = "1 hypothesis" if self.hypotheses == 1 else f"{self.hypotheses} hypotheses"
-        return f"{hypotheses} about {self.cells} {'cell' if self.cells == 1 else 'cells'}"
+        return f"{counted(self.hypotheses, 'hypothesis', 'hypotheses')} about {counted(self.cells, 'cell')}"
 
 
 def find(frame: pd.DataFrame) -> list[Finding]:

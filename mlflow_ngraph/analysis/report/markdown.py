@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from mlflow_ngraph.analysis.report import texts
 from mlflow_ngraph.analysis.report.blocks import Block, Figure, Missing, Report, Table, Text
+from mlflow_ngraph.wording import counted
 
 _SPECIAL = "\\`*_[]<>#|$"
 
@@ -62,7 +63,7 @@ def table(block: Table) -> Iterator[str]:
         yield _line([escaped(cell.plain) for cell in row])
     if block.hidden:
         yield ""
-        yield f"{texts.counted(block.hidden, 'more row')} in the CSV file."
+        yield f"{counted(block.hidden, 'more row')} in the CSV file."
 
 
 def _figure(block: Figure, files: Mapping[str, str]) -> Iterator[str]:

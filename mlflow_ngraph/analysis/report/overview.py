@@ -12,6 +12,7 @@ from mlflow_ngraph.analysis.report.blocks import EMPTY, Cell, Column, Missing, T
 from mlflow_ngraph.analysis.report.prepared import Prepared, order_of_series
 from mlflow_ngraph.study import BASELINE
 from mlflow_ngraph.verdicts import Verdict
+from mlflow_ngraph.wording import counted
 
 _MOST_ROWS = 200
 """Rows of a long list that the page shows."""
@@ -99,9 +100,9 @@ def subtitle(prepared: Prepared) -> str:
     """What the report is about, in one line."""
     every = prepared.every
     parts = [
-        texts.counted(every["study_id"].nunique(), "study", "studies"),
-        texts.counted(len(every), "cell"),
-        texts.counted(every["workload"].nunique(), "workload"),
+        counted(every["study_id"].nunique(), "study", "studies"),
+        counted(len(every), "cell"),
+        counted(every["workload"].nunique(), "workload"),
         f"on {texts.listed(prepared.devices)}",
     ]
     return ", ".join(parts)

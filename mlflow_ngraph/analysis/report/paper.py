@@ -17,6 +17,7 @@ from mlflow_ngraph.analysis.report.environment import Machine
 from mlflow_ngraph.analysis.report.estimates import Value
 from mlflow_ngraph.analysis.report.prepared import Prepared
 from mlflow_ngraph.study import BASELINE
+from mlflow_ngraph.wording import counted
 
 COMPILERS = {
     "identity": "identity",
@@ -107,7 +108,7 @@ def comparable(prepared: Prepared, machines: Sequence[Machine]) -> Comparable:
         here = mask.loc[frame.index]
         if here.any():
             names = texts.listed(sorted(frame.loc[here, "series"].unique()))
-            reasons.append(f"{names}: {why} ({texts.counted(int(here.sum()), 'cell')})")
+            reasons.append(f"{names}: {why} ({counted(int(here.sum()), 'cell')})")
             frame = frame[~here]
     kept = Prepared(prepared.every, frame.reset_index(drop=True), prepared.included)
     return Comparable(kept, devices, reasons, list(_caveats(frame, devices, by_device)))

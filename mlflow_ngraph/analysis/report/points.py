@@ -9,6 +9,7 @@ import pandas as pd
 
 from mlflow_ngraph.analysis.report import estimates, texts
 from mlflow_ngraph.analysis.report.prepared import batch_sizes, order_of_series
+from mlflow_ngraph.wording import counted
 
 PLACE = ("row", "column", "x")
 COLUMNS = ("row", "column", "compiler", "series", "x", "value", "ci_low", "ci_high", "cells", "of")
@@ -82,7 +83,7 @@ def incomplete(data: pd.DataFrame) -> list[str]:
     few = int((data["cells"] < data["of"]).sum())
     if not few:
         return []
-    number = texts.counted(few, "point is a mean", "points are means")
+    number = counted(few, "point is a mean", "points are means")
     return [f"{number} over fewer cells than another compiler's at the same place: see cells and of in the CSV file."]
 
 

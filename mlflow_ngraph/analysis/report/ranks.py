@@ -18,6 +18,7 @@ from mlflow_ngraph.analysis.report.curves import shortened
 from mlflow_ngraph.analysis.report.model_tables import NEEDS_MODELS
 from mlflow_ngraph.analysis.report.prepared import Prepared, batch_sizes, order_of_families, order_of_series
 from mlflow_ngraph.study import BASELINE
+from mlflow_ngraph.wording import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -167,7 +168,7 @@ def _told(ranked: pd.DataFrame, device: str, *, several: bool) -> str:
         turned, sure, tested = pairs_that_turn(ranked, series)
         doubt = f" ({sure} beyond doubt)" if tested else ""
         found.append(f"{turned}{doubt} with {series}")
-    return f"{where}, of {texts.counted(pairs, 'pair')} of models change places against {base}: {texts.listed(found)}."
+    return f"{where}, of {counted(pairs, 'pair')} of models change places against {base}: {texts.listed(found)}."
 
 
 def _broken(name: str) -> str:

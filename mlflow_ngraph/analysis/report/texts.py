@@ -60,11 +60,6 @@ def listed(parts: Sequence[object], last: str = "and") -> str:
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} {last} {texts[-1]}" if texts else "none"
 
 
-def counted(number: int, one: str, many: str = "") -> str:
-    """``1 cell``, ``2 cells``."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
-
-
 def slug(text: str) -> str:
     """A name as a part of a file's name."""
     return re.sub(r"[^\w-]+", "-", text, flags=re.ASCII)
