@@ -3,9 +3,10 @@
 ``python benchmarks/idle_lanes.py [--workload resnet18] [--batch 1] [--rounds 12] [--seconds 2]``
 
 In turns, a script of a few lines loads the engine in a process of its own, with nothing else alive, and a study measures
-it in a process as fresh, while the lanes of five other compilers have theirs loaded. Both keep freed memory, and call the
-engine as often before they time it. The ratio of throughputs should be within 1 %: exit code 1 if the geometric mean over
-all compilers is not, or if the whole interval of a compiler lies beyond.
+it in a process as old, while the lanes of five other compilers have theirs loaded. Both keep freed memory, and call the
+engine as often before they time it; which of the two comes first changes from round to round. The ratio of throughputs
+should be within 1 %: exit code 1 if the geometric mean over all compilers is not, or if the whole interval of a compiler
+lies beyond.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
+import time
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +27,7 @@ from mlflow_ngraph.execute.child import Warden
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.places import Places
+from mlflow_ngraph.execute.plan import Plan
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.measure.statistics import geometric_mean
 from mlflow_ngraph.runner import plan_study, run_study
@@ -58,48 +62,45 @@ def main() -> int:
         return _compare(study, outcome.record, outcome.directory, options)
 
 
+@dataclass(frozen=True)
+class Slices:
+    """What the lanes of one study measured, by compiler."""
+
+    median_s: dict[str, float]
+    """Of a call."""
+    age_s: dict[str, float]
+    """Of the process when its slice began."""
+
+
 def _compare(study: Study, record: StudyRecord, directory: Path, options: argparse.Namespace) -> int:
-    plan, places, batch = plan_study(study), Places(directory), options.batch
+    plan, batch = plan_study(study), options.batch
     (workload,) = plan.workloads
     materials = prepared(plan, directory, str(workload.ref), batch)
     ours: dict[str, list[float]] = {}
     alone: dict[str, list[float]] = {}
+    slices = _in_a_study(
+        plan, record, directory, batch
+    )  # tells the first script how old the processes of the lanes get
     for round_ in range(options.rounds):
+        study_first = round_ % 2 == 0
+        if study_first:
+            slices = _in_a_study(plan, record, directory, batch)
         for lane in record.lanes.values():
-            alone.setdefault(lane.lane.compiler, []).append(
-                measured(
-                    {
-                        "compiler": lane.lane.compiler,
-                        "flags": dict(lane.lane.flags),
-                        "engine": str(directory / lane.engines[0].directory),
-                        "materials": str(materials),
-                        "batch": batch,
-                        "target": {"precision": "fp32", "mode": "sync", "threads": plan.threads},
-                        "seconds": options.seconds,
-                    },
-                    plan.threads,
-                ).median_s
-            )
-        with ExitStack() as stack:
-            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            journal = stack.enter_context(Journal(scratch))
-            warden = Warden()
-            stack.callback(warden.close)
-            runners = [LaneRunner(plan, lane.lane, places, journal, warden, 1) for lane in record.lanes.values()]
-            for runner in runners:
-                stack.callback(runner.close)
-                runner.reuse(record.lanes[runner.lane.id].engines[0])
-                runner.load(batch)
-                runner.warm_up()
-                runner.slice(round_, 0, companion=False)  # as a study has one before it renews processes
-            for runner in runners:
-                if not runner.renew():
-                    raise RuntimeError(f"{runner.lane.compiler} kept its process")
-                runner.renewed()
-                runner.slice(round_, 1, companion=False)
-                if runner.loaded is None:
-                    raise RuntimeError("the engine is gone")
-                ours.setdefault(runner.lane.compiler, []).append(runner.loaded.slices[-1].median_s)
+            given = {
+                "compiler": lane.lane.compiler,
+                "flags": dict(lane.lane.flags),
+                "engine": str(directory / lane.engines[0].directory),
+                "materials": str(materials),
+                "batch": batch,
+                "target": {"precision": "fp32", "mode": "sync", "threads": plan.threads},
+                "seconds": options.seconds,
+            }
+            found = measured(given, plan.threads, age_s=slices.age_s[lane.lane.compiler])
+            alone.setdefault(lane.lane.compiler, []).append(found.median_s)
+        if not study_first:
+            slices = _in_a_study(plan, record, directory, batch)
+        for compiler, median_s in slices.median_s.items():
+            ours.setdefault(compiler, []).append(median_s)
     failed, everything = False, []
     for compiler, medians in ours.items():
         ratios = np.array(alone[compiler]) / np.array(medians)
@@ -116,6 +117,37 @@ def _compare(study: Study, record: StudyRecord, directory: Path, options: argpar
     low, high = found.interval() or (found.value, found.value)
     print(f"all: throughput ratio {found.value:.4f} ({low:.4f} to {high:.4f})")
     return int(failed or abs(found.value - 1) > TOLERATED)
+
+
+def _in_a_study(plan: Plan, record: StudyRecord, directory: Path, batch: int) -> Slices:
+    """Load the engines of all lanes, give each a fresh process, and time one slice of each while the others idle."""
+    found, places = Slices({}, {}), Places(directory)
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        journal = stack.enter_context(Journal(scratch))
+        warden = Warden()
+        stack.callback(warden.close)
+        runners = [LaneRunner(plan, lane.lane, places, journal, warden, 1) for lane in record.lanes.values()]
+        for runner in runners:
+            stack.callback(runner.close)
+            runner.reuse(record.lanes[runner.lane.id].engines[0])
+            runner.load(batch)
+            runner.warm_up()
+            runner.slice(0, 0, companion=False)  # as a study has one before it renews processes
+        born = {}
+        for runner in runners:
+            born[runner.lane.compiler] = time.monotonic()
+            if not runner.renew():
+                raise RuntimeError(f"{runner.lane.compiler} kept its process")
+        for runner in runners:
+            runner.renewed()
+        for runner in runners:
+            found.age_s[runner.lane.compiler] = time.monotonic() - born[runner.lane.compiler]
+            runner.slice(0, 1, companion=False)
+            if runner.loaded is None:
+                raise RuntimeError("the engine is gone")
+            found.median_s[runner.lane.compiler] = runner.loaded.slices[-1].median_s
+    return found
 
 
 if __name__ == "__main__":

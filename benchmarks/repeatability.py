@@ -3,10 +3,12 @@
 ``python benchmarks/repeatability.py [--minutes 30] [--workloads resnet18,...] [--batch-sizes 1,4]
 [--keep DIRECTORY]``
 
-The same models and compilers are measured twice, half an hour apart: once in interleaved rounds of ten repetitions, and
-once lane after lane (all repetitions of a cell in one slice), each time a hundred repetitions. Printed is how far the
-second speed-up is from the first, for each cell and as the root of the mean square over cells. Paired, it should be at
-most half of unpaired; exit code 1 if it is not.
+The same models and compilers are measured twice, half an hour apart, a hundred repetitions of each cell in each of three
+ways: in rounds of ten repetitions, as a study does (``paired``); all repetitions of a cell in one slice, so that the lanes
+of a workload and batch size follow each other within seconds (``adjacent``); and one compiler after the other over all
+workloads, as a script or a run for each compiler does (``apart``). Printed is how far the second speed-up is from the first,
+for each cell and as the root of the mean square over cells. Paired, it should be at most half of what it is with compilers
+apart; exit code 1 if it is not.
 """
 
 from __future__ import annotations
@@ -15,15 +17,19 @@ import argparse
 import math
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import Study, parse
 
-SLICES = {"paired": 10, "unpaired": 100}
-"""Repetitions in a row, of a hundred."""
-Speedups = dict[tuple[str, str, int], float]
+BASELINE = "identity"
+COMPILERS = ["torchscript", "onnxruntime", "openvino"]
+REPETITIONS = 100
+Cell = tuple[str, str, int]
+"""Workload, compiler, batch size."""
+Speedups = dict[Cell, float]
 
 
 def main() -> int:
@@ -36,41 +42,65 @@ def main() -> int:
     options = parser.parse_args()
     workloads = options.workloads.split(",")
     batch_sizes = [int(batch) for batch in options.batch_sizes.split(",")]
-    studies = {name: _study(name, workloads, batch_sizes, slice_) for name, slice_ in SLICES.items()}
     place = nullcontext(str(options.keep)) if options.keep else tempfile.TemporaryDirectory()
     with place as home:
         begin = time.monotonic()
-        first = {name: _measure(study, Path(home)) for name, study in studies.items()}
+        first = _measure(workloads, batch_sizes, Path(home))
+        print(f"measured once, in {(time.monotonic() - begin) / 60:.0f} minutes", flush=True)
         time.sleep(max(0.0, begin + 60 * options.minutes - time.monotonic()))
-        second = {name: _measure(study, Path(home)) for name, study in studies.items()}
-    spreads = {name: _spread(name, first[name], second[name]) for name in studies}
-    ratio = spreads["paired"] / spreads["unpaired"]
-    print(f"spread of paired speed-ups / of unpaired ones: {ratio:.2f}")
-    return int(ratio > 0.5)
+        second = _measure(workloads, batch_sizes, Path(home))
+    spreads = {way: _spread(way, first[way], second[way]) for way in first}
+    for way in ("adjacent", "apart"):
+        print(f"spread of paired speed-ups / of those measured {way}: {spreads['paired'] / spreads[way]:.2f}")
+    return int(spreads["paired"] > 0.5 * spreads["apart"])
 
 
-def _study(name: str, workloads: list[str], batch_sizes: list[int], slice_repetitions: int) -> Study:
+def _measure(workloads: list[str], batch_sizes: list[int], home: Path) -> dict[str, Speedups]:
+    """Measure everything once in each way."""
+
+    def study(name: str, compilers: list[str], slice_repetitions: int) -> dict[Cell, Mapping[str, float]]:
+        return _cells(_study(name, workloads, [BASELINE, *compilers], batch_sizes, slice_repetitions), home)
+
+    found = {}
+    for way, slice_repetitions in (("paired", 10), ("adjacent", REPETITIONS)):
+        cells = study(way, COMPILERS, slice_repetitions)
+        found[way] = {cell: metrics["speedup"] for cell, metrics in cells.items() if cell[1] != BASELINE}
+    baseline = study("apart", [], REPETITIONS)
+    found["apart"] = {
+        (label, name, batch): baseline[label, BASELINE, batch]["latency_p50_ms"] / metrics["latency_p50_ms"]
+        for compiler in COMPILERS
+        # A study has the baseline beside each compiler; here each is compared with the one that was measured first.
+        for (label, name, batch), metrics in study(f"apart-{compiler}", [compiler], REPETITIONS).items()
+        if name == compiler
+    }
+    return found
+
+
+def _study(
+    name: str, workloads: list[str], compilers: list[str], batch_sizes: list[int], slice_repetitions: int
+) -> Study:
     return parse(
         {
             "name": f"repeatability-{name}",
             "workloads": workloads,
-            "compilers": ["identity", "torchscript", "onnxruntime", "openvino"],
+            "compilers": compilers,
             "batch_sizes": batch_sizes,
-            "repetitions": 100,
+            "repetitions": REPETITIONS,
             "slice_repetitions": slice_repetitions,
             "limits": {"cell_seconds": 60, "slice_seconds": 60},
         }
     )
 
 
-def _measure(study: Study, home: Path) -> Speedups:
-    record = run_study(study, home=home, offline=True, resume="never").record
-    found: Speedups = {}
-    for lane in record.lanes.values():
-        for batch, cell in lane.cells.items():
-            if lane.lane.compiler != "identity" and "speedup" in cell.metrics:
-                found[lane.lane.label, lane.lane.compiler, batch] = cell.metrics["speedup"]
-    return found
+def _cells(study: Study, home: Path) -> dict[Cell, Mapping[str, float]]:
+    """The metrics of all cells that were measured, whatever their verdict says of the machine."""
+    lanes = run_study(study, home=home, offline=True, resume="never").record.lanes.values()
+    return {
+        (lane.lane.label, lane.lane.compiler, batch): cell.metrics
+        for lane in lanes
+        for batch, cell in lane.cells.items()
+        if "latency_p50_ms" in cell.metrics
+    }
 
 
 def _spread(name: str, first: Speedups, second: Speedups) -> float:

@@ -17,8 +17,9 @@ from mlflow_ngraph.execute.loaded import RELOAD_CALLS
 from mlflow_ngraph.measure.memory import FreedMemory
 
 _SCRIPT = """
-import json, statistics, sys, time
+import gc, json, statistics, sys, time
 from pathlib import Path
+import psutil
 sys.modules["openvino_telemetry"] = None
 given = json.loads(sys.argv[1])
 from mlflow_ngraph.measure import loop, memory
@@ -30,6 +31,9 @@ source, batch = Source(Path(given["materials"])), given["batch"]
 engine = create(given["compiler"], given["flags"]).load(Path(given["engine"]), batch, Target(**given["target"]))
 invocation = engine.bind(source.example(batch))
 loop.settle(invocation.call, 0.0, calls=given["calls"])
+time.sleep(max(0.0, given["age_s"] - (time.time() - psutil.Process().create_time())))
+gc.collect()
+gc.disable()
 loop.settle(invocation.call, given["settle_s"])
 times, end, before = [], time.perf_counter() + given["seconds"], loop.page_faults()
 while time.perf_counter() < end or len(times) < 3:
@@ -51,14 +55,18 @@ class Found:
     """By call."""
 
 
-def measured(given: Mapping[str, Any], threads: int | None, freed_memory: FreedMemory = "keep") -> Found:
+def measured(
+    given: Mapping[str, Any], threads: int | None, freed_memory: FreedMemory = "keep", age_s: float = 0.0
+) -> Found:
     """Load an engine, call it untimed as often as a study does in a fresh process, and time it.
 
     Parameters
     ----------
     given: ``compiler``, ``flags``, ``engine`` and ``materials`` (directories), ``batch``, ``target`` and ``seconds``.
+    age_s: seconds since the start of the process at which the timing begins, if it is ready by then: the kernel goes on
+        putting the pages of a process together into large ones for some time.
     """
-    settled = {"calls": 1 + RELOAD_CALLS, "settle_s": SETTLE_S, "freed_memory": freed_memory}
+    settled = {"calls": 1 + RELOAD_CALLS, "settle_s": SETTLE_S, "freed_memory": freed_memory, "age_s": age_s}
     with tempfile.TemporaryDirectory() as scratch:
         done = subprocess.run(
             [sys.executable, "-c", _SCRIPT, json.dumps({**given, **settled})],
