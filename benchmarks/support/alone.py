@@ -31,7 +31,7 @@ source, batch = Source(Path(given["materials"])), given["batch"]
 engine = create(given["compiler"], given["flags"]).load(Path(given["engine"]), batch, Target(**given["target"]))
 invocation = engine.bind(source.example(batch))
 loop.settle(invocation.call, 0.0, calls=given["calls"])
-time.sleep(max(0.0, given["age_s"] - (time.time() - psutil.Process().create_time())))
+loop.settle(invocation.call, given["age_s"] - (time.time() - psutil.Process().create_time()))
 gc.collect()
 gc.disable()
 loop.settle(invocation.call, given["settle_s"])
@@ -63,8 +63,9 @@ def measured(
     Parameters
     ----------
     given: ``compiler``, ``flags``, ``engine`` and ``materials`` (directories), ``batch``, ``target`` and ``seconds``.
-    age_s: seconds since the start of the process at which the timing begins, if it is ready by then: the kernel goes on
-        putting the pages of a process together into large ones for some time.
+    age_s: seconds since the start of the process before which the timing does not begin: the kernel goes on putting the
+        pages of a process together into large ones for some time. The engine is called meanwhile, because a virtual
+        machine that has slept is slow to wake.
     """
     settled = {"calls": 1 + RELOAD_CALLS, "settle_s": SETTLE_S, "freed_memory": freed_memory, "age_s": age_s}
     with tempfile.TemporaryDirectory() as scratch:
