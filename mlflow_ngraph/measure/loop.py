@@ -58,13 +58,12 @@ def take_slice(call: Callable[[], object], repetitions: int, limit_s: float) -> 
         busy, faults, cpu, started = machine_busy(), page_faults(), time.process_time(), time.time_ns()
         begin = clock()
         deadline = begin + int(limit_s * NS)
-        done = 0
+        index = 0
         for index in range(repetitions):
             start = clock()
             call()
             end = clock()
             durations[index] = end - start
-            done = index + 1
             if end >= deadline:
                 break
         wall = clock() - begin
@@ -72,7 +71,7 @@ def take_slice(call: Callable[[], object], repetitions: int, limit_s: float) -> 
     finally:
         if collecting:
             gc.enable()
-    return Slice(durations[:done].tolist(), started, wall / NS, cpu, busy, faults)
+    return Slice(durations[: index + 1].tolist(), started, wall / NS, cpu, busy, faults)
 
 
 def settle(call: Callable[[], object], seconds: float, calls: int = 1) -> None:
