@@ -20,6 +20,7 @@ import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
+from typing import NamedTuple
 
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import Study, parse
@@ -29,7 +30,17 @@ COMPILERS = ["torchscript", "onnxruntime", "openvino"]
 REPETITIONS = 100
 Cell = tuple[str, str, int]
 """Workload, compiler, batch size."""
-Speedups = dict[Cell, float]
+
+
+class Speedup(NamedTuple):
+    """Over eager execution."""
+
+    value: float
+    reach: float | None = None
+    """How far its 95 % interval reaches to either side, on the logarithmic scale; one slice has none."""
+
+
+Speedups = dict[Cell, Speedup]
 
 
 def main() -> int:
@@ -64,16 +75,22 @@ def _measure(workloads: list[str], batch_sizes: list[int], home: Path) -> dict[s
     found = {}
     for way, slice_repetitions in (("paired", 10), ("adjacent", REPETITIONS)):
         cells = study(way, COMPILERS, slice_repetitions)
-        found[way] = {cell: metrics["speedup"] for cell, metrics in cells.items() if cell[1] != BASELINE}
+        found[way] = {cell: _paired(metrics) for cell, metrics in cells.items() if cell[1] != BASELINE}
     baseline = study("apart", [], REPETITIONS)
     found["apart"] = {
-        (label, name, batch): baseline[label, BASELINE, batch]["latency_p50_ms"] / metrics["latency_p50_ms"]
+        (label, name, batch): Speedup(baseline[label, BASELINE, batch]["latency_p50_ms"] / metrics["latency_p50_ms"])
         for compiler in COMPILERS
         # A study has the baseline beside each compiler; here each is compared with the one that was measured first.
         for (label, name, batch), metrics in study(f"apart-{compiler}", [compiler], REPETITIONS).items()
         if name == compiler
     }
     return found
+
+
+def _paired(metrics: Mapping[str, float]) -> Speedup:
+    """The speed-up that the study itself derived from rounds."""
+    low, high = metrics.get("speedup_ci_low"), metrics.get("speedup_ci_high")
+    return Speedup(metrics["speedup"], math.log(high / low) / 2 if low and high else None)
 
 
 def _study(
@@ -103,14 +120,22 @@ def _cells(study: Study, home: Path) -> dict[Cell, Mapping[str, float]]:
     }
 
 
-def _spread(name: str, first: Speedups, second: Speedups) -> float:
-    differences = {cell: math.log(second[cell] / first[cell]) for cell in first if cell in second}
-    for (label, compiler, batch), difference in differences.items():
-        print(
-            f"{name:8}  {label} {compiler} batch {batch}: {first[label, compiler, batch]:.3f}, {100 * difference:+.2f} %"
-        )
+def _spread(way: str, first: Speedups, second: Speedups) -> float:
+    differences = {cell: math.log(second[cell].value / first[cell].value) for cell in first if cell in second}
+    within = []
+    for cell, difference in differences.items():
+        label, compiler, batch = cell
+        line = f"{way:8}  {label} {compiler} batch {batch}: {first[cell].value:.3f}, {100 * difference:+.2f} %"
+        reaches = first[cell].reach, second[cell].reach
+        if reaches[0] is not None and reaches[1] is not None:
+            allowed = math.hypot(reaches[0], reaches[1])
+            within.append(abs(difference) <= allowed)
+            line += f" (intervals of both: ± {100 * allowed:.2f} %)"
+        print(line)
     spread = math.sqrt(sum(value**2 for value in differences.values()) / len(differences))
-    print(f"{name}: root mean square of the differences {100 * spread:.2f} % over {len(differences)} cells", flush=True)
+    print(f"{way}: root mean square of the differences {100 * spread:.2f} % over {len(differences)} cells", flush=True)
+    if within:
+        print(f"{way}: {sum(within)} of {len(within)} differences are within their intervals", flush=True)
     return spread
 
 
