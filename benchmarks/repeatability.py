@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mlflow_ngraph.runner import run_study
-from mlflow_ngraph.study import Study, parse
+from mlflow_ngraph.study import BASELINE, Study, parse
 
-BASELINE = "identity"
 COMPILERS = ["torchscript", "onnxruntime", "openvino"]
 REPETITIONS = 100
 Cell = tuple[str, str, int]
