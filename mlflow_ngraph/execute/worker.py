@@ -230,7 +230,7 @@ class Worker:
             # Other lanes' threads sleep now; what the clocks of the machine count in a slice alone says nothing if it is
             # short.
             before = self._sensors.begin()
-            unwatched_s = loop.WATCHED_S - command["repetitions"] * running.call_s
+            unwatched_s = loop.WATCHED_S - min(command["seconds"], command["repetitions"] * running.call_s)
             if unwatched_s > 0:
                 loop.settle(call, unwatched_s)
             settle_s = time.perf_counter() - start
