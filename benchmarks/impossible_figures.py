@@ -4,13 +4,14 @@
 
 Four models whose inference takes microseconds are measured with four compilers at two batch sizes, while another process
 keeps a processor busy in bursts (not with ``--quiet``). Then every number of the journal, of the results table and of what
-the page at ``/ngraph`` shows is looked at: none may be NaN or infinite, negative where nothing can be, or a share of more
+a server tells the page at ``/ngraph`` is looked at: none may be NaN or infinite, negative where nothing can be, or a share of more
 than there is, and no reason may accuse anybody of more than the machine has. Exit code 1: one of them is, or there are none.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import re
@@ -18,13 +19,16 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pandas as pd
+from support.server import tracking_server
 from support.tiny import INPUTS
 
 import mlflow_ngraph
@@ -33,8 +37,6 @@ from mlflow_ngraph.measure.shares import TICK_S
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import Study, parse
 from mlflow_ngraph.tracking.schema import CELL_METRICS
-from mlflow_ngraph.ui import answers
-from mlflow_ngraph.ui.question import Question
 
 MEASURED = ("engine_built", "cell_ready", "slice", "cell_finished")
 """Events with figures."""
@@ -69,19 +71,25 @@ def main() -> int:
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     )
-    place = nullcontext(str(options.keep)) if options.keep else tempfile.TemporaryDirectory()
+    if options.keep:
+        options.keep.mkdir(parents=True)
+    place = nullcontext(str(options.keep.resolve())) if options.keep else tempfile.TemporaryDirectory()
     with place as home:
         uri = f"sqlite:///{home}/mlflow.db"
+        # MLflow puts the files of runs below the current directory.
+        os.chdir(home)
         with nullcontext() if options.quiet else _bursts():
             outcome = run_study(_study(options.repetitions), home=Path(home), tracking_uri=uri)
         frame = mlflow_ngraph.load_results(tracking_uri=uri, cache=False)
         events = [event for event in journal.read(outcome.directory) if event["event"] in MEASURED]
+        with tracking_server(Path(home), app_name="ngraph") as address:
+            shown = list(_shown(f"{address}/ngraph/api"))
     _describe(events, frame)
     processors = os.cpu_count() or 1
     wrong = [
         _count("journal", [*_leaves("", events), *_windows(events, processors)]),
         _count("table", [(name, value) for row in frame.to_dict("records") for name, value in row.items()]),
-        _count("page", list(_leaves("", list(_shown(frame))))),
+        _count("page", list(_leaves("", shown))),
     ]
     return int(any(wrong))
 
@@ -133,17 +141,23 @@ def _describe(events: list[dict[str, Any]], frame: pd.DataFrame) -> None:
         print(f"  reason: {reason}")
 
 
-def _shown(frame: pd.DataFrame) -> Iterator[Mapping[str, Any]]:
-    """What the page is told, for every metric that it offers."""
-    offered = answers.options(frame)
+def _shown(address: str) -> Iterator[Any]:
+    """What the page is told, for every metric that it offers: values by the name of their metric."""
+    offered = _asked(f"{address}/options")
     yield offered
-    yield answers.findings(frame, Question({}))
-    for metric in offered["metrics"]:
+    yield _asked(f"{address}/findings")
+    for name in (metric["name"] for metric in offered["metrics"]):
         for batch in offered["batches"]:
-            told = answers.comparison(frame, Question({}, metric=metric["name"], batch=batch, everything=True))
-            named = {metric["name"]: [row["value"] for row in told["table"]], "ratio": told["ratios"]}
-            yield {**named, "curves": [{metric["name"]: line["value"]} for line in told["series"]]}
-        yield {"missing": answers.comparison(frame, Question({}, metric=metric["name"]))["missing"]}
+            told = _asked(f"{address}/comparison?{urlencode({'metric': name, 'batch': batch, 'all': 1})}")
+            yield {name: [[row[part] for part in ("value", "low", "high")] for row in told["table"]]}
+            yield {name: [[line[part] for part in ("value", "low", "high")] for line in told["series"]]}
+            yield {"ratio": [row["value"] for row in told["ratios"]]}
+        yield _asked(f"{address}/comparison?{urlencode({'metric': name})}")["missing"]
+
+
+def _asked(address: str) -> Any:
+    with urllib.request.urlopen(address, timeout=60) as answer:  # noqa: S310 - our own server
+        return json.load(answer)
 
 
 def _leaves(name: str, value: Any) -> Iterator[Named]:
