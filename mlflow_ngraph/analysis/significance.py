@@ -68,7 +68,8 @@ class Figures:
         with np.errstate(divide="ignore", invalid="ignore"):
             parts = np.where(mine > 0, mine**2 / self.freedom, 0) + np.where(theirs > 0, theirs**2 / other.freedom, 0)
             freedom = np.where(parts > 0, total**2 / parts, np.minimum(self.freedom, other.freedom))
-        return Figures(self.log - other.log, np.sqrt(total), np.where(np.isnan(total), np.nan, freedom))
+            log = self.log - other.log
+        return Figures(log, np.sqrt(total), np.where(np.isnan(total), np.nan, freedom))
 
     def interval(self, level: float = LEVEL) -> tuple[Array, Array]:
         """The ends of the confidence intervals; NaN where there are none."""

@@ -94,21 +94,21 @@ class Sensors:
         self._gpu_temperatures = sensor_files.gpu_temperatures(root) if wanted else []
 
     def begin(self) -> Reading:
-        """Look at every counter; last at the times of processors, of which small differences are taken."""
-        counters = {**self._energy(), **self._events()}
-        stat = self._stat()
-        cpu_s, at_ns = time.process_time(), time.monotonic_ns()
-        return Reading(at_ns, cpu_s, {**counters, **_spent(stat)}, _busy(stat))
+        """Look at every counter: at the clock first, and last at the CPU time of this process."""
+        events = self._events()
+        # Whoever is interrupted between two readings has nothing counted that lies outside of the time between the clocks.
+        at_ns = time.monotonic_ns()
+        energy, stat, cpu_s = self._energy(), self._stat(), time.process_time()
+        return Reading(at_ns, cpu_s, {**events, **energy, **_spent(stat)}, _busy(stat))
 
     def since(self, start: Reading) -> Change:
-        """What happened since a reading of these sensors; the times of processors are looked at first."""
-        at_ns, cpu_s = time.monotonic_ns(), time.process_time()
-        stat = self._stat()
-        counters, power = {**self._energy(), **_spent(stat)}, self._power()
-        seconds, busy = (at_ns - start.at_ns) / 1e9, _busy(stat)
+        """What happened since a reading of these sensors; looks at them the other way round."""
+        cpu_s, stat, energy = time.process_time(), self._stat(), self._energy()
+        seconds = (time.monotonic_ns() - start.at_ns) / 1e9
+        power, busy = self._power(), _busy(stat)
         worked = {cpu: busy[cpu] - spent for cpu, spent in start.busy_s.items() if cpu in busy}
         values = {**self._values(_at_work(worked, seconds)), **power}
-        counters.update(self._events())
+        counters = {**self._events(), **energy, **_spent(stat)}
         counted = {
             name: self._grown(name, start.counters[name], now)
             for name, now in counters.items()

@@ -224,5 +224,5 @@ def test_this_machine_can_be_asked_without_a_gpu() -> None:
     assert all(value >= 0 for value in change.counted.values())
     assert set(change.busy_s) == set(before.busy_s) >= {FIRST}
     assert sum(change.busy_s.values()) > 0, "this loop kept a processor busy"
-    assert 0.03 < change.cpu_s < 1.5 * change.seconds
+    assert 0 < change.cpu_s < 1.5 * change.seconds
     assert change.counted["machine_busy_s"] >= sum(change.busy_s.values()) - 0.1
