@@ -282,10 +282,10 @@ def _divided(shown: Shown, base: pd.DataFrame, relative_to: tuple[str, str]) -> 
     for place in order:
         where.setdefault(marks[place], int(place))
     found = np.array([where.get(mark, -1) for mark in marks[: len(shown.frame)]], int)
-    # Nothing can be divided by a baseline of zero, such as the page faults of one that causes none.
-    divisible = np.isfinite(significance.figures(both, shown.metric).log)
-    places = np.flatnonzero((found >= 0) & divisible[found])
+    places = np.flatnonzero(found >= 0)
     ratios = significance.ratios(both, shown.metric, places, found[places])
+    numbers = np.flatnonzero(~np.isnan(ratios.value))
+    places, ratios = places[numbers], ratios.take(numbers)
     divided = replace(shown, frame=shown.frame.iloc[places], divided=ratios)
     return divided, len(shown.frame) - len(places)
 

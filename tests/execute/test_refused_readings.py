@@ -72,7 +72,8 @@ def test_a_short_slice_is_watched_for_longer_than_it_takes() -> None:
     assert taken["machine"]["seconds"] >= 0.9 * WATCHED_S
     assert taken["settle_s"] >= 0.9 * WATCHED_S
     long = answer({**SLICE, "repetitions": 5000})["result"]
-    assert long["machine"]["seconds"] == pytest.approx(long["wall_s"], abs=0.1)
+    assert long["machine"]["seconds"] >= long["wall_s"] > WATCHED_S
+    assert long["settle_s"] < taken["settle_s"]
 
 
 @pytest.mark.parametrize("command", [SLICE, ARRIVALS], ids=["slice", "arrivals"])
