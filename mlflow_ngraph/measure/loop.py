@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 NS = 1_000_000_000
 WATCHED_S = 0.1
-"""The machine is watched for at least so long around a slice, untimed calls before it included: ten ticks of the kernel."""
+"""The machine is watched for about so long around a shorter slice, untimed calls before it included: ten ticks."""
 
 
 @dataclass(frozen=True)

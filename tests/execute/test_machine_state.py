@@ -75,7 +75,7 @@ def test_every_slice_says_what_the_machine_did_meanwhile(observed: tuple[runner.
     assert len(slices) == 4
     for taken in slices:
         machine = taken["machine"]
-        assert machine["seconds"] >= max(taken["wall_s"], 0.9 * WATCHED_S)
+        assert machine["seconds"] >= max(taken["wall_s"], 0.5 * WATCHED_S)
         assert 0 < machine["cpu_s"] <= machine["counted"]["machine_busy_s"] + 0.1
         assert machine["seconds"] < taken["wall_s"] + 5, "nothing long lies between the looks and the timed loop"
         assert {"swapped_mb", "stolen_s", "machine_busy_s"} <= set(machine["counted"])
