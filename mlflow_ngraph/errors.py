@@ -14,6 +14,7 @@
     │   └── TrackingError           the tracking server cannot be reached or refuses the request
     ├── CellError                   a cell has no trustworthy number; carries its verdict
     │   ├── UnsupportedError        the compiler cannot express this model, precision or mode
+    │   ├── ImpossibleReadingError  a clock or a counter says what cannot be
     │   └── CompileError            the compiler failed on this model
     ├── EngineError                 a stored engine is damaged, or does not serve here
     ├── DiskFullError               a disk that a study writes to has no room left
@@ -93,6 +94,10 @@ class UnsupportedError(CellError):
     """The compiler cannot express this model, precision or mode; the message is its own reason."""
 
     verdict = Verdict.UNSUPPORTED
+
+
+class ImpossibleReadingError(CellError):
+    """A clock or a counter says what cannot be, so that nothing measured with it counts."""
 
 
 class CompileError(CellError):

@@ -68,7 +68,8 @@ class Figures:
         with np.errstate(divide="ignore", invalid="ignore"):
             parts = np.where(mine > 0, mine**2 / self.freedom, 0) + np.where(theirs > 0, theirs**2 / other.freedom, 0)
             freedom = np.where(parts > 0, total**2 / parts, np.minimum(self.freedom, other.freedom))
-        return Figures(self.log - other.log, np.sqrt(total), np.where(np.isnan(total), np.nan, freedom))
+            log = self.log - other.log
+        return Figures(log, np.sqrt(total), np.where(np.isnan(total), np.nan, freedom))
 
     def interval(self, level: float = LEVEL) -> tuple[Array, Array]:
         """The ends of the confidence intervals; NaN where there are none."""
@@ -136,11 +137,12 @@ def ratios(frame: pd.DataFrame, metric: str, tops: ArrayLike, bottoms: ArrayLike
 
     Throughputs of one study, workload, batch size and precision are compared by their speed-ups over the baseline that was
     measured in the same rounds: what slowed a round down is in neither. Everything else is compared as it stands. A number
-    over itself is 1.
+    over itself is 1; another one over zero, such as the page faults of an engine that causes none, is NaN.
     """
     top, bottom = np.asarray(tops, int), np.asarray(bottoms, int)
     whole = figures(frame, metric)
     found = whole.take(top).over(whole.take(bottom))
+    found = found.where(np.isfinite(whole.log[bottom]), exactly(np.full(len(top), np.nan)))
     if SAME_ERROR.get(metric, metric) == "throughput" and "speedup" in frame.columns:
         speedups = figures(frame, "speedup")
         paired = speedups.take(top).over(speedups.take(bottom))
