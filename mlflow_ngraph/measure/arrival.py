@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mlflow_ngraph.measure.loop import NS
-
 if TYPE_CHECKING:
     from mlflow_ngraph.study import Process
 
 Call = Callable[[], object]
+
+NS = 1_000_000_000
 
 NEVER = -1
 """Stands where a request was not served."""
