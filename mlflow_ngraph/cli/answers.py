@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph.analysis import undecided
 from mlflow_ngraph.analysis.ranking import FIGURES
-from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.tracking.schema import CELL_METRICS
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def show(answer: Answer) -> None:
     console.print(on, markup=False, soft_wrap=True)
     figures = [(name, chosen.figure(name)) for name in dict.fromkeys((chosen.metric, *FIGURES))]
     rows = [(name, _text(chosen, name), CELL_METRICS[name].unit) for name, figure in figures if figure is not None]
-    console.print(output.table(["figure", ("value", output.RIGHT), "unit"], rows))
+    tables.show(console, ["figure", ("value", tables.RIGHT), "unit"], rows)
     console.print(_why(answer), markup=False, soft_wrap=True)
     for candidate, reason in answer.passed_over[:_SHOWN]:
         said = f"passed over: {candidate.name}, {chosen.metric} {_text(candidate, chosen.metric)}: {reason}"

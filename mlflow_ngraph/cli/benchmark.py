@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
-from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.request import DEFAULT_STUDY, overrides, requested
 
 if TYPE_CHECKING:
@@ -181,21 +181,27 @@ def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
         )
         return 0
     console = output.console()
-    console.print(
-        output.table(
-            ["workload", "family", "compiler", "precision", ("batch sizes", {}), ("about", {"justify": "right"})],
-            [
-                (
-                    row["label"],
-                    row["family"],
-                    row["compiler_label"],
-                    row["precision"],
-                    " ".join(map(str, row["batch_sizes"])),
-                    output.seconds(row["estimate_s"]),
-                )
-                for row in rows
-            ],
-        )
+    tables.show(
+        console,
+        [
+            "workload",
+            ("family", tables.spare(1)),
+            "compiler",
+            "precision",
+            ("batch sizes", tables.PROSE),
+            ("about", tables.RIGHT),
+        ],
+        [
+            (
+                row["label"],
+                row["family"],
+                row["compiler_label"],
+                row["precision"],
+                " ".join(map(str, row["batch_sizes"])),
+                output.seconds(row["estimate_s"]),
+            )
+            for row in rows
+        ],
     )
     console.print(
         f"\nstudy {study.name} on device {plan.device}: {plan.cells} cells in {len(rows)} lanes, "

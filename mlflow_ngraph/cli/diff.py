@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli import output, tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,23 +38,23 @@ def diff(left: str, right: str, tracking_uri: str | None, metric: str, everythin
         if rows.empty:
             continue
         console.print(aspect, style="bold")
-        console.print(output.table(_titles(aspect, metric), [_row(row, aspect) for _, row in rows.iterrows()]))
+        tables.show(console, _titles(aspect, metric), [_row(row, aspect) for _, row in rows.iterrows()])
         console.print()
     for line in _notes(table):
         console.print(line, style="dim")
     return 0
 
 
-def _titles(aspect: str, metric: str) -> list[output.Column]:
-    fold = {"overflow": "fold"}
+def _titles(aspect: str, metric: str) -> list[tables.Column]:
+    fold = tables.PROSE
     if aspect != "results":
         return [("", fold), ("left", fold), ("right", fold)]
     return [
         ("", fold),
         (f"{metric}, left", fold),
         ("right", fold),
-        ("change", output.RIGHT),
-        ("95 % interval", output.RIGHT),
+        ("change", tables.RIGHT),
+        ("95 % interval", tables.RIGHT),
     ]
 
 

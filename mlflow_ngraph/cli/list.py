@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.filters import Asked, filter_options
 
 if TYPE_CHECKING:
@@ -71,10 +71,11 @@ def _show(engines: Sequence[Stocked], misfits: dict[str, str | None]) -> None:
     if not engines:
         console.print("no engines")
         return
-    titles: list[output.Column] = ["engine", "workload", "device", "compiler", "precision", "batch", "verdict"]
-    titles += [("samples/s", output.RIGHT), ("size MB", output.RIGHT), ("age", output.RIGHT)]
-    titles += ["called", "signed", "fits here"]
-    console.print(output.table(titles, [_cells(engine, misfits[engine.model_id]) for engine in engines]))
+    titles: list[tables.Column] = ["engine", "workload", "device", "compiler", ("precision", tables.spare(2))]
+    titles += [("batch", tables.spare(1)), "verdict", ("samples/s", tables.RIGHT)]
+    titles += [("size MB", tables.spare(4, tables.RIGHT)), ("age", tables.spare(3, tables.RIGHT))]
+    titles += ["called", ("signed", tables.spare(5)), "fits here"]
+    tables.show(console, titles, [_cells(engine, misfits[engine.model_id]) for engine in engines])
     console.print()
     fitting = sum(misfit == "" for misfit in misfits.values() if misfit is not None)
     console.print(f"{len(engines)} engines, {fitting} of them fit this machine; models:/ENGINE names one")

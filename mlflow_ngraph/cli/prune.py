@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.filters import Asked, filter_options
 from mlflow_ngraph.cli.lists import SECONDS, quantity
 from mlflow_ngraph.errors import TrackingError, UsageError
@@ -107,9 +107,10 @@ def _show(
 ) -> None:
     console = output.console()
     if going:
-        titles: list[output.Column] = ["engine", "workload", "device", "compiler", "precision", "batch"]
-        titles += [("MB", output.RIGHT), ("age", output.RIGHT), "called", "removed" if yes else "would be removed"]
-        console.print(output.table(titles, [_cells(engine, sizes, problems, yes) for engine in going]))
+        titles: list[tables.Column] = ["engine", "workload", "device", "compiler", "precision", "batch"]
+        titles += [("MB", tables.RIGHT), ("age", tables.spare(1, tables.RIGHT)), "called"]
+        titles += [("removed" if yes else "would be removed", tables.PROSE)]
+        tables.show(console, titles, [_cells(engine, sizes, problems, yes) for engine in going])
         console.print()
     done = [engine for engine in going if engine.model_id not in problems]
     total = sum(sizes[engine.model_id] for engine in done) / 1e6

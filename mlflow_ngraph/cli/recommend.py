@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlflow_ngraph.cli import output, writing
+from mlflow_ngraph.cli import costs, output, tables, writing
 from mlflow_ngraph.cli.filters import Asked, filter_options
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import UsageError
@@ -143,13 +143,14 @@ def _text(table: pd.DataFrame, form: str, alternatives: int) -> str:
 
 def _show(table: pd.DataFrame, alternatives: int) -> None:
     console = output.console()
-    columns: list[output.Column] = [title if place in (1, 2) else (title, output.RIGHT)
+    options = {1: {}, 2: {}, 5: tables.spare(1, tables.RIGHT), 7: tables.spare(2, tables.RIGHT)}
+    columns: list[tables.Column] = [(title, options.get(place, tables.RIGHT))
                                     for place, title in enumerate(_titles(table))]  # fmt: skip
     for one in table.attrs["undecided"]:
         console.print(one["said"], style="yellow", markup=False, soft_wrap=True)
     for title, rows in _tables(table, alternatives):
         console.print(title, style="bold")
-        console.print(output.table(columns, rows))
+        tables.show(console, columns, rows)
         for line in _pulls(table, title):
             console.print(line, style="green", soft_wrap=True)
         console.print()
@@ -189,12 +190,7 @@ def _groups(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 def _row(table: pd.DataFrame, row: pd.Series[Any]) -> list[str]:
     mark = "*" if row["best"] else "?" if row["rank"] == 1 else "≈" if row["tied"] else ""
     mark += "^" if row["on_front"] else ""
-    cost = "" if row["rank"] == 1 else _percent(row["loss"])
-    ends = (
-        ""
-        if row["rank"] == 1 or _missing(row["loss_ci_low"])
-        else f"{_percent(row['loss_ci_low'])} to {_percent(row['loss_ci_high'])}"
-    )
+    cost, ends = ("", "") if row["rank"] == 1 else costs.said(row, table.attrs)
     interval = "" if _missing(row["ci_low"]) else f"{row['ci_low']:.4g} to {row['ci_high']:.4g}"
     told = [
         mark,
@@ -248,10 +244,6 @@ def _reasons(nothing: Sequence[dict[str, Any]]) -> str:
         f"{one['label']} on {one['device']} ({', '.join(f'{count} {reason}' for reason, count in one['refused'].items())})"
         for one in nothing
     )
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %".replace("-", "−")
 
 
 def _missing(value: Any) -> bool:
