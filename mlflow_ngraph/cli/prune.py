@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     "--include", type=click.Choice(["registered", "aliased"]), multiple=True,
     help="Also remove engines with a registered version, or even with an alias; their versions go with them.",
 )  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing. So it is without --yes, too.")
 @click.option("--yes", is_flag=True, help="Remove them; without it they are only listed.")
 @output.json_option
 def prune(
@@ -34,6 +35,7 @@ def prune(
     older_than: str | None,
     metric: str,
     include: Sequence[str],
+    dry_run: bool,
     yes: bool,
     as_json: bool,
     **given: Any,
@@ -49,6 +51,8 @@ def prune(
 
     if keep_best is None and keep_newest is None and older_than is None:
         raise UsageError("prune needs a rule: --keep-best N, --keep-newest N or --older-than AGE")
+    if dry_run and yes:
+        raise UsageError("--dry-run and --yes contradict each other: leave one out")
     rules = pruning.Rules(
         keep_best=keep_best,
         keep_newest=keep_newest,

@@ -39,7 +39,7 @@ def workloads(refs: tuple[str, ...], as_json: bool) -> int:
             ("parameters", tables.RIGHT),
             ("paper MACs", tables.spare(3, tables.RIGHT)),
             ("true MACs", tables.RIGHT),
-            ("input", tables.PROSE),
+            ("input", tables.spare(4, tables.PROSE)),
         ],
         [
             (

@@ -82,7 +82,7 @@ def test_no_verb_cuts_what_one_copies(width: int, sqlite_uri: str, tmp_path: Pat
             compilers,
         ),
         (("history", "resnet18/openvino/b1"), {"quick-0123abcd-20251009-090000"}),
-        (("workloads",), {"resnet-18"}),
+        (("workloads",), {"timm:resnet18", "resnet-18"}),
         (("compilers",), {"torch-compile", "torchscript"}),
         (("compilers", "openvino"), {"performance_hint"}),
         (("studies",), {"blocks"}),
