@@ -16,7 +16,9 @@ from mlflow_ngraph.analysis.gate import Side
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.errors import TrackingError, UnknownNameError, UsageError
 
-FORMS = "the id of a run, models:/NAME@ALIAS, commit:SHA, the name of a study, or a file of results (.parquet, .csv, .json)"
+FORMS = (
+    "the id of a run, models:/NAME@ALIAS, commit:SHA, the name of a study, or a file of results (.parquet, .csv, .json)"
+)
 _RUN = re.compile(r"[0-9a-f]{32}")
 _ENDINGS = (".parquet", ".csv", ".json")
 _COMPARED = ("value", "metric", "cell", "verdict")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +12,7 @@ import click
 
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.request import DEFAULT_STUDY, overrides, requested
+from mlflow_ngraph.cli.waiting import waiting
 
 if TYPE_CHECKING:
     from mlflow_ngraph.execute.plan import Plan
@@ -164,7 +166,8 @@ def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
     """Print what a study would do."""
     from mlflow_ngraph.runner import plan_study
 
-    plan = plan_study(study)
+    with waiting("looking at the models, in a process that imports torch"):
+        plan = plan_study(study)
     rows = _plan_rows(plan)
     if as_json:
         output.print_json(
@@ -252,7 +255,7 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
         console.print(f"{what.replace('_', ' ')}: {where}", soft_wrap=True)
     if outcome.unrecorded:
         console.print(
-            f"not everything is recorded: {outcome.unrecorded}; later: mlflow-ngraph sync {outcome.directory}",
+            f"not everything is recorded: {outcome.unrecorded}; later: mlflow-ngraph sync {shlex.quote(str(outcome.directory))}",
             style="yellow",
             soft_wrap=True,
         )

@@ -9,6 +9,7 @@ import click
 
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.filters import Asked, filter_options
+from mlflow_ngraph.cli.waiting import waiting
 
 if TYPE_CHECKING:
     from mlflow_ngraph.tracking.inventory import Stocked
@@ -28,7 +29,8 @@ def list_engines(fits: bool, champions: bool, as_json: bool, **given: Any) -> in
     from mlflow_ngraph.tracking import inventory
 
     asked = Asked(given)
-    engines = inventory.read(asked.uris, asked.experiments, asked.selection(), cache=asked.cache)
+    with waiting("reading which engines there are"):
+        engines = inventory.read(asked.uris, asked.experiments, asked.selection(), cache=asked.cache)
     engines = [engine for engine in engines if not engine.interrupted and (engine.aliases or not champions)]
     misfits = inventory.misfits(engines)
     if fits:

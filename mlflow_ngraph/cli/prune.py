@@ -10,6 +10,7 @@ import click
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.filters import Asked, filter_options
 from mlflow_ngraph.cli.lists import SECONDS, quantity
+from mlflow_ngraph.cli.waiting import waiting
 from mlflow_ngraph.errors import TrackingError, UsageError
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def prune(
         aliased="aliased" in include,
     )
     asked = Asked(given)
-    engines = inventory.read(asked.uris, asked.experiments, asked.selection(), metric=metric, cache=asked.cache)
+    with waiting("reading which engines there are"):
+        engines = inventory.read(asked.uris, asked.experiments, asked.selection(), metric=metric, cache=asked.cache)
     going = rules.superfluous(engines) if engines else []
     sizes = pruning.sizes(going)
     problems = _removed(going) if yes else {}

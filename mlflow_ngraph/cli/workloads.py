@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlflow_ngraph.cli import output, tables
+from mlflow_ngraph.cli.waiting import waiting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +71,10 @@ def _described(refs: Sequence[str]) -> list[dict[str, Any]]:
 
     init = Init()
     parsed = [create(WorkloadChoice(ref=ref).parsed(), init).ref for ref in refs]
-    found: list[dict[str, Any]] = ask_child("describe", workloads=[asdict(ref) for ref in parsed], init=asdict(init))
+    with waiting("building the models, in a process that imports torch"):
+        found: list[dict[str, Any]] = ask_child(
+            "describe", workloads=[asdict(ref) for ref in parsed], init=asdict(init)
+        )
     return found
 
 

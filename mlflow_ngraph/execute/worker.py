@@ -19,6 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
+from mlflow_ngraph import torchvision_hook
 from mlflow_ngraph.errors import CellError, UsageError
 from mlflow_ngraph.execute import space
 from mlflow_ngraph.verdicts import Verdict
@@ -30,6 +31,7 @@ def main() -> None:
     """Serve commands until standard input ends."""
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
+    torchvision_hook.install()  # models of users may import it
     worker = Worker(replies)
     worker.reply({"result": {"pid": os.getpid()}})
     for line in sys.stdin:
