@@ -29,7 +29,6 @@ from difflib import get_close_matches
 
 from mlflow_ngraph.verdicts import Verdict
 
-
 _SHOWN, _CLOSE, _LIKELY = 20, 5, 2
 """Names that a message lists: all of them up to this many, else the closest ones; and how many it proposes."""
 
