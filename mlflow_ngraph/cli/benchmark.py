@@ -166,7 +166,7 @@ def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
     """Print what a study would do."""
     from mlflow_ngraph.runner import plan_study
 
-    with waiting("looking at the models, in a process that imports torch"):
+    with waiting("looking at the models, in a process that imports torch", logged=True):
         plan = plan_study(study)
     rows = _plan_rows(plan)
     if as_json:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 BEST, TIED = "*", "≈"
 _GAP = 2
+_NUMBER = {**tables.RIGHT, **tables.PROSE}
+"""A number may have notes behind it, which go on in the next line where there is little room."""
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "≈": r"$\approx$",
@@ -32,7 +34,7 @@ def show(pivot: Pivot, intervals: bool) -> None:
     console = output.console()
     heads, lines, spanned = _heads(pivot), _texts(pivot, intervals), len(pivot.rows)
     for places in _blocks(heads, lines, spanned, console.width):
-        titles = [(heads[place], {} if place < spanned else tables.RIGHT) for place in places]
+        titles = [(heads[place], {} if place < spanned else _NUMBER) for place in places]
         tables.show(console, titles, [[line[place] for place in places] for line in lines])
         console.print()
     for note in _notes(pivot):

@@ -12,14 +12,22 @@ _ERASE = "\r\x1b[2K"
 
 
 @contextmanager
-def waiting(what: str) -> Iterator[None]:
-    """Say ``what`` is being waited for if that takes long; on a terminal the line goes when it is over."""
+def waiting(what: str, *, logged: bool = False) -> Iterator[None]:
+    """Say ``what`` is being waited for if that takes long; on a terminal the line goes when it is over.
+
+    Parameters
+    ----------
+    logged: say it, as a note, also where no terminal is.
+    """
     terminal = sys.stderr.isatty()
+    if not terminal and not logged:
+        yield
+        return
     shown = threading.Event()
 
     def show() -> None:
         shown.set()
-        sys.stderr.write(f"{what} ..." + ("" if terminal else "\n"))
+        sys.stderr.write(f"{what} ..." if terminal else f"note: {what} ...\n")
         sys.stderr.flush()
 
     timer = threading.Timer(_AFTER_S, show)

@@ -71,7 +71,7 @@ def _described(refs: Sequence[str]) -> list[dict[str, Any]]:
 
     init = Init()
     parsed = [create(WorkloadChoice(ref=ref).parsed(), init).ref for ref in refs]
-    with waiting("building the models, in a process that imports torch"):
+    with waiting("building the models, in a process that imports torch", logged=True):
         found: list[dict[str, Any]] = ask_child(
             "describe", workloads=[asdict(ref) for ref in parsed], init=asdict(init)
         )

@@ -12,11 +12,14 @@ from mlflow_ngraph.cli.waiting import waiting
 
 def test_a_line_after_a_moment(capfd: pytest.CaptureFixture[str]) -> None:
     with waiting("reading"):
+        time.sleep(1.0)
+    assert capfd.readouterr().err == ""
+    with waiting("reading", logged=True):
         pass
     assert capfd.readouterr().err == ""
-    with waiting("reading"):
+    with waiting("reading", logged=True):
         time.sleep(1.0)
-    assert capfd.readouterr().err == "reading ...\n"
+    assert capfd.readouterr().err == "note: reading ...\n"
 
 
 @pytest.mark.parametrize(
