@@ -30,6 +30,9 @@ from difflib import get_close_matches
 
 from mlflow_ngraph.verdicts import Verdict
 
+_SHOWN, _CLOSE, _LIKELY = 20, 5, 2
+"""Names that a message lists: all of them up to this many, else the closest ones; and how many it proposes."""
+
 
 class NGraphError(Exception):
     """Base of every error of this package."""
@@ -50,14 +53,28 @@ class StudyError(UsageError):
 class UnknownNameError(UsageError):
     """A name is not registered.
 
-    The message lists what exists, and names the closest match first.
+    The message lists what exists, or where that is much what comes closest, and names the likeliest first.
     """
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         known = sorted(known)
-        close = get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        super().__init__(f"unknown {kind} {name!r}: {hint}known: {', '.join(known) or 'none'}")
+        likely = _beginning(name, known)[:_LIKELY] or get_close_matches(name, known, n=1)
+        hint = f"did you mean {' or '.join(map(repr, likely))}? " if likely else ""
+        close = list(dict.fromkeys([*likely, *_beginning(name, known), *get_close_matches(name, known, _CLOSE, 0.4)]))
+        if len(known) > _SHOWN and close:
+            listed = f"{len(known)} are known, the closest: {', '.join(close[:_CLOSE])}"
+        else:
+            listed = f"known: {', '.join(known) or 'none'}"
+        super().__init__(f"unknown {kind} {name!r}: {hint}{listed}")
+
+
+def _beginning(name: str, known: Iterable[str]) -> list[str]:
+    """What begins with a name, without what goes on from another such one."""
+    found: list[str] = []
+    for text in known:
+        if name and text.startswith(name) and not any(text.startswith(f"{other}_") for other in found):
+            found.append(text)
+    return found
 
 
 class WorkloadError(UsageError):

@@ -122,6 +122,13 @@ def figures(frame: pd.DataFrame, metric: str) -> Figures:
         return Figures(np.log(values), np.where(freedom > 0, error, np.nan), np.where(freedom > 0, freedom, np.nan))
 
 
+def ends(frame: pd.DataFrame, metric: str) -> tuple[Array, Array]:
+    """The ends of the intervals of a metric: recorded ones, or those of the figure that it is the reciprocal of; else NaN."""
+    if f"{metric}_ci_low" not in frame.columns and metric in SAME_ERROR:
+        return figures(frame, metric).interval()
+    return _column(frame, f"{metric}_ci_low"), _column(frame, f"{metric}_ci_high")
+
+
 def _freedom(rounds: Array, *, trims: bool) -> Array:
     """Degrees of freedom of figures over so many rounds; NaN where their number is not known."""
     if not trims:

@@ -21,6 +21,7 @@ from typing import IO, Any
 
 import psutil
 
+from mlflow_ngraph import torchvision_hook
 from mlflow_ngraph.errors import CellError, UsageError
 from mlflow_ngraph.execute import space
 from mlflow_ngraph.verdicts import Verdict
@@ -32,6 +33,7 @@ def main() -> None:
     """Serve commands until standard input ends."""
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
+    torchvision_hook.install()  # models of users may import it
     worker = Worker(replies)
     worker.reply({"result": {"pid": os.getpid()}})
     for line in sys.stdin:
