@@ -202,6 +202,17 @@ class Workload(ABC):
     def inputs(self) -> tuple[TensorSpec, ...]:
         """The inputs of the model (child process)."""
 
+    def samples(self) -> list[NDArray[Any]] | None:
+        """Inputs to run the model on, an array for each with any number of samples (child process).
+
+        None, the default, stands for random values.
+
+        Raises
+        ------
+        WorkloadError: they do not suit `inputs`.
+        """
+        return None
+
     @abstractmethod
     def module(self) -> torch.nn.Module:
         """Build the model in evaluation mode with its parameters in place (child process).

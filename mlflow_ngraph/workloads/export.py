@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlflow_ngraph.errors import NGraphError, UnsupportedError, WorkloadError
-from mlflow_ngraph.workloads import content
+from mlflow_ngraph.workloads import content, samples
 from mlflow_ngraph.workloads.base import Format, Workload
 from mlflow_ngraph.workloads.baseline import Baseline, ModuleBaseline, OnnxBaseline, output_specs
 from mlflow_ngraph.workloads.describe import describe_built
@@ -77,13 +77,14 @@ class Preparation:
         self._progress = progress
         self._local = workload.localise(directory)
         self.materials, self._baseline = self._open(workload, seed)
+        self._samples = samples.kept(directory)
         self._exporter = Exporter(self.materials, self._baseline, self._local, directory)
 
     def add_references(self, batch_sizes: Sequence[int]) -> None:
         """Write inputs and reference outputs for ``batch_sizes``; a model with a fixed one gets that one only."""
         for batch in _missing(self.materials, batch_sizes):
             self._progress(f"reference b{batch}")
-            _add_reference(self.materials, self._baseline, self._directory, batch)
+            _add_reference(self.materials, self._baseline, self._samples, self._directory, batch)
 
     def export(self, formats: Sequence[Format]) -> None:
         """Export what is missing of ``formats``. One that cannot be exported is recorded with the reason."""
@@ -109,7 +110,8 @@ def _begin(workload: Workload, local: Workload, directory: Path, seed: int) -> t
     for left_over in directory.glob(f"{Path(WEIGHTS).stem}.*"):
         left_over.unlink()  # of an attempt that was killed
     baseline = _build(local)
-    outputs = output_specs(baseline, local.inputs(), str(workload.ref))
+    given = local.samples()
+    outputs = output_specs(baseline, local.inputs(), str(workload.ref), given)
     module = baseline.module if isinstance(baseline, ModuleBaseline) else None
     info = replace(describe_built(local, module), ref=str(workload.ref))
     materials = Materials(
@@ -117,13 +119,15 @@ def _begin(workload: Workload, local: Workload, directory: Path, seed: int) -> t
         init=workload.init,
         seed=seed,
         info=info,
-        digest=content.digest(info, baseline, None if local is workload else directory),
+        digest=content.digest(info, baseline, given, None if local is workload else directory),
         reference_by=baseline.name,
         versions=_versions(),
         flat=not isinstance(baseline, ModuleBaseline) or baseline.flat,
         outputs=outputs,
         formats={"module": _save_weights(baseline, directory)},
     )
+    if given is not None:
+        _save_arrays(directory / samples.FILE, given)
     materials.write(directory)
     return materials, baseline
 
@@ -179,9 +183,11 @@ def _missing(materials: Materials, batch_sizes: Sequence[int]) -> list[int]:
     return sorted(wanted - set(materials.batch_sizes))
 
 
-def _add_reference(materials: Materials, baseline: Baseline, directory: Path, batch: int) -> None:
+def _add_reference(
+    materials: Materials, baseline: Baseline, given: Sequence[NDArray[Any]] | None, directory: Path, batch: int
+) -> None:
     rng = np.random.default_rng([materials.seed, batch])
-    inputs = [spec.random(batch, rng) for spec in materials.info.inputs]
+    inputs = samples.drawn(materials.info.inputs, given, batch, rng)
     _save_arrays(directory / arrays_file("inputs", batch), inputs)
     _save_arrays(directory / arrays_file("reference", batch), baseline.run(inputs))
     materials.batch_sizes = sorted({*materials.batch_sizes, batch})
