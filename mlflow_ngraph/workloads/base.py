@@ -155,7 +155,7 @@ def fixed_batch(inputs: tuple[TensorSpec, ...]) -> int | None:
     """The only batch size that a model with these inputs accepts, or None when one of them has a batch axis."""
     if any(BATCH in spec.shape for spec in inputs):
         return None
-    return next((int(spec.shape[0]) for spec in inputs if spec.shape), 1)
+    return next((int(spec.shape[0]) for spec in inputs if spec.shape and spec.shape[0] != 0), 1)
 
 
 class Workload(ABC):

@@ -27,7 +27,7 @@ def flatten_outputs(outputs: object) -> list[torch.Tensor]:
 
 def arrays(outputs: object) -> list[NDArray[Any]]:
     """The flattened outputs as contiguous NumPy arrays."""
-    return [np.ascontiguousarray(tensor.detach().cpu().numpy()) for tensor in flatten_outputs(outputs)]
+    return [np.asarray(tensor.detach().cpu().numpy(), order="C") for tensor in flatten_outputs(outputs)]
 
 
 def is_flat(outputs: object) -> bool:

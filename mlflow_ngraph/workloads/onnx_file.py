@@ -65,7 +65,7 @@ def declared_inputs(model: onnx.ModelProto, path: Path) -> list[DeclaredInput]:
 
 
 def _size(dimension: onnx.TensorShapeProto.Dimension) -> int | str | None:
-    if dimension.HasField("dim_value") and dimension.dim_value > 0:
+    if dimension.HasField("dim_value") and dimension.dim_value >= 0:
         return int(dimension.dim_value)
     return dimension.dim_param or None
 
