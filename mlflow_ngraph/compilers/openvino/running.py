@@ -11,7 +11,6 @@ import numpy as np
 from mlflow_ngraph.compilers.base import Engine, FlagValue, Invocation, Mode, Precision, Request
 from mlflow_ngraph.compilers.openvino.library import library
 from mlflow_ngraph.compilers.relay import Relay
-from mlflow_ngraph.workloads.base import TensorSpec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,21 +24,18 @@ class OpenVINOEngine(Engine):
         compiled: Any,
         precision: Precision,
         flags: Mapping[str, FlagValue],
-        inputs: Sequence[TensorSpec],
         mode: Mode,
     ) -> None:
         super().__init__(precision, flags)
         self._compiled = compiled
-        self._inputs = inputs
         self._mode = mode
 
     def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:
-        arrays = dict(zip((spec.name for spec in self._inputs), inputs, strict=True))
         if self._mode == "sync":
-            single = self._single(filled(self._compiled, arrays))
+            single = self._single(filled(self._compiled, inputs))
             return Invocation(single.call, single.outputs)
         count = int(str(self.flags["requests"]))
-        requests = [filled(self._compiled, arrays) for _ in range(count)]
+        requests = [filled(self._compiled, inputs) for _ in range(count)]
         relay = Relay([request.start_async for request in requests], [request.wait for request in requests])
         singly = tuple(self._single(request) for request in requests)
         return Invocation(relay.run, singly[-1].outputs, count, singly, relay.stream)
@@ -56,15 +52,13 @@ class OpenVINOEngine(Engine):
         self._compiled = None
 
 
-def filled(compiled: Any, arrays: Mapping[str, NDArray[np.generic]]) -> Any:
-    """A request with the inputs in tensors of the runtime's own allocator."""
+def filled(compiled: Any, arrays: Sequence[NDArray[np.generic]]) -> Any:
+    """A request with the inputs in tensors of the runtime's own allocator.
+
+    They go by their order, which is that of the model's file: where nothing is left between an input and an output, the
+    input has the output's name.
+    """
     ov, request = library(), compiled.create_infer_request()
-    for index, port in enumerate(compiled.inputs):
-        request.set_input_tensor(index, ov.Tensor(np.ascontiguousarray(arrays[input_name(port, arrays)])))
+    for index, array in enumerate(arrays):
+        request.set_input_tensor(index, ov.Tensor(np.array(array, order="C")))
     return request
-
-
-def input_name(port: Any, known: Mapping[str, object]) -> str:
-    """The workload's name of an input; a port can have several names."""
-    names: list[str] = sorted(port.get_names())
-    return next(name for name in names if name in known)
