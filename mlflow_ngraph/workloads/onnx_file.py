@@ -13,6 +13,8 @@ from mlflow_ngraph.errors import WorkloadError
 from mlflow_ngraph.workloads.specs import DeclaredInput
 
 _DEFAULT_HIGH = 2
+_OF_NUMPY = 1
+"""What NumPy says of its own types; types of eight bits and fewer are those of another package."""
 _FREE_INITIALIZERS = 4
 """The first IR version in which an initializer need not be an input."""
 _PASS_THROUGH = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
@@ -56,7 +58,7 @@ def declared_inputs(model: onnx.ModelProto, path: Path) -> list[DeclaredInput]:
         if not value.type.HasField("tensor_type") or not kind.HasField("shape"):
             raise WorkloadError(f"{path}: input {value.name!r} is no tensor with a shape")
         dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
-        if dtype.kind not in "fiub":
+        if dtype.kind not in "fiub" or dtype.isbuiltin != _OF_NUMPY:
             name = onnx.TensorProto.DataType.Name(kind.elem_type)
             raise WorkloadError(f"{path}: input {value.name!r} has type {name}: allowed: float, integer and bool types")
         sizes = [_size(dimension) for dimension in kind.shape.dim]

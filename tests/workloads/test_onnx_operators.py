@@ -195,8 +195,8 @@ def test_pooling_pads_as_onnxruntime_does(operator: str, padding: dict[str, Any]
     image = np.random.default_rng(0).standard_normal((2, 3, 11, 8)).astype(np.float32)
     counts = [{"count_include_pad": count} for count in (0, 1)] if operator == "AveragePool" else [{}]
     for ceil, strides, dilations, count in itertools.product((0, 1), ([1, 1], [2, 3]), ([1, 1], [2, 1]), counts):
-        if "auto_pad" in padding and ceil:
-            continue  # says twice how many windows there are
+        if "auto_pad" in padding and (ceil or dilations != [1, 1]):
+            continue  # ONNX Runtime gives another shape than the standard
         options = {"ceil_mode": ceil, "strides": strides, "dilations": dilations, **count, **padding}
         node = helper.make_node(operator, ["image"], ["result"], kernel_shape=[3, 4], **options)
         values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in ("image", "result")]

@@ -39,6 +39,11 @@ def _gemm(node: Node, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
     return product if c is None else product + beta * c
 
 
+@operator("Det")
+def _det(node: Node, value: Tensor) -> Tensor:
+    return torch.linalg.det(value)
+
+
 @operator("Einsum")
 def _einsum(node: Node, *values: Tensor) -> Tensor:
     return torch.einsum(node.attributes["equation"], *values)
@@ -149,6 +154,7 @@ operator("ReduceL1", host=(1,))(_reduction(lambda value, axes, keep: value.abs()
 operator("ReduceL2", host=(1,))(_reduction(lambda value, axes, keep: value.square().sum(axes, keep).sqrt()))
 operator("ReduceSumSquare", host=(1,))(_reduction(lambda value, axes, keep: value.square().sum(axes, keep)))
 operator("ReduceProd", host=(1,))(_reduction(_product))
+operator("ReduceLogSum", host=(1,))(_reduction(lambda value, axes, keep: value.sum(axes, keep).log()))
 operator("ReduceLogSumExp", host=(1,))(_reduction(lambda value, axes, keep: value.logsumexp(axes, keep)))
 
 
@@ -163,9 +169,10 @@ def _arg_min(node: Node, value: Tensor) -> Tensor:
 
 
 def _arg(function: Callable[..., Tensor], node: Node, value: Tensor) -> Tensor:
-    if node.get("select_last_index", 0):
-        raise NotImplementedError("ArgMax or ArgMin with select_last_index")
-    return function(value, dim=node.get("axis", 0), keepdim=bool(node.get("keepdims", 1)))
+    axis, keep = node.get("axis", 0), bool(node.get("keepdims", 1))
+    if not node.get("select_last_index", 0):
+        return function(value, dim=axis, keepdim=keep)
+    return value.shape[axis] - 1 - function(value.flip(axis), dim=axis, keepdim=keep)
 
 
 @operator("TopK", host=(1,))
@@ -229,3 +236,10 @@ def _interpolation(
         if coordinates == "align_corners" and (whole or size is not None):
             return name, True
     raise NotImplementedError(f"Resize with mode {mode!r} and coordinates {coordinates!r}")
+
+
+@operator("GridSample")
+def _grid_sample(node: Node, value: Tensor, grid: Tensor) -> Tensor:
+    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(node.get("mode", "linear"), node.get("mode", "linear"))
+    padding, align = node.get("padding_mode", "zeros"), bool(node.get("align_corners", 0))
+    return functional.grid_sample(value, grid, mode, padding, align)
