@@ -95,3 +95,73 @@ def of_version_3(tmp_path_factory: pytest.TempPathFactory) -> Source:
 def test_initializers_among_the_inputs(of_version_3: Source, compiler: str, tmp_path: Path) -> None:
     assert [spec.name for spec in of_version_3.inputs] == ["image"]
     assert_runs(of_version_3, compiler, tmp_path)
+
+
+LONG = "n" * 300
+NAMES = ("gpu_0/data:0", "a, b é\t\"<&'", LONG, "1.x", "file")
+
+
+@pytest.fixture(scope="module")
+def with_odd_names(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    """Names of every kind; an input that nothing reads, a number without axes, an empty input, outputs that are inputs."""
+    directory = tmp_path_factory.mktemp("odd")
+    first, second, unused, factor, empty = NAMES
+    path = saved(
+        directory / "odd: näme, 1.onnx",
+        [
+            helper.make_node("Add", [first, second], ["sum"]),
+            helper.make_node("Mul", ["sum", factor], ["scaled, 1"]),
+            helper.make_node("Identity", [first], ["copy/of:first"]),
+            helper.make_node("Concat", ["scaled, 1", empty], ["joined"], axis=1),
+        ],
+        [
+            value(first, ["N", 2]),
+            value(second, ["N", 2]),
+            value(unused, ["N", 1]),
+            value(factor, []),
+            value(empty, ["N", 0]),
+        ],
+        [value(name, ["N", 2]) for name in ("scaled, 1", "copy/of:first", "joined")],
+        [],
+    )
+    return prepared(path, directory / "materials")
+
+
+@pytest.mark.parametrize("compiler", QUICK)
+def test_odd_names_shapes_and_outputs(with_odd_names: Source, compiler: str, tmp_path: Path) -> None:
+    assert tuple(spec.name for spec in with_odd_names.inputs) == NAMES
+    assert [spec.shape for spec in with_odd_names.inputs[3:]] == [(), ("batch", 0)]
+    assert_runs(with_odd_names, compiler, tmp_path)
+
+
+NEWEST = onnx.defs.onnx_opset_version()
+
+
+@pytest.mark.parametrize("opset", [7, 9, 13, 18, 21, NEWEST])
+def test_every_set_of_operators_from_seven_on(opset: int, tmp_path: Path) -> None:
+    """With a second domain, weights in another file, and one batch size."""
+    rng = np.random.default_rng(0)
+    weights = {"kernel": rng.standard_normal((4, 3, 3, 3)), "bias": rng.standard_normal(4)}
+    nodes = [
+        helper.make_node("Conv", ["image", "kernel", "bias"], ["convolved"], pads=[1, 1, 1, 1]),
+        helper.make_node(
+            "AveragePool", ["convolved"], ["pooled"], kernel_shape=[3, 3], strides=[2, 2], pads=[0, 0, 1, 1]
+        ),
+        helper.make_node("Relu", ["pooled"], ["result"]),
+    ]
+    content = helper.make_graph(
+        nodes,
+        "graph",
+        [value("image", [2, 3, 9, 9])],
+        [value("result", [2, 4, 4, 4])],
+        [constant(name, weight.astype(np.float32)) for name, weight in weights.items()],
+    )
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("ai.onnx.ml", 3)]
+    path = tmp_path / "net.onnx"
+    model = helper.make_model(content, opset_imports=opsets, ir_version=helper.find_min_ir_version_for(opsets))
+    onnx.save(model, str(path), save_as_external_data=True, location="net: weights.bin", size_threshold=0)
+    source = prepared(path, tmp_path / "materials", [2])
+    assert source.materials.reference_by.startswith("torch")
+    for compiler in ["identity", "onnxruntime", "openvino"]:
+        if opset < NEWEST or compiler == "identity":  # runtimes are released after the standard
+            assert_runs(source, compiler, tmp_path, [2])
