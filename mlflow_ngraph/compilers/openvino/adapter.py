@@ -132,7 +132,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
         with reported(self.name):
             compiled, opened = self._opened(directory, batch, saved, self._config(target))
             flags = {**self._in_force(compiled, bool(saved.facts["shared"]), target), **opened}
-        return OpenVINOEngine(compiled, _precision(flags, target), flags, target.mode)
+        return OpenVINOEngine(compiled, _precision(flags, target), flags, saved.inputs, target.mode)
 
     def explain(self, directory: Path, batch: int, target: Target) -> Explanation:
         from mlflow_ngraph.compilers.openvino.explaining import PROFILED, explain
@@ -182,12 +182,15 @@ class OpenVINO(Compiler[OpenVINOFlags]):
     def _compiled(
         self, ir: Path, batch: int, shared: bool, inputs: Sequence[TensorSpec], config: Mapping[str, FlagValue]
     ) -> Any:
+        from mlflow_ngraph.compilers.openvino.running import places
+
         ov = library()
         core = ov.Core()
         model = core.read_model(str(ir))
         axis = _FREE if shared and self.flags.dynamic_batch else batch
         shapes = [ov.PartialShape(list(spec.resolve(axis))) for spec in inputs]
-        model.reshape(dict(zip(model.inputs, shapes, strict=True)))
+        found = places(model.inputs, inputs)
+        model.reshape({port: shapes[place] for port, place in zip(model.inputs, found, strict=True)})
         return core.compile_model(model, "CPU", dict(config))
 
     def _config(self, target: Target) -> dict[str, FlagValue]:
