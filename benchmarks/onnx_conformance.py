@@ -7,8 +7,8 @@ default.
 A case is put through the ways of the package: its file and its inputs become a workload with samples, the workload is
 prepared, and each compiler compiles, saves, loads and runs it. The outputs are compared with those that come with the
 case. Children do many cases each; one that crashes or hangs costs its case. ``bare`` is ONNX Runtime by itself: whatever
-that runs, its adapter has to run, or the exit code is 1. For torch-compile, which starts a C++ compiler for every case,
-it is one case an operator.
+that runs, its adapter has to run, or the exit code is 1. torch-compile, which starts a C++ compiler for every model, does
+one case of each operator, many of them in one model.
 """
 
 from __future__ import annotations
@@ -21,20 +21,24 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from support.onnx_cases import Attempt, Outcome, cases
+from support.onnx_cases import Attempt, Case, Outcome, cases
+from support.onnx_merged import alike, together
 from support.onnx_page import BARE, Row, lost, page, read, write
 
 COMPILERS = ("identity", "torchscript", "torch-compile", BARE, "onnxruntime", "openvino", "tvm")
-ALONE = ("tvm", "torch-compile")
-"""Compilers with a child of their own: the first crashes, the second is slow."""
+MERGED = "torch-compile"
+"""Starts a C++ compiler for each model: it gets many cases in one."""
+ALONE = ("tvm", MERGED)
+"""Compilers with a child of their own; TVM's importer is the slowest, and crashes."""
 PAGE = Path(__file__).parents[1] / "docs/reference/onnx-conformance.md"
 SECONDS = 300.0
 """A case that takes longer hangs."""
 CASES_OF_A_CHILD = 150
+CASES_OF_A_MODEL = 20
 
 
 def main() -> int:
@@ -69,7 +73,7 @@ def run(options: argparse.Namespace) -> None:
         if not compilers:
             continue
         done = {(row.case, row.compiler) for row in ([] if options.anew else read(options.results))}
-        wanted = _one_per_operator(chosen, options.results) if compilers == ["torch-compile"] else chosen
+        wanted = _one_per_operator(chosen, options.results) if compilers == [MERGED] else chosen
         missing = [case for case in wanted if any((case.name, name) not in done for name in compilers)]
         about = {case.name: case for case in missing}
         for name, compiler, outcome in results(list(about), compilers):
@@ -81,10 +85,10 @@ def run(options: argparse.Namespace) -> None:
                 print(f"{compiler:14} {name} {outcome.verdict} {outcome.reason[:160]}", flush=True)
 
 
-def _one_per_operator(chosen: Sequence[Any], results: Path) -> list[Any]:
+def _one_per_operator(chosen: Sequence[Case], results: Path) -> list[Case]:
     """For each operator the first case that eager execution does, of those that are about it."""
     able = {row.case for row in read(results) if row.compiler == "identity" and row.verdict == "ok"}
-    found: dict[str, Any] = {}
+    found: dict[str, Case] = {}
     for case in chosen:
         if len(case.operators) == 1 and case.name in able:
             found.setdefault(case.operators[0], case)
@@ -165,19 +169,30 @@ def child(compilers: Sequence[str], names: set[str]) -> None:
         def tell(**said: str) -> None:
             print(json.dumps(said), file=parent, flush=True)
 
-        formats = ["module", "exported"] if "torch-compile" in compilers else ["module", "onnx"]
-        for case in cases():
-            if case.name not in names:
-                continue
-            with tempfile.TemporaryDirectory(prefix="onnx-") as directory:
-                attempt = Attempt(case, Path(directory), formats)  # type: ignore[arg-type]
-                for compiler in compilers:
-                    tell(case=case.name, compiler=compiler)
-                    outcome = attempt.through(compiler)
-                    tell(case=case.name, compiler=compiler, verdict=outcome.verdict, reason=outcome.reason)
+        chosen = [case for case in cases() if case.name in names]
+        if compilers == [MERGED]:
+            _together(chosen, tell)
+        else:
+            _one_by_one(chosen, compilers, tell)
         parent.flush()
         # Runtimes that crash when they are torn down are not what is asked about.
         os._exit(0)
+
+
+def _one_by_one(chosen: Sequence[Case], compilers: Sequence[str], tell: Callable[..., None]) -> None:
+    for case in chosen:
+        with tempfile.TemporaryDirectory(prefix="onnx-") as directory:
+            attempt = Attempt(case, Path(directory), ["module", "onnx"])
+            for compiler in compilers:
+                tell(case=case.name, compiler=compiler)
+                tell(case=case.name, compiler=compiler, **asdict(attempt.through(compiler)))
+
+
+def _together(chosen: Sequence[Case], tell: Callable[..., None]) -> None:
+    for group in alike(chosen, CASES_OF_A_MODEL):
+        with tempfile.TemporaryDirectory(prefix="onnx-") as directory:
+            for case, outcome in together(group, Path(directory), MERGED, ["module", "exported"]):
+                tell(case=case.name, compiler=MERGED, **(asdict(outcome) if outcome else {}))
 
 
 if __name__ == "__main__":

@@ -143,7 +143,7 @@ class Attempt:
 
     Parameters
     ----------
-    directory: an empty folder.
+    directory: a folder of the case's own.
     formats: what the compilers start from.
     """
 
@@ -157,7 +157,7 @@ class Attempt:
         if self._case.no_tensor is not None:
             return Outcome(NO_TENSOR, self._case.no_tensor)
         try:
-            outputs = self._bare() if compiler == BARE else self._compiled(compiler)
+            outputs = self._bare() if compiler == BARE else self.outputs(compiler)
         except CellError as error:
             return Outcome(error.verdict.value, str(error))
         except NGraphError as error:
@@ -181,7 +181,8 @@ class Attempt:
         names = [node.name for node in session.get_inputs()]
         return session.run(None, dict(zip(names, self._case.data()[0], strict=True)))  # type: ignore[no-any-return]
 
-    def _compiled(self, compiler: str) -> Arrays:
+    def outputs(self, compiler: str) -> Arrays:
+        """What an engine gives that was compiled, saved and loaded for the case."""
         source = self._source
         only = source.info.fixed_batch
         batch = source.materials.batch_sizes[0] if only is None else only
@@ -200,6 +201,7 @@ class Attempt:
     @cached_property
     def _source(self) -> Source:
         """The materials of the case, with its inputs as samples."""
+        self._directory.mkdir(exist_ok=True)
         model, samples = self._directory / "model.onnx", self._directory / "given.npz"
         onnx.save(self._case.model, str(model))
         arrays = dict(zip(self._case.inputs, self._case.data()[0], strict=True))

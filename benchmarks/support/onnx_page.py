@@ -89,7 +89,8 @@ def _introduction(rows: Sequence[Row]) -> list[str]:
         f"* `{NO_TENSOR}`: an input or output is a string, a sequence, a map or an optional; workloads have tensors only.",
         "",
         f"ONNX Runtime by itself, without this package, does {len(bare)} cases; through its adapter {kept} of them are ok.",
-        "torch-compile, which starts a C++ compiler for every case, did one case of each operator that eager execution does.",
+        "torch-compile, which starts a C++ compiler for every model, did one case of each operator that eager execution does,",
+        "many of them in one model.",
     ]
 
 
