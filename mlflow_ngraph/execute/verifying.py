@@ -67,7 +67,7 @@ def verify(engine: Engine, source: Source, batch: int, precision: str, limit_s: 
     found.ill_conditioned = len(known.trials) - len(telling)
     again: tuple[Arrays, Arrays] | None = None
     for trial, reference in telling:
-        _, inputs = draw(source.inputs, batch, known.seed, trial.number, example)
+        _, inputs = draw(source.inputs, batch, known.seed, trial.number, example, given=known.given)
         agrees = _try(found, engine, f"on inputs of the kind {trial.kind!r}", inputs, reference, precision, keep)
         if agrees is None:
             found.refused += 1

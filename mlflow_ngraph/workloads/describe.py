@@ -9,6 +9,7 @@ import numpy as np
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.workloads.base import Workload, WorkloadInfo, fixed_batch
 from mlflow_ngraph.workloads.baseline import ModuleBaseline, output_specs
+from mlflow_ngraph.workloads.samples import drawn
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +26,7 @@ def describe(workload: Workload) -> WorkloadInfo:
         return workload.known
     try:
         module = workload.module()
-        output_specs(ModuleBaseline(module), workload.inputs(), str(workload.ref))
+        output_specs(ModuleBaseline(module), workload.inputs(), str(workload.ref), workload.samples())
     except UnsupportedError:
         return describe_built(workload, None)
     return describe_built(workload, module)
@@ -43,7 +44,7 @@ def describe_built(workload: Workload, module: torch.nn.Module | None) -> Worklo
         from mlflow_ngraph.workloads.macs import count
 
         batch = only or 1
-        example = tensors([spec.random(batch, np.random.default_rng(0)) for spec in inputs])
+        example = tensors(drawn(inputs, workload.samples(), batch, np.random.default_rng(0)))
         parameters, paper_total, true_total = count(module, example)
         paper_macs = None if paper_total is None else paper_total // batch
         true_macs = true_total // batch

@@ -47,6 +47,8 @@ class Trials:
     """The trials of one batch size, and what tells whether they verify anything."""
 
     seed: int
+    given: bool = False
+    """Whether they are made of samples that the user gave."""
     variation: Parity | None = None
     """How far the baseline's outputs are from those for the example, at most; None: further than can be said, because even
     shapes differ."""
@@ -61,7 +63,12 @@ class Trials:
         }
         save_arrays(arrays, **named)
         variation = asdict(self.variation) if self.variation is not None else None
-        content = {"seed": self.seed, "variation": variation, "trials": [asdict(trial) for trial in self.trials]}
+        content = {
+            "seed": self.seed,
+            "given": self.given,
+            "variation": variation,
+            "trials": [asdict(trial) for trial in self.trials],
+        }
         temporary = facts.with_name(f"partial-{facts.name}")
         temporary.write_text(json.dumps(content), encoding="utf-8")
         temporary.replace(facts)
@@ -77,7 +84,7 @@ class Trials:
             outputs: list[Arrays] = [
                 [saved[f"{place}.{index}"] for index in range(count)] for place in range(len(trials))
             ]
-        return cls(content["seed"], variation, trials, outputs)
+        return cls(content["seed"], content["given"], variation, trials, outputs)
 
 
 def collect(
@@ -87,6 +94,8 @@ def collect(
     seed: int,
     example: Arrays,
     reference: Arrays,
+    *,
+    given: bool = False,
 ) -> Trials:
     """Run the baseline on as many trials as time and space allow.
 
@@ -95,15 +104,16 @@ def collect(
     Parameters
     ----------
     example, reference: the seeded example, and the baseline's outputs for it.
+    given: whether the example is the user's.
     """
-    found = Trials(seed, parity.compare(reference, reference))
+    found = Trials(seed, given, parity.compare(reference, reference))
     start, size = time.perf_counter(), max(1, sum(array.nbytes for array in reference))
     most = max(FEWEST, min(MOST, _BYTES // size))
     for number in range(MOST):
         taken = len(found.trials)
         if taken >= most or (taken >= FEWEST and time.perf_counter() - start > SECONDS):
             break
-        kind, drawn = draw(inputs, batch, seed, number, example)
+        kind, drawn = draw(inputs, batch, seed, number, example, given=given)
         try:
             outputs = baseline.run(drawn)
         except MemoryError:
