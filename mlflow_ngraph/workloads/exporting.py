@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import BATCH, Format, TensorSpec, Workload
 from mlflow_ngraph.workloads.baseline import Baseline, OnnxBaseline
 from mlflow_ngraph.workloads.materials import ANY_BATCH, Export, Materials
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     import torch
 
 _STEMS: dict[Format, tuple[str, str]] = {"exported": ("model", ".pt2"), "onnx": ("model", ".onnx")}
-_REASON_LENGTH = 400
 _INLINE_LIMIT = 1_500_000_000
 """Bytes of weights up to which they go into the ONNX file itself; protobuf ends at 2 GB."""
 _EXAMPLE_BATCH = 2
@@ -163,11 +163,3 @@ def _symbol(nodes: Sequence[Any], inputs: Sequence[TensorSpec]) -> str:
         for node, spec in zip(nodes, inputs, strict=True)
         if BATCH in spec.shape
     )
-
-
-def one_line(error: BaseException) -> str:
-    """The type and text of the first cause of an error."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}"[:_REASON_LENGTH]
