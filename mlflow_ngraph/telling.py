@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+from mlflow_ngraph.errors import NGraphError
+
 LONGEST = 300
 """Characters of a reason."""
 _LONGEST_LINE = 80
@@ -94,15 +96,17 @@ def one_line(error: BaseException) -> str:
     """What the last cause of an error says, in at most `LONGEST` characters, without what is not about the model.
 
     Before it stand the exception's type, where that says anything, and the operator, where an exception that it caused
-    names it; after it the line of the model's own code that led there.
+    names it; after it the line of the model's own code that led there. An error of this package is told as it is.
     """
+    if isinstance(error, NGraphError):
+        return str(error)
     links = causes(error)
     last = links[-1]
     text = _shortened(str(last).strip(), _LONGEST_MESSAGE)
     for pattern, left in _REWRITTEN:
         text = re.sub(pattern, left, text)
     text = _trimmed(" ".join(text.split()))
-    about = next((found[1] for link in links for pattern in _ABOUT if (found := pattern.search(str(link)))), "")
+    about = next((match[1] for link in links for pattern in _ABOUT if (match := pattern.search(str(link)))), "")
     if about and about not in text:
         text = _trimmed(f"{about}: {text}")
     kind = type(last).__name__

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.telling import LONGEST, one_line
 
 FAILURES = Path(__file__).parent / "data/failures"
@@ -109,3 +110,9 @@ def test_the_operator_that_only_the_outer_exception_names_stands_before_the_caus
     error = RuntimeError("Error converting operator Einsum, with inputs: [x, w]\n")
     error.__cause__ = RuntimeError("Cannot broadcast extents 4 and 3")
     assert one_line(error) == "Einsum: Cannot broadcast extents 4 and 3"
+
+
+def test_what_this_package_says_is_told_as_it_is() -> None:
+    error = UnsupportedError("tvm has no operator Det")
+    error.__cause__ = RuntimeError("something else")
+    assert one_line(error) == "tvm has no operator Det"
