@@ -114,14 +114,7 @@ def one_line(error: BaseException) -> str:
         text = kind
     elif kind not in _NO_NEWS and not re.match(r"[\w.]*(Error|Exception): ", text):
         text = f"{kind}: {text}"
-    place = next(
-        (
-            found
-            for link in reversed(links)
-            if (found := _quoted(_shortened(str(link), _LONGEST_MESSAGE)) or _raised(link))
-        ),
-        "",
-    )
+    place = next((found for link in reversed(links) if (found := _quoted(str(link)) or _raised(link))), "")
     return f"{_shortened(text, LONGEST - len(place))}{place}"
 
 
@@ -147,6 +140,7 @@ def _shortened(text: str, longest: int) -> str:
 
 def _quoted(text: str) -> str:
     """The place in the model's code that a message quotes; a marked one first, and of others the innermost."""
+    text = _shortened(text, _LONGEST_MESSAGE)
     marked = [place for place in _MARKED.findall(text) if not _NOT_THE_MODEL.search(place[0])]
     others = [place for place in _QUOTED.findall(text) if not _NOT_THE_MODEL.search(place[0])]
     return _place(*(marked[:1] or others[-1:])[0]) if marked or others else ""
