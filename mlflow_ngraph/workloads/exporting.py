@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,13 +147,14 @@ def save_onnx(
     """Convert a program to ONNX under the names of its inputs and outputs, and write it, whole or not at all."""
     import torch
 
-    converted = torch.onnx.export(
-        program,
-        dynamo=True,
-        input_names=[spec.name for spec in inputs],
-        output_names=[spec.name for spec in outputs],
-        verbose=False,
-    )
+    with _copying(program):
+        converted = torch.onnx.export(
+            program,
+            dynamo=True,
+            input_names=[spec.name for spec in inputs],
+            output_names=[spec.name for spec in outputs],
+            verbose=False,
+        )
     assert converted is not None
     if any(BATCH in spec.shape for spec in inputs):
         converted.rename_axes({_symbol(converted.model.graph.inputs, inputs): BATCH})
@@ -164,6 +166,28 @@ def save_onnx(
     for file in sorted(partial.iterdir(), key=lambda file: file.name == path.name):
         file.replace(path.parent / file.name)  # the external data first, the file that names it last
     partial.rmdir()
+
+
+@contextmanager
+def _copying(program: torch.export.ExportedProgram) -> Iterator[None]:
+    """A program that copies, within the block, wherever it asks for a tensor that is laid out in order.
+
+    A fused attention lays its output out so that such a tensor is there already, and the exporter drops the request; the
+    operators that the attention is taken apart into do not, and what views their output in another shape fails.
+    """
+    import torch
+
+    aten = torch.ops.aten
+    asking = [node for node in program.graph.nodes if node.target is aten.contiguous.default and not node.kwargs]
+    for node in asking:
+        node.target, node.kwargs = aten.clone.default, {"memory_format": torch.contiguous_format}
+    program.graph_module.recompile()
+    try:
+        yield
+    finally:
+        for node in asking:
+            node.target, node.kwargs = aten.contiguous.default, {}
+        program.graph_module.recompile()
 
 
 def _symbol(nodes: Sequence[Any], inputs: Sequence[TensorSpec]) -> str:
