@@ -24,6 +24,7 @@ import psutil
 from mlflow_ngraph import torchvision_hook
 from mlflow_ngraph.errors import CellError, UsageError
 from mlflow_ngraph.execute import space
+from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.verdicts import Verdict
 
 Command = dict[str, Any]
@@ -328,7 +329,7 @@ def _describe_error(error: Exception) -> dict[str, Any]:
         return {"verdict": Verdict.OOM.value, "reason": f"out of memory: {reason}"}
     if isinstance(error, UsageError):
         return {"verdict": Verdict.FAILED.value, "reason": reason}
-    return {"verdict": Verdict.FAILED.value, "reason": f"{type(error).__name__}: {reason}"[:2000]}
+    return {"verdict": Verdict.FAILED.value, "reason": one_line(error)}
 
 
 if __name__ == "__main__":

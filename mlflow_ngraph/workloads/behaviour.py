@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlflow_ngraph.measure import parity
+from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 from mlflow_ngraph.workloads.baseline import Baseline, ModuleBaseline
 
@@ -141,7 +142,7 @@ def _follow(baseline: ModuleBaseline, example: Arrays, found: Behaviour) -> list
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - not every layer runs while it is watched
-        found.unfollowed = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
+        found.unfollowed = one_line(error)
         return []
     found.reads = followed.reads
     return followed.draws

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from mlflow_ngraph.errors import UnsupportedError
+from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import TensorSpec, fixed_batch
 from mlflow_ngraph.workloads.file import FileWorkload
 from mlflow_ngraph.workloads.samples import drawn
@@ -74,5 +75,4 @@ def _try(module: torch.nn.Module, inputs: tuple[TensorSpec, ...], samples: list[
     except UnsupportedError:
         raise
     except Exception as error:  # whatever torch says about a graph that it does not run
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise UnsupportedError(f"PyTorch baseline cannot run the ONNX graph: {reason}") from error
+        raise UnsupportedError(f"PyTorch baseline cannot run the ONNX graph: {one_line(error)}") from error

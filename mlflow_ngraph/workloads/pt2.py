@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mlflow_ngraph.errors import WorkloadError
+from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import TensorSpec
 from mlflow_ngraph.workloads.file import FileWorkload
 from mlflow_ngraph.workloads.specs import DeclaredInput, resolve
@@ -53,8 +54,7 @@ class ExportedWorkload(FileWorkload):
         try:
             return torch.export.load(self._path)
         except Exception as error:  # torch raises whatever the damaged part of the file leads to
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise WorkloadError(f"{self._path} is no torch.export program: {reason}") from error
+            raise WorkloadError(f"{self._path} is no torch.export program: {one_line(error)}") from error
 
     def _declare(self, name: Any, value: Any) -> DeclaredInput:
         import torch

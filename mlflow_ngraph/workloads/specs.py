@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from mlflow_ngraph.errors import UnsupportedError, WorkloadError
+from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 from mlflow_ngraph.workloads.options import Options, SampledOptions
 
@@ -68,9 +69,8 @@ def running(workload: str, inputs: Iterable[TensorSpec], batch: int) -> Iterator
     except (MemoryError, UnsupportedError):
         raise
     except Exception as error:  # whatever the model's own code raises
-        reason = " ".join(str(error).split()) or type(error).__name__
         shapes = ", ".join(f"{spec.name} {spec.dtype}{list(spec.resolve(batch))}" for spec in inputs)
-        raise WorkloadError(f"workload {workload} does not run on {shapes}: {reason}") from error
+        raise WorkloadError(f"workload {workload} does not run on {shapes}: {one_line(error)}") from error
 
 
 Inputs = list[InputOptions] | dict[str, InputOptions]
