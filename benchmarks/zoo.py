@@ -14,23 +14,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # the zoo lies beside the tests, whose suite runs a part of it
-
-from tests.support.zoo.catalogue import specimens  # noqa: E402
-from tests.support.zoo.judge import Cell, judged, study  # noqa: E402
-from tests.support.zoo.specimen import KINDS, Specimen  # noqa: E402
 
 from mlflow_ngraph.devices.fingerprint import fingerprint  # noqa: E402
 from mlflow_ngraph.devices.registry import create  # noqa: E402
 from mlflow_ngraph.execute import fold, places  # noqa: E402
 from mlflow_ngraph.runner import run_study  # noqa: E402
 from mlflow_ngraph.study import Study  # noqa: E402
+from tests.support.zoo.catalogue import specimens  # noqa: E402
+from tests.support.zoo.judge import Cell, judged, study  # noqa: E402
+from tests.support.zoo.specimen import KINDS, Specimen  # noqa: E402
 
 SLOW = ("torch-compile",)
 MAY_BE_REFUSED = 2
@@ -48,7 +46,9 @@ def main() -> int:
     texts = options.specimens.split(",")
     chosen = [one for one in specimens().values() if any(text in one.name for text in texts)]
     cells: list[Cell] = []
-    for number, (compilers, batch_sizes, members) in enumerate(_parts(chosen, options.compilers.split(","), options.chunk)):
+    for number, (compilers, batch_sizes, members) in enumerate(
+        _parts(chosen, options.compilers.split(","), options.chunk)
+    ):
         given = study(members, compilers, batch_sizes, f"zoo-{number}")
         cells += _measured(given, compilers, options.home, anew=options.anew)
         print(f"{given.name}: {Counter(cell.judgement for cell in cells)}", file=sys.stderr, flush=True)
@@ -61,10 +61,11 @@ def _parts(
     """Studies of equal batch sizes, those of slow compilers last."""
     for slow in (False, True):
         some = [name for name in compilers if (name in SLOW) == slow]
-        sizes = {one.name: one.batch_sizes[-1:] if slow else one.batch_sizes for one in chosen}
-        for batch_sizes, group in groupby(sorted(chosen, key=lambda one: sizes[one.name]), lambda one: sizes[one.name]):
-            members = list(group)
-            for start in range(0, len(members) if some else 0, chunk):
+        of_size: dict[tuple[int, ...], list[Specimen]] = defaultdict(list)
+        for one in chosen if some else ():
+            of_size[one.batch_sizes[-1:] if slow else one.batch_sizes].append(one)
+        for batch_sizes, members in of_size.items():
+            for start in range(0, len(members), chunk):
                 yield some, batch_sizes, members[start : start + chunk]
 
 

@@ -6,8 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
-from tests.support.zoo.specimen import fill, plus, put, row, specimen, vectors
 from torch import nn
+
+from tests.support.zoo.specimen import fill, plus, put, row, specimen, vectors
 
 TOKENS = [{"shape": ["batch", 10], "dtype": "int64", "high": 1000}]
 
@@ -50,10 +51,7 @@ class NestedBranch(Vectors):
     def forward(self, x):
         y = self.linear(x)
         if x.sum() > 0:
-            if x.max() > 4.5:
-                y = y * 2.0
-            else:
-                y = y + 1.0
+            y = y * 2.0 if x.max() > 4.5 else y + 1.0
         elif x.min() < -4.5:
             y = y - 1.0
         return y

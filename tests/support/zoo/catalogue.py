@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.support.zoo import branches, chance, loops, numbers, samples, state, structures
+from tests.support.zoo import branches, chance, loops, magic, numbers, samples, state, structures
 from tests.support.zoo.specimen import SPECIMENS, Specimen
 
-MODULES = (branches, loops, state, chance, samples, numbers, structures)
+MODULES = (branches, magic, loops, state, chance, samples, numbers, structures)
 
 
 def specimens() -> dict[str, Specimen]:

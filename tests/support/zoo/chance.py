@@ -7,9 +7,10 @@ import time
 
 import numpy as np
 import torch
+from torch import nn
+
 from tests.support.zoo.branches import Vectors
 from tests.support.zoo.specimen import plus, specimen
-from torch import nn
 
 REBUILT = {"parity_failed", "unverified", "unsupported", "failed"}
 
@@ -63,7 +64,9 @@ class FunctionalDropout(Vectors):
         return nn.functional.dropout(self.linear(x), 0.3, training=True)
 
 
-@specimen(truth="random", eager={"unverified", "failed"}, script={"unverified", "failed"}, export={"unverified", "failed"})
+@specimen(
+    truth="random", eager={"unverified", "failed"}, script={"unverified", "failed"}, export={"unverified", "failed"}
+)
 class InsistingDropout(Vectors):
     """Its author wants dropout for ever."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
+
 from tests.support.zoo.branches import Vectors
 from tests.support.zoo.specimen import fill, plus, put, row, specimen, times
-from torch import nn
 
 ANY_SHAPE = {"ok", "unsupported", "unverified"}
 TEXT = [

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
+
 from tests.support.zoo.branches import Vectors
 from tests.support.zoo.specimen import plus, put, specimen, vectors
-from torch import nn
 
 SEVERAL = (1, 3, 4)
 MIXED = "mixes samples"
@@ -86,9 +87,7 @@ class BatchStatistics(Vectors):
         return self.linear(self.norm(x)) + 0.3 * x[:, :4]
 
 
-@specimen(
-    truth=MIXED, on=[put(9.0)], batch_sizes=(3, 4), eager=IN_TRAINING, script=IN_TRAINING, export=IN_TRAINING
-)
+@specimen(truth=MIXED, on=[put(9.0)], batch_sizes=(3, 4), eager=IN_TRAINING, script=IN_TRAINING, export=IN_TRAINING)
 class InsistingNorm(Vectors):
     """Its author wants it in training mode, where it also keeps statistics that nobody reads."""
 

@@ -120,9 +120,7 @@ def plus(shift: float) -> Change:
 
 def fill(value: float, of: int = 0) -> Change:
     """One input, the same number everywhere."""
-    return lambda arrays: [
-        np.full_like(array, value) if index == of else array for index, array in enumerate(arrays)
-    ]
+    return lambda arrays: [np.full_like(array, value) if index == of else array for index, array in enumerate(arrays)]
 
 
 def put(value: float, *, sample: int = -1, at: int = 0, of: int = 0) -> Change:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from tests.support.zoo.branches import Vectors
 from tests.support.zoo.specimen import plus, specimen
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+from torch import nn
+
 from tests.support.zoo.branches import Vectors
 from tests.support.zoo.loops import TEXT
-from tests.support.zoo.specimen import fill, plus, specimen, times, vectors
-from torch import nn
+from tests.support.zoo.specimen import fill, plus, specimen, times
 
 PAIR = [{"name": "left", "shape": ["batch", 8]}, {"name": "right", "shape": ["batch", 8]}]
 MAY_REFUSE = {"ok", "unsupported", "failed"}
@@ -88,8 +89,12 @@ class NumberOutput(Vectors):
         return {"scores": self.linear(x), "peak": x.max().item()}
 
 
-@specimen(on=[plus(1.0)], eager=MAY_REFUSE | {"unverified"}, script=MAY_REFUSE | {"unverified"},
-          export=MAY_REFUSE | {"unverified"})
+@specimen(
+    on=[plus(1.0)],
+    eager=MAY_REFUSE | {"unverified"},
+    script=MAY_REFUSE | {"unverified"},
+    export=MAY_REFUSE | {"unverified"},
+)
 class EmptyOutput(Vectors):
     def forward(self, x):
         return self.linear(x), x[:, :0]
@@ -235,20 +240,3 @@ class UnusedParameters(Vectors):
 
     def forward(self, x):
         return self.linear(x)
-
-
-@specimen(vectors(3, 8, 8), on=[times(3.0)])
-class Parallel(nn.Module):
-    """Branches beside each other, and a residual one."""
-
-    def __init__(self):
-        super().__init__()
-        self.stem = nn.Conv2d(3, 8, 3, padding=1)
-        self.narrow = nn.Conv2d(8, 8, 1)
-        self.wide = nn.Conv2d(8, 8, 5, padding=2)
-        self.head = nn.Linear(8, 4)
-
-    def forward(self, image):
-        x = torch.relu(self.stem(image))
-        x = x + torch.relu(self.narrow(x)) + torch.nn.functional.gelu(self.wide(x))
-        return self.head(x.mean((2, 3)))
