@@ -164,7 +164,9 @@ class Limits(_Model):
     search_seconds: float = Field(172800, gt=0)
     """What a compilation that searches by measuring, such as tuned TVM, may take beyond ``compile_seconds``."""
     load_seconds: float = Field(600, gt=0)
-    """Loading an engine, its first inference and its parity check."""
+    """Loading an engine, with its first inference."""
+    verify_seconds: float = Field(8, gt=0)
+    """Comparing one engine with the baseline on other inputs than those it is timed on; with one of them at least."""
     cell_seconds: float = Field(120, gt=0)
     """Timed seconds of one cell, with ``repetitions: auto`` those of loading its engine again too; beyond it the cell
     keeps the repetitions that it reached."""

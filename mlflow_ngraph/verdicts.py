@@ -11,6 +11,7 @@ class Verdict(str, Enum):
     OK = "ok"
     UNSTABLE = "unstable"
     PARITY_FAILED = "parity_failed"
+    UNVERIFIED = "unverified"
     FAILED = "failed"
     UNSUPPORTED = "unsupported"
     TIMEOUT = "timeout"

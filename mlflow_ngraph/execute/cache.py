@@ -92,8 +92,14 @@ class EngineCache:
             return None
         return found
 
+    def forget(self, lane: Lane, engine: EngineRecord, reason: str) -> None:
+        """Throw away an engine that was taken from here and turned out to be wrong."""
+        self._say(lane, f"an engine in the cache is wrong, and is thrown away: {reason}")
+        with suppress(OSError):
+            self._store.remove(engine.key)
+
     def keep(self, lane: Lane, engine: EngineRecord, directory: Path) -> None:
-        """Keep an engine that was compiled just now, for others."""
+        """Keep an engine that was compiled and verified, for others."""
         origin = EngineOrigin(
             study=self._maker.study,
             study_id=self._maker.study_id,

@@ -57,6 +57,9 @@ def _own_metrics(lane: LaneRecord, cell: CellRecord, processors: int) -> dict[st
         found["parity_max_rel"] = cell.parity.max_rel
         found["parity_cosine"] = cell.parity.cosine
         found["parity_top1"] = cell.parity.top1
+    if cell.verified:
+        found["parity_inputs"] = float(cell.verified["inputs"])
+        found["verify_s"] = float(cell.verified["seconds"])
     if cell.warm_up:
         found["warmup_repetitions"] = float(cell.warm_up["repetitions"])
     if cell.samples:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from mlflow_ngraph.errors import JournalError
 from mlflow_ngraph.execute import journal
 from mlflow_ngraph.execute.derive import derive
 from mlflow_ngraph.execute.record import CellRecord, EngineRecord, Lane, LaneRecord, StudyRecord
-from mlflow_ngraph.measure.parity import Parity
+from mlflow_ngraph.measure.parity import Parity, worse
 from mlflow_ngraph.verdicts import Verdict
 
 
@@ -40,7 +41,7 @@ def fold(events: Iterable[journal.Event], workload: str | None = None) -> StudyR
             raise JournalError(f"the journal begins with {kind!r} instead of the start of a study")
         elif kind in _RECORDED:
             _RECORDED[kind](record, event)
-        elif kind in ("cell_ready", "slice", "cell_finished"):
+        elif kind in ("cell_verified", "cell_ready", "slice", "cell_finished"):
             cells.apply(record, event)
     if record is None:
         raise JournalError("the journal is empty: its study was killed before it began; start it again")
@@ -94,7 +95,7 @@ def _lane_finished(record: StudyRecord, event: journal.Event) -> None:
 
 
 def _arrivals(record: StudyRecord, event: journal.Event) -> None:
-    kept = {name: value for name, value in event.items() if name not in ("event", "at", "cell", "lane", "batch")}
+    kept = {name: value for name, value in event.items() if name not in _ENVELOPE}
     record.lanes[event["lane"]].cells[event["batch"]].arrivals.append(kept)
 
 
@@ -114,10 +115,15 @@ _RECORDED = {
 }
 
 
+_ENVELOPE = ("event", "at", "cell", "lane", "batch")
+"""What events of a cell have in common."""
+
+
 class _Cells:
     """Collects what happens to cells between ``cell_ready`` and ``cell_finished``."""
 
     def __init__(self) -> None:
+        self._verified: dict[str, journal.Event] = {}
         self._ready: dict[str, journal.Event] = {}
         self._slices: dict[str, list[dict[str, Any]]] = {}
         self.companions: dict[str, list[dict[str, Any]]] = {}
@@ -126,7 +132,9 @@ class _Cells:
 
     def apply(self, record: StudyRecord, event: journal.Event) -> None:
         cell = event["cell"]
-        if event["event"] == "cell_ready":
+        if event["event"] == "cell_verified":
+            self._verified[cell] = event
+        elif event["event"] == "cell_ready":
             self._ready[cell] = event
             self._slices[cell] = []
         elif event["event"] == "slice":
@@ -144,7 +152,8 @@ class _Cells:
         if batch in cells:
             self.companions.setdefault(cell, []).extend(cells[batch].samples)
         ready = self._ready.pop(cell, {})
-        parity = ready.get("parity")
+        verified = {name: value for name, value in self._verified.pop(cell, {}).items() if name not in _ENVELOPE}
+        found = [Parity(**part["parity"]) for part in (verified, ready) if part.get("parity")]
         cells[batch] = CellRecord(
             id=cell,
             lane=event["lane"],
@@ -155,7 +164,8 @@ class _Cells:
             engine=ready.get("engine"),
             precision_in_force=ready.get("precision"),
             flags=ready.get("flags", {}),
-            parity=Parity(**parity) if parity else None,
+            parity=reduce(worse, found) if found else None,
+            verified=verified,
             finished_at=event["at"],
             ready={name: ready[name] for name in ("load_s", "first_inference_s", "requests") if name in ready},
             warm_up=event.get("warm_up") or {},

@@ -31,6 +31,7 @@ SETTLE_S = 0.02
 """Untimed work at the beginning of a slice: long enough for another lane's spinning threads to fall asleep."""
 RUNTIME_BYTES = 600 * 2**20
 """A round figure for a process that has imported its runtime."""
+VACUOUS = "outputs do not depend on the input: nothing was verified"
 SETTLE_BELOW_S = 0.5
 """Calls that take longer than this are not repeated for settling: what it would gain drowns in them."""
 
@@ -57,7 +58,11 @@ class LaneRunner:
         self.compiler: Compiler[Any] = create(lane.compiler, lane.flags)
         self.engines: dict[int, EngineRecord] = {}
         """By batch size."""
+        self.impure = ""
+        """Why the model is no function of its inputs, so that no engine can be compared with it; empty where it is."""
         self.loaded: Loaded | None = None
+        self._verified: dict[int, dict[str, Any]] = {}
+        """What came of the verification, by batch size."""
         self._peak: tuple[int, int] | None = None
         """A batch size that was measured, and the bytes that the process then had at most."""
         self._plan = plan
@@ -112,8 +117,6 @@ class LaneRunner:
         if not directory.is_dir() or digest_files(directory) != dict(engine.files):
             return False
         self.engines.update(dict.fromkeys(engine.batch_sizes, engine))
-        if self._cache is not None and engine.reused is None:
-            self._cache.keep(self.lane, engine, directory)  # the session that compiled it may not have come so far
         return True
 
     def take(self, batch_sizes: Sequence[int], key: str) -> bool:
@@ -157,9 +160,7 @@ class LaneRunner:
         files = digest_files(partial)
         size = sum((partial / name).stat().st_size for name in files)
         partial.rename(final)
-        engine = self._built(engine_id, batch_sizes, key, final, files, size, result, None)
-        if self._cache is not None:
-            self._cache.keep(self.lane, engine, final)
+        self._built(engine_id, batch_sizes, key, final, files, size, result, None)
 
     def _engine_id(self, batch_sizes: Sequence[int]) -> str:
         return hashlib.sha256(f"{self.lane.id}{sorted(batch_sizes)}".encode()).hexdigest()[:12]
@@ -174,7 +175,7 @@ class LaneRunner:
         size: int,
         facts: Mapping[str, Any],
         reused: Mapping[str, Any] | None,
-    ) -> EngineRecord:
+    ) -> None:
         """Put an engine that is complete into the journal."""
         event = self._journal.append(
             "engine_built",
@@ -191,7 +192,6 @@ class LaneRunner:
         engine = EngineRecord.from_event(event)
         self.engines.update(dict.fromkeys(batch_sizes, engine))
         shutil.rmtree(self._places.work(self.lane.id, engine_id), ignore_errors=True)
-        return engine
 
     def _explain(self, directory: Path, batch_sizes: Sequence[int]) -> None:
         """Ask the compiler what it did. A compiler that cannot tell costs its explanation only, not the engine."""
@@ -219,6 +219,41 @@ class LaneRunner:
         """Wait until the process that was started has imported everything."""
         self._process.settle()
 
+    def verify(self, batch: int) -> None:
+        """Compare the engine for ``batch`` with the baseline on other inputs than those that it will be timed on."""
+        limits, keep = self._plan.study.limits, self._places.disagreement(self.lane.id, batch)
+        self._say(batch)("verify")
+        target = self._loadable(batch)
+        result = self._process.ready("run").request(
+            "verify",
+            limits.load_seconds + limits.verify_seconds,
+            accounted=lambda result: float(result["load_s"] + result["seconds"]),
+            **{name: target[name] for name in ("compiler", "flags", "directory", "materials", "batch", "target")},
+            limit_s=limits.verify_seconds,
+            keep=str(keep),
+        )
+        if result["kept"]:
+            result["kept"] = keep.relative_to(self._places.root).as_posix()
+        self._journal.append("cell_verified", cell=self.lane.cell(batch), lane=self.lane.id, batch=batch, **result)
+        self._verified[batch] = result
+
+    def share(self) -> None:
+        """Give the cache what was compiled here and has proved to be right at every batch size that was asked for."""
+        if self._cache is None:
+            return
+        for engine in {engine.id: engine for engine in self.engines.values()}.values():
+            found = [self._verified[batch] for batch in engine.batch_sizes if batch in self._verified]
+            wrong = [result["problem"] for result in found if result["problem"]]
+            if wrong:
+                self._cache.forget(self.lane, engine, wrong[0])
+            elif engine.reused is None and found and not any(result["vacuous"] for result in found):
+                self._cache.keep(self.lane, engine, self._places.root / engine.directory)
+
+    def disown(self, batch: int, reason: str) -> None:
+        """Take the engine for ``batch`` out of the cache: it has failed."""
+        if self._cache is not None and batch in self.engines:
+            self._cache.forget(self.lane, self.engines[batch], reason)
+
     def load(self, batch: int) -> Loaded:
         """Load the engine for ``batch`` from disk in the lane's measuring process, and compare its outputs."""
         engine = self.engines[batch]
@@ -243,9 +278,11 @@ class LaneRunner:
             engine=engine.id,
             **{name: value for name, value in result.items() if name != "problem"},
         )
+        verified = self._verified.get(batch, {})
         self.loaded = Loaded(
             batch,
-            result["problem"],
+            _located(verified) or result["problem"],
+            self.impure or (VACUOUS if verified.get("vacuous") else ""),
             result["first_inference_s"],
             requests=result["requests"],
             loading_s=result["load_s"] + (1 + RELOAD_CALLS) * result["first_inference_s"],
@@ -384,3 +421,10 @@ class LaneRunner:
         if self.loaded is None:
             raise RuntimeError(f"lane {self.lane.id} has no engine loaded")
         return self.loaded
+
+
+def _located(verified: Mapping[str, Any]) -> str:
+    """Why the engine is wrong, and where the inputs are that show it; empty where it is not."""
+    if not verified or not verified["problem"]:
+        return ""
+    return f"{verified['problem']}; the inputs are in {verified['kept']} of the study's directory"

@@ -22,6 +22,9 @@ class Loaded:
 
     batch: int
     problem: str | None
+    """Why the engine does not compute the model's function; None or empty where nothing speaks against it."""
+    unverified: str
+    """Why no engine's outputs could tell; empty where they can."""
     first_call_s: float
     warm_up: dict[str, Any] = field(default_factory=dict)
     slices: list[SliceFacts] = field(default_factory=list)

@@ -36,6 +36,10 @@ class Places:
         """What a child process printed."""
         return self.root / "logs" / f"{name}.log"
 
+    def disagreement(self, lane_id: str, batch: int) -> Path:
+        """Inputs for which an engine has other outputs than the baseline, with both."""
+        return self.root / "disagreements" / f"{lane_id}-b{batch}.npz"
+
     def work(self, lane_id: str, engine_id: str) -> Path:
         """What a compilation keeps for its next attempt, such as the database of a search; gone once it succeeded."""
         return self.root / "work" / lane_id / engine_id

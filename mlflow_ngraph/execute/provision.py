@@ -40,6 +40,8 @@ class Provision:
         self._before = before
         self._journal = journal
         self._fail = fail
+        self._impure = ""
+        """Why no engine can be verified; empty where they can."""
         self._lacking: dict[str, dict[tuple[int, ...], str]] = {runner.lane.id: {} for runner in runners}
         """Engines that have to be compiled, by lane: their batch sizes and keys."""
 
@@ -50,8 +52,9 @@ class Provision:
 
     def find(self, materials: Materials) -> None:
         """Look for every engine that is wanted: what is found need not be compiled."""
+        self._impure = materials["behaviour"]["impure"]
         for runner in self._runners:
-            lane = runner.lane
+            lane, runner.impure = runner.lane, self._impure
             possible = [self._fixed_batch] if self._fixed_batch is not None else list(lane.batch_sizes)
             for group in runner.groups(possible):
                 if self._wanted[lane.id].intersection(group):
@@ -77,7 +80,7 @@ class Provision:
                 self._fail(runner, [batch for group in groups for batch in group], while_preparing(failure))
 
     def compile(self) -> None:
-        """Compile what is lacking, lane by lane, and have every lane's measuring process ready."""
+        """Compile what is lacking, lane by lane, verify all engines, and have every lane's measuring process ready."""
         lacking = [runner for runner in self._runners if self._lacking[runner.lane.id]]
         for runner in lacking:
             runner.close()  # what was started in vain
@@ -86,6 +89,28 @@ class Provision:
             self._settle()
         for runner in lacking:
             self._compile(runner)
+        self._verify()
+        self._ready()
+
+    def _verify(self) -> None:
+        """Compare every engine with the baseline, in processes of their own: nothing of it is in those that are timed."""
+        if self._impure:
+            return
+        self._ready()
+        for runner in self._runners:
+            for batch in sorted(self._wanted[runner.lane.id] & set(runner.engines)):
+                try:
+                    runner.verify(batch)
+                except ChildFailure as failure:
+                    runner.close()
+                    runner.disown(batch, failure.reason)
+                    del runner.engines[batch]
+                    self._fail(runner, [batch], failure)
+            runner.share()
+            runner.close()
+
+    def _ready(self) -> None:
+        """Have a process for every lane that has engines."""
         for runner in self._runners:
             if runner.engines:
                 runner.start()

@@ -89,6 +89,10 @@ class CellRecord:
     flags: Mapping[str, FlagValue] = field(default_factory=dict)
     """Every flag with the value in force."""
     parity: Parity | None = None
+    """The worst over all inputs that were tried."""
+    verified: Mapping[str, Any] = field(default_factory=dict)
+    """How the engine was compared with the baseline before it was timed: the fields of
+    `mlflow_ngraph.execute.verifying.Verification`."""
     finished_at: float = 0.0
     """Unix seconds."""
     ready: Mapping[str, float] = field(default_factory=dict)

@@ -27,6 +27,10 @@ RESERVE_BYTES = 512 * 2**20
 """Memory that is left to the rest of the machine."""
 
 
+_CONDEMNING = (Verdict.FAILED, Verdict.CRASHED, Verdict.UNSUPPORTED)
+"""Ways to fail that lie in the engine, and not in the machine."""
+
+
 class Settle(Protocol):
     """Puts the verdict of a cell into the journal."""
 
@@ -183,6 +187,8 @@ class Rounds:
     def _judge(self, loaded: Loaded) -> tuple[Verdict, str]:
         """The verdict on a cell that has all its samples, and the reason or what a reader should know."""
         study = self._study
+        if loaded.unverified:
+            return Verdict.UNVERIFIED, loaded.unverified
         if loaded.problem:
             return Verdict.PARITY_FAILED, loaded.problem
         unstable = stability.problem(loaded.slices, psutil.cpu_count() or 1, **study.stability.model_dump())
@@ -201,6 +207,8 @@ class Rounds:
             step()
         except ChildFailure as failure:
             runner.close()
+            if failure.verdict in _CONDEMNING:
+                runner.disown(batch, failure.reason)
             if self._open(runner, batch):
                 self._close(runner, batch, failure.verdict, failure.reason, failure.tail, {})
             return False

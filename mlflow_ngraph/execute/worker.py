@@ -53,6 +53,7 @@ class Worker:
             "export": self._export,
             "build": self._build,
             "explain": self._explain,
+            "verify": self._verify,
             "load": self._load,
             "warm_up": self._warm_up,
             "slice": self._slice,
@@ -160,6 +161,22 @@ class Worker:
         for batch in command["batch_sizes"]:
             compiler.explain(directory, batch, _target(command)).write(directory / file_name(batch))
         return {"seconds": time.perf_counter() - start}
+
+    def _verify(self, command: Command) -> dict[str, Any]:
+        """Compare an engine with the baseline on other inputs than those it is timed on."""
+        from mlflow_ngraph.execute.verifying import verify
+        from mlflow_ngraph.workloads.materials import Source
+
+        source, batch = Source(Path(command["materials"])), command["batch"]
+        target = _target(command)
+        start = time.perf_counter()
+        engine = _compiler(command).load(Path(command["directory"]), batch, target)
+        load_s = time.perf_counter() - start
+        try:
+            found = verify(engine, source, batch, target.precision, command["limit_s"], Path(command["keep"]))
+        finally:
+            engine.close()
+        return {"load_s": load_s, **found.as_dict()}
 
     def _load(self, command: Command) -> dict[str, Any]:
         from mlflow_ngraph.devices.sensors import Sensors

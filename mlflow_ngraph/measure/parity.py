@@ -16,7 +16,8 @@ class Parity:
 
     max_abs: float
     max_rel: float
-    """Largest absolute error divided by the largest absolute value of the reference."""
+    """Largest absolute error of a sample divided by the largest absolute value of its reference, or by a hundredth of the
+    batch's where that is larger."""
     cosine: float
     """Smallest cosine similarity over the samples of the batch."""
     top1: float
@@ -45,6 +46,14 @@ TOLERANCES = {
 lets the rounding of its own precision pass, and that of fp32 catches every coarser one."""
 
 
+UNIT_ROUNDOFF = {"fp32": 2.0**-24, "tf32": 2.0**-11, "fp16": 2.0**-11, "bf16": 2.0**-8}
+"""Largest relative error of rounding one number, by precision."""
+_ACCUMULATED = 4.0
+"""How many times an amplified rounding error a correct engine may be off before inputs are left out as ill-conditioned."""
+_SMALL = 1e-2
+"""A sample whose outputs are smaller than this share of the batch's is judged as if they were that large."""
+
+
 def compare(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) -> Parity:
     """Compare all outputs of a batch with the reference.
 
@@ -65,7 +74,7 @@ def compare(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) 
         if ours.dtype != theirs.dtype:
             raise ValueError(f"output {index} is {ours.dtype}, the model's is {theirs.dtype}")
         compare_one = _compare_exactly if theirs.dtype.kind in "biu" else _compare_rounded
-        worst = _worse(worst, compare_one(ours, theirs))
+        worst = worse(worst, compare_one(ours, theirs))
     return worst
 
 
@@ -82,6 +91,16 @@ def problem(parity: Parity, precision: str) -> str | None:
     return None
 
 
+def tells(amplification: float, precision: str) -> bool:
+    """Whether inputs can tell a wrong engine from a right one: not where rounding alone takes outputs beyond the tolerance.
+
+    Parameters
+    ----------
+    amplification: relative change of the outputs over the relative change of inputs and weights.
+    """
+    return amplification * UNIT_ROUNDOFF[precision] * _ACCUMULATED <= TOLERANCES[precision].max_rel
+
+
 def _compare_exactly(ours: NDArray[Any], theirs: NDArray[Any]) -> Parity:
     """Integers and truth values: a label, an index or a mask is the same or it is wrong."""
     equal = ours == theirs
@@ -93,16 +112,26 @@ def _compare_exactly(ours: NDArray[Any], theirs: NDArray[Any]) -> Parity:
 
 def _compare_rounded(ours: NDArray[Any], theirs: NDArray[Any]) -> Parity:
     ours, theirs = _rows(ours), _rows(theirs)
-    # An infinity that the model means, such as a masked score, is no error where both have it; all others are.
-    meant = np.isinf(theirs) & (ours == theirs)
+    if not theirs.size:
+        return Parity(0.0, 0.0, 1.0, 1.0)
+    # What the model means, such as the infinity of a masked score or NaN for a sample that has no answer, is no error
+    # where both have it; all others are.
+    meant = ~np.isfinite(theirs) & ((ours == theirs) | (np.isnan(ours) & np.isnan(theirs)))
     ours, theirs = np.where(meant, 0.0, ours), np.where(meant, 0.0, theirs)
     if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
         return Parity(float("nan"), float("nan"), float("nan"), 0.0)
-    error = np.abs(ours - theirs).max(initial=0.0)
-    scale = np.abs(theirs).max(initial=0.0)
-    relative = 0.0 if error == 0 else float(error / scale) if scale > 0 else float("inf")
+    errors, sizes = np.abs(ours - theirs).max(axis=1), np.abs(theirs).max(axis=1)
     top1 = (ours.argmax(axis=1) == theirs.argmax(axis=1)).mean()
-    return Parity(float(error), relative, float(_cosines(ours, theirs).min()), float(top1))
+    return Parity(float(errors.max()), _relative(errors, sizes), float(_cosines(ours, theirs).min()), float(top1))
+
+
+def _relative(errors: NDArray[np.float64], sizes: NDArray[np.float64]) -> float:
+    """The largest error of a sample relative to its reference: infinite where that is nothing at all."""
+    scales = np.maximum(sizes, _SMALL * sizes.max())
+    wrong = errors > 0
+    if not wrong.any():
+        return 0.0
+    return float("inf") if not scales[wrong].all() else float((errors[wrong] / scales[wrong]).max())
 
 
 def _cosines(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -117,11 +146,13 @@ def _cosines(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> NDArray[
 
 def _rows(array: NDArray[Any]) -> NDArray[np.float64]:
     """A matrix with one row a sample; a scalar is one sample."""
+    if array.dtype.kind == "c":
+        array = np.stack([array.real, array.imag], axis=-1)
     wide = np.asarray(array, dtype=np.float64)
     return wide.reshape(wide.shape[0], -1) if wide.ndim > 1 else wide.reshape(max(wide.size, 1), -1)
 
 
-def _worse(one: Parity, other: Parity) -> Parity:
+def worse(one: Parity, other: Parity) -> Parity:
     """The worse figure of each kind; NaN is worst."""
     return Parity(
         float(np.maximum(one.max_abs, other.max_abs)),

@@ -78,7 +78,6 @@ def write_unknown_onnx(directory: Path) -> None:
         digest="unknown",
         reference_by="nothing",
         versions={},
-        flat=True,
         outputs=(outputs,),
         batch_sizes=list(BATCH_SIZES),
         formats={

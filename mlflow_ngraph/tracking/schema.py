@@ -257,6 +257,7 @@ STUDY_METRICS: dict[str, str] = {
 SEVERITY = (
     Verdict.OK,
     Verdict.UNSTABLE,
+    Verdict.UNVERIFIED,
     Verdict.PARITY_FAILED,
     Verdict.UNSUPPORTED,
     Verdict.TIMEOUT,

@@ -25,6 +25,10 @@ Format = Literal["module", "exported", "onnx"]
 """What a compiler can start from: a live ``torch.nn.Module``, a ``torch.export`` program, an ONNX file."""
 
 
+Wrapper = Literal["flat_outputs", "copied_inputs"]
+"""What is put around a model whose outputs are not a tensor or a tuple of tensors, or that writes to its inputs."""
+
+
 @dataclass(frozen=True)
 class TensorSpec:
     """Name, element type and shape of one input or output."""

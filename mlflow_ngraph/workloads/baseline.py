@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlflow_ngraph.errors import WorkloadError
-from mlflow_ngraph.workloads.base import BATCH, TensorSpec, fixed_batch
+from mlflow_ngraph.workloads.base import BATCH, TensorSpec, Wrapper, fixed_batch
 from mlflow_ngraph.workloads.specs import running
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+DISTURBANCE = 1e-6
+"""How much inputs and weights are changed, relative, to see what becomes of a rounding error: enough to stand out from the
+baseline's own, and little enough for its effect to be in proportion."""
 _PROBES = (1, 2)
 """Batch sizes that tell which axis of an output is the batch axis."""
 
@@ -25,13 +28,13 @@ _PROBES = (1, 2)
 class ModuleBaseline:
     """A PyTorch model in eager mode.
 
-    ``module`` returns a tensor or a tuple of tensors once it has run: other outputs get flattened, and ``flat`` is
-    False then.
+    ``module`` returns a tensor or a tuple of tensors, and leaves its inputs as they are, once it has run: a model that
+    does not is wrapped then, and ``wrapped`` says in what, from the inside out.
     """
 
-    def __init__(self, module: torch.nn.Module) -> None:
+    def __init__(self, module: torch.nn.Module, wrapped: Sequence[Wrapper] = ()) -> None:
         self.module = module
-        self.flat = True
+        self.wrapped: list[Wrapper] = list(wrapped)
 
     @property
     def name(self) -> str:
@@ -44,13 +47,45 @@ class ModuleBaseline:
         """The flattened outputs."""
         import torch
 
-        from mlflow_ngraph.workloads.calling import FlatOutputs, arrays, is_flat, tensors
+        from mlflow_ngraph.workloads.calling import arrays, is_flat, tensors
+
+        given = tensors(inputs)
+        with torch.inference_mode():
+            outputs = self.module(*given)
+        if not is_flat(outputs):
+            self._wrap("flat_outputs")
+        if "copied_inputs" not in self.wrapped and _changed(inputs, arrays(tuple(given))):
+            self._wrap("copied_inputs")
+            return self.run(inputs)  # an output may have been a view of an input
+        return arrays(outputs)
+
+    def disturbed(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """The outputs with every weight a little off, as another order of operations would round it."""
+        import torch
+        from torch.func import functional_call
+
+        from mlflow_ngraph.workloads.calling import arrays, tensors
 
         with torch.inference_mode():
-            outputs = self.module(*tensors(inputs))
-        if not is_flat(outputs):
-            self.module, self.flat = FlatOutputs(self.module), False
-        return arrays(outputs)
+            return arrays(functional_call(self.module, self._disturbed_weights, tuple(tensors(inputs))))
+
+    @cached_property
+    def _disturbed_weights(self) -> dict[str, torch.Tensor]:
+        import torch
+
+        generator = torch.Generator().manual_seed(0)
+        with torch.inference_mode():
+            return {
+                name: weight * (1 + DISTURBANCE * (2 * torch.rand(weight.shape, generator=generator) - 1))
+                for name, weight in self.module.named_parameters()
+                if weight.is_floating_point()
+            }
+
+    def _wrap(self, wrapper: Wrapper) -> None:
+        from mlflow_ngraph.workloads.calling import wrap
+
+        self.module = wrap(self.module, [wrapper])
+        self.wrapped.append(wrapper)
 
     def digest(self) -> str:
         """Identifies the weights."""
@@ -88,6 +123,10 @@ class OnnxBaseline:
                 result.update(path.read_bytes())
         return result.hexdigest()
 
+    def disturbed(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """As `run`: the weights lie in the file."""
+        return self.run(inputs)
+
     @cached_property
     def _session(self) -> Any:
         import onnxruntime
@@ -121,6 +160,14 @@ def output_specs(baseline: Baseline, inputs: tuple[TensorSpec, ...], workload: s
     return tuple(
         TensorSpec(name, first.dtype.name, _shape(first.shape, last.shape))
         for name, first, last in zip(names, runs[0], runs[-1], strict=True)
+    )
+
+
+def _changed(before: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]]) -> bool:
+    """Whether a model has written to its inputs."""
+    return any(
+        not np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
+        for one, other in zip(before, after, strict=True)
     )
 
 

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils._pytree import TreeSpec, tree_leaves, tree_unflatten
 
+from mlflow_ngraph.workloads.base import Wrapper
+
 
 def tensors(arrays: Sequence[NDArray[Any]], device: str = "cpu") -> list[torch.Tensor]:
     """The arrays as tensors that share no memory with them."""
@@ -27,7 +29,11 @@ def flatten_outputs(outputs: object) -> list[torch.Tensor]:
 
 def arrays(outputs: object) -> list[NDArray[Any]]:
     """The flattened outputs as contiguous NumPy arrays."""
-    return [np.ascontiguousarray(tensor.detach().cpu().numpy()) for tensor in flatten_outputs(outputs)]
+    return [_array(tensor) for tensor in flatten_outputs(outputs)]
+
+
+def _array(tensor: torch.Tensor) -> NDArray[Any]:
+    return np.ascontiguousarray(tensor.detach().cpu().resolve_conj().resolve_neg().numpy()).reshape(tuple(tensor.shape))
 
 
 def is_flat(outputs: object) -> bool:
@@ -60,6 +66,29 @@ class FlatOutputs(nn.Module):  # type: ignore[misc]
         """Call the model."""
         flat = flatten_outputs(self.model(*inputs))
         return flat[0] if len(flat) == 1 else tuple(flat)
+
+
+class CopiedInputs(nn.Module):  # type: ignore[misc]
+    """Lets a model that writes to its inputs write to copies: called again, it would see what it has left there."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        """Call the model."""
+        return self.model(*(tensor.clone() for tensor in inputs))
+
+
+_WRAPPERS: dict[Wrapper, type[nn.Module]] = {"flat_outputs": FlatOutputs, "copied_inputs": CopiedInputs}
+
+
+def wrap(model: nn.Module, wrappers: Sequence[Wrapper]) -> nn.Module:
+    """Put wrappers around a model, from the inside out; each has the mode of what it wraps."""
+    for wrapper in wrappers:
+        # A new module begins in training mode, and whoever restores the mode of the outermost hands it down to all.
+        model = _WRAPPERS[wrapper](model).train(model.training)
+    return model
 
 
 class Graph(nn.Module):  # type: ignore[misc]

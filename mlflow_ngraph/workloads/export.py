@@ -15,15 +15,23 @@ from mlflow_ngraph.errors import NGraphError, UnsupportedError, WorkloadError
 from mlflow_ngraph.workloads import content
 from mlflow_ngraph.workloads.base import Format, Workload
 from mlflow_ngraph.workloads.baseline import Baseline, ModuleBaseline, OnnxBaseline, output_specs
+from mlflow_ngraph.workloads.behaviour import Behaviour, mixing, observe
 from mlflow_ngraph.workloads.describe import describe_built
 from mlflow_ngraph.workloads.exporting import Exporter
-from mlflow_ngraph.workloads.materials import ANY_BATCH, WEIGHTS, Export, Materials, Source, arrays_file
+from mlflow_ngraph.workloads.materials import ANY_BATCH, WEIGHTS, Export, Materials, Source, arrays_file, trials_file
+from mlflow_ngraph.workloads.specs import running
+from mlflow_ngraph.workloads.trial_references import collect, save_arrays
+from mlflow_ngraph.workloads.trials import draw
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
 _PACKAGES = ("torch", "numpy", "onnx", "onnxscript", "onnxruntime", "timm")
+_SEVERAL = 2
+"""Batch size at which a model is observed that accepts any."""
+_OTHERS = 3
+"""Inputs that a model sees before it is asked again."""
 
 
 def prepare(
@@ -120,16 +128,32 @@ def _begin(workload: Workload, local: Workload, directory: Path, seed: int) -> t
         digest=content.digest(info, baseline, None if local is workload else directory),
         reference_by=baseline.name,
         versions=_versions(),
-        flat=not isinstance(baseline, ModuleBaseline) or baseline.flat,
+        wrapped=baseline.wrapped if isinstance(baseline, ModuleBaseline) else [],
         outputs=outputs,
         formats={"module": _save_weights(baseline, directory)},
     )
+    materials.behaviour = _observe(baseline, materials)
     materials.write(directory)
     return materials, baseline
 
 
+def _observe(baseline: Baseline, materials: Materials) -> Behaviour:
+    """What the baseline does when it is run again and again."""
+    inputs = materials.info.inputs
+    batch = materials.info.fixed_batch or _SEVERAL
+    example = _example(materials, batch)
+    others = []
+    for number in range(_OTHERS):
+        _, drawn = draw(inputs, batch, materials.seed, number, example)
+        others.append(drawn)
+    with running(str(materials.ref), inputs, batch):
+        return observe(baseline, example, others)
+
+
 def _build(local: Workload) -> Baseline:
     """The live model, or the ONNX file where it has one that PyTorch cannot express."""
+    from mlflow_ngraph.workloads.evaluation import evaluate
+
     try:
         module = local.module()
     except UnsupportedError as error:
@@ -139,13 +163,14 @@ def _build(local: Workload) -> Baseline:
         return OnnxBaseline(file, str(error))
     if local.onnx_file() is None:
         _require_fp32(module, str(local.ref))
-    return ModuleBaseline(module)
+    return ModuleBaseline(evaluate(module, str(local.ref)))
 
 
 def _reopen(local: Workload, directory: Path) -> Baseline:
     """The model as `_build` made it, with the same weights."""
     try:
-        return ModuleBaseline(Source(directory).module())
+        source = Source(directory)
+        return ModuleBaseline(source.module(), source.materials.wrapped)
     except UnsupportedError as error:
         file = local.onnx_file()
         if file is None:
@@ -180,19 +205,24 @@ def _missing(materials: Materials, batch_sizes: Sequence[int]) -> list[int]:
 
 
 def _add_reference(materials: Materials, baseline: Baseline, directory: Path, batch: int) -> None:
-    rng = np.random.default_rng([materials.seed, batch])
-    inputs = [spec.random(batch, rng) for spec in materials.info.inputs]
-    _save_arrays(directory / arrays_file("inputs", batch), inputs)
-    _save_arrays(directory / arrays_file("reference", batch), baseline.run(inputs))
+    inputs = _example(materials, batch)
+    outputs = baseline.run(inputs)
+    save_arrays(directory / arrays_file("inputs", batch), *inputs)
+    specs, seed = materials.info.inputs, materials.seed
+    if not materials.behaviour.impure:
+        # A model that is no function of its inputs has nothing to compare with.
+        trials = collect(baseline, specs, batch, seed, inputs, outputs)
+        trials.write(directory / trials_file(batch), directory / arrays_file("trials", batch))
+        materials.behaviour.mixes = materials.behaviour.mixes or mixing(baseline.run, specs, inputs, outputs)
+    save_arrays(directory / arrays_file("reference", batch), *outputs)
     materials.batch_sizes = sorted({*materials.batch_sizes, batch})
     materials.write(directory)
 
 
-def _save_arrays(path: Path, arrays: Sequence[NDArray[Any]]) -> None:
-    """Write a file whole or not at all."""
-    temporary = path.with_name(f"partial-{path.name}")  # NumPy insists on the suffix
-    np.savez(temporary, *arrays)
-    temporary.replace(path)
+def _example(materials: Materials, batch: int) -> list[NDArray[Any]]:
+    """The seeded example at a batch size."""
+    rng = np.random.default_rng([materials.seed, batch])
+    return [spec.random(batch, rng) for spec in materials.info.inputs]
 
 
 def _versions() -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.workloads.base import BATCH, Format, TensorSpec, Workload
 from mlflow_ngraph.workloads.baseline import Baseline, OnnxBaseline
 from mlflow_ngraph.workloads.materials import ANY_BATCH, Export, Materials
@@ -98,6 +99,7 @@ class Exporter:
             start = time.perf_counter()
             batch = None if key == ANY_BATCH else int(key)
             program = to_program(self._baseline.module, self._materials.info.inputs, batch)
+            _require_evaluation(program)
             self._programs[key] = program, time.perf_counter() - start
         return self._programs[key]
 
@@ -119,6 +121,14 @@ def to_program(
     for spec, tensor in zip(inputs, example, strict=True):
         shapes[tensor] = {axis: dimension for axis, size in enumerate(spec.shape) if size == BATCH}
     return export(module, example, dynamic_shapes=shapes)
+
+
+def _require_evaluation(program: torch.export.ExportedProgram) -> None:
+    from mlflow_ngraph.workloads.evaluation import training_operations
+
+    found = training_operations(program)
+    if found:
+        raise UnsupportedError(f"the model computes as in training: {found[0]}")
 
 
 def save_program(program: torch.export.ExportedProgram, path: Path) -> None:

@@ -11,6 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from mlflow_ngraph.workloads.calling import Graph
+from mlflow_ngraph.workloads.evaluation import modes_kept
 
 
 def count(module: nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[int, int | None, int]:
@@ -24,9 +25,10 @@ def count(module: nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[int, int |
     """
     parameters = sum(parameter.numel() for parameter in module.parameters())
     layered = not any(isinstance(part, Graph) for part in module.modules())
-    paper_macs = _torchinfo_macs(module, inputs) if layered else None
-    with _countable_attention(), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        module(*inputs)
+    with modes_kept(module):
+        paper_macs = _torchinfo_macs(module, inputs) if layered else None
+        with _countable_attention(), torch.no_grad(), FlopCounterMode(display=False) as counter:
+            module(*inputs)
     return parameters, paper_macs, counter.get_total_flops() // 2
 
 

@@ -2,7 +2,8 @@
 
 A directory holds ``materials.json``, ``weights.safetensors``, the exports (``model.pt2``, ``model.onnx``, or one per
 batch size such as ``model-b8.onnx`` where a model cannot be exported for all), and for every batch size the seeded
-inputs and the outputs of the baseline (``inputs-b8.npz``, ``reference-b8.npz``).
+inputs and the outputs of the baseline (``inputs-b8.npz``, ``reference-b8.npz``), and its outputs for other inputs
+(``trials-b8.json``, ``trials-b8.npz``).
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlflow_ngraph.errors import NGraphError, UnsupportedError
-from mlflow_ngraph.workloads.base import Format, Init, TensorSpec, WorkloadInfo, WorkloadRef
+from mlflow_ngraph.workloads.base import Format, Init, TensorSpec, WorkloadInfo, WorkloadRef, Wrapper
+from mlflow_ngraph.workloads.behaviour import Behaviour
 from mlflow_ngraph.workloads.registry import create
+from mlflow_ngraph.workloads.trial_references import Trials
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +38,7 @@ EXPORTERS: Mapping[Format, tuple[str, ...]] = {
 """The packages that decide what a format looks like; `Materials.versions` has them."""
 
 _FILE = "materials.json"
-_SCHEMA = 1
+_SCHEMA = 2
 
 
 @dataclass
@@ -71,8 +74,9 @@ class Materials:
     reference_by: str
     """What computed the reference outputs."""
     versions: dict[str, str]
-    flat: bool
-    """Whether the model's own outputs are a tensor or a tuple of tensors; others are flattened."""
+    wrapped: list[Wrapper] = field(default_factory=list)
+    """What the model needs around it, from the inside out."""
+    behaviour: Behaviour = field(default_factory=Behaviour)
     outputs: tuple[TensorSpec, ...] = ()
     batch_sizes: list[int] = field(default_factory=list)
     formats: dict[Format, Export] = field(default_factory=dict)
@@ -113,6 +117,7 @@ def _typed(content: Mapping[str, Any]) -> dict[str, Any]:
         "ref": WorkloadRef(**content["ref"]),
         "init": Init(**content["init"]),
         "info": WorkloadInfo.from_dict(content["info"]),
+        "behaviour": Behaviour(**content["behaviour"]),
         "outputs": tuple(TensorSpec.from_dict(spec) for spec in content["outputs"]),
         "formats": {name: Export(**export) for name, export in content["formats"].items()},
     }
@@ -180,6 +185,11 @@ class Source:
         """The baseline's outputs in fp32 for `example`, flattened."""
         return self._arrays("reference", batch)
 
+    def trials(self, batch: int) -> Trials:
+        """What engines are compared with beside `example`, at a batch size."""
+        self._require(batch)
+        return Trials.read(self.directory / trials_file(batch), self.directory / arrays_file("trials", batch))
+
     def module(self) -> torch.nn.Module:
         """The live model in evaluation mode with the prepared weights, built anew.
 
@@ -187,17 +197,15 @@ class Source:
         ------
         UnsupportedError: the workload is no PyTorch model and cannot be expressed as one.
         """
+        from mlflow_ngraph.workloads.calling import wrap
+        from mlflow_ngraph.workloads.evaluation import evaluate
         from mlflow_ngraph.workloads.weights import load
 
         self._export("module")
         workload = create(self.materials.ref, self.materials.init).localise(self.directory)
-        module = workload.skeleton()
-        if not self.materials.flat:
-            from mlflow_ngraph.workloads.calling import FlatOutputs
-
-            module = FlatOutputs(module)
+        module = wrap(workload.skeleton(), self.materials.wrapped)
         load(module, self.directory / WEIGHTS)
-        return module.eval()
+        return evaluate(module, self.info.label)
 
     def _file(self, kind: Format, batch: int | None) -> Path:
         export = self._export(kind)
@@ -217,14 +225,22 @@ class Source:
         return export
 
     def _arrays(self, kind: str, batch: int) -> list[NDArray[Any]]:
+        self._require(batch)
+        with np.load(self.directory / arrays_file(kind, batch)) as content:
+            return [content[f"arr_{index}"] for index in range(len(content.files))]
+
+    def _require(self, batch: int) -> None:
+        """See that there are inputs and outputs of a batch size."""
         only = self.info.fixed_batch
         if only is not None and batch != only:
             raise UnsupportedError(f"{self.info.label} accepts batch size {only} only, not {batch}")
-        path = self.directory / arrays_file(kind, batch)
-        if not path.is_file():
+        if batch not in self.materials.batch_sizes:
             raise NGraphError(f"{self.info.label}: batch size {batch} is not prepared in {self.directory}")
-        with np.load(path) as content:
-            return [content[f"arr_{index}"] for index in range(len(content.files))]
+
+
+def trials_file(batch: int) -> str:
+    """The name of the file that says which trials there are."""
+    return f"trials-b{batch}.json"
 
 
 def arrays_file(kind: str, batch: int) -> str:

@@ -1,0 +1,141 @@
+"""Is the model a function of its inputs, sample by sample? What is not cannot be verified, and a server may not batch it.
+
+Asked of the baseline before anything is compiled. Imports torch: for child processes only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlflow_ngraph.measure import parity
+from mlflow_ngraph.workloads.base import BATCH, TensorSpec
+from mlflow_ngraph.workloads.baseline import Baseline, ModuleBaseline
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Arrays = Sequence["NDArray[Any]"]
+
+_REPEATED_S = 0.5
+_REPEATED = 20
+"""The same input so often, or for so long: chance and state show in the outputs sooner or later."""
+
+
+@dataclass
+class Behaviour:
+    """What running the baseline showed."""
+
+    impure: str = ""
+    """Why the outputs are no function of the inputs alone; empty where nothing speaks against it."""
+    reads: list[str] = field(default_factory=list)
+    """Lines of the model's Python code that look at the data, such as ``model.py:12: if x.sum() > 0``."""
+    unfollowed: str = ""
+    """Why that could not be found out; empty where it was."""
+    mixes: str = ""
+    """How the samples of a batch influence each other; empty where they do not."""
+    constant: bool = False
+    """Whether no output ever changed with the inputs."""
+
+
+def observe(baseline: Baseline, example: Arrays, others: Sequence[Arrays]) -> Behaviour:
+    """Run the baseline again and again, and look at what it leaves behind.
+
+    Parameters
+    ----------
+    example: the inputs of which one expects the same outputs every time.
+    others: different inputs, of which a model with a memory would keep something.
+    """
+    if not isinstance(baseline, ModuleBaseline):
+        return Behaviour(impure=_unsteady(baseline.run, example, others))
+    found = Behaviour()
+    drawn = _follow(baseline, example, found)
+    found.impure = _kept(baseline, example, drawn) or _unsteady(baseline.run, example, others)
+    return found
+
+
+def mixing(run: Callable[[Arrays], Arrays], inputs: Sequence[TensorSpec], example: Arrays, outputs: Arrays) -> str:
+    """How samples influence each other: what the first and the last are alone, beside what they are in their batch.
+
+    Parameters
+    ----------
+    example, outputs: a batch and what the model makes of it.
+
+    Returns
+    -------
+    empty where they do not, or where there is one sample.
+    """
+    axes = [spec.shape.index(BATCH) if BATCH in spec.shape else None for spec in inputs]
+    size = next((array.shape[axis] for array, axis in zip(example, axes, strict=True) if axis is not None), 1)
+    for place in sorted({0, size - 1}) if size > 1 else ():
+        alone = run([_only(array, axis, place) for array, axis in zip(example, axes, strict=True)])
+        for index, (one, whole) in enumerate(zip(alone, outputs, strict=True)):
+            if whole.ndim == 0 or whole.shape[0] != size or one.shape != (1, *whole.shape[1:]):
+                return f"output {index} is one for the whole batch of {size}"
+            if parity.problem(parity.compare([one], [whole[place : place + 1]]), "fp32"):
+                return f"sample {place} of a batch of {size} has another output {index} than alone"
+    return ""
+
+
+def _only(array: NDArray[Any], axis: int | None, place: int) -> NDArray[Any]:
+    return array if axis is None else np.take(array, [place], axis=axis)
+
+
+def _kept(baseline: ModuleBaseline, example: Arrays, places: Sequence[str]) -> str:
+    """What a second call with the same input changes once more: it grows, or it is drawn, at one of ``places``."""
+    from mlflow_ngraph.workloads import state
+
+    baseline.run(example)  # what is made once, such as a table of positions, is there after this
+    before = state.snapshot(baseline.module)
+    baseline.run(example)
+    changed = state.changes(before, state.snapshot(baseline.module))
+    drawn = state.draws(changed)
+    if drawn:
+        where = f", in {places[0]}" if places else ""
+        return f"nondeterministic: each call draws random numbers from the generator of {drawn[0]}{where}"
+    if changed:
+        name = min(changed)
+        return f"stateful: each call changes {name!r} of the model, and the next one may depend on it"
+    return ""
+
+
+def _unsteady(run: Callable[[Arrays], Arrays], example: Arrays, others: Sequence[Arrays]) -> str:
+    """Whether the same input has the same outputs, right away and after other inputs."""
+    first, start = run(example), time.perf_counter()
+    for _ in range(_REPEATED):
+        if _differ(first, run(example)):
+            return "nondeterministic: the same input gives other outputs from call to call"
+        if time.perf_counter() - start > _REPEATED_S:
+            break
+    for other in others:
+        run(other)
+    if _differ(first, run(example)):
+        return "stateful: the same input gives other outputs after other inputs have been seen"
+    return ""
+
+
+def _differ(one: Arrays, other: Arrays) -> bool:
+    try:
+        return parity.problem(parity.compare(one, other), "fp32") is not None
+    except ValueError:  # another number of outputs, or other shapes
+        return True
+
+
+def _follow(baseline: ModuleBaseline, example: Arrays, found: Behaviour) -> list[str]:
+    """Find out what reaches Python; returns the places where random numbers are drawn."""
+    from mlflow_ngraph.workloads.calling import tensors
+    from mlflow_ngraph.workloads.data_reads import follow
+
+    try:
+        followed = follow(baseline.module, tensors(example))
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - not every layer runs while it is watched
+        found.unfollowed = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
+        return []
+    found.reads = followed.reads
+    return followed.draws

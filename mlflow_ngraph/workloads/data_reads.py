@@ -1,0 +1,132 @@
+"""Where a model's Python code looks at the data: `if x.sum() > 0`, `int(x.max())`, `x.tolist()`.
+
+A trace records what Python did for one input, and would do the same for every other. Shapes are no data: an engine is
+made for a batch size. Imports torch: for child processes only.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+_TO_PYTHON = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__)
+"""Methods that hand memory to Python without an operator."""
+_OF_SHAPE = (
+    *("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"),
+    *("new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full"),
+)
+"""Operators that take a tensor's shape and type, not its data."""
+_OF_META = ("sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "is_contiguous", "size", "stride", "dim")
+_OURS = Path(__file__).resolve().parents[1]
+_TORCH = Path(torch.__file__).resolve().parent
+_SHOWN = 3
+
+
+@dataclass
+class Followed:
+    """Places in the model's code, such as ``model.py:12: if x.sum() > 0:``, each once."""
+
+    reads: list[str]
+    """Where data reach Python."""
+    draws: list[str]
+    """Where random numbers are drawn."""
+
+
+def follow(module: nn.Module, inputs: Sequence[torch.Tensor]) -> Followed:
+    """Run the model once, and follow its data.
+
+    Only what is computed from ``inputs`` counts: a model may look at its parameters as it likes.
+    """
+    follower = _Follower(inputs)
+    with torch.no_grad(), follower, _Watch(follower):
+        module(*inputs)
+    return Followed(list(dict.fromkeys(follower.reads)), list(dict.fromkeys(follower.draws)))
+
+
+def worded(places: Sequence[str]) -> str:
+    """The first places, in one line."""
+    more = len(places) - _SHOWN
+    return "; ".join(places[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+class _Follower(TorchDispatchMode):  # type: ignore[misc]
+    """Follows data from operator to operator by the memory that holds them."""
+
+    def __init__(self, sources: Iterable[torch.Tensor]) -> None:
+        super().__init__()
+        self.reads: list[str] = []
+        self.draws: list[str] = []
+        self._marked = {_memory(tensor) for tensor in sources}
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor depends on the sources."""
+        return _memory(tensor) in self._marked
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        depends = any(map(self.holds, given))
+        result = function(*args, **(kwargs or {}))
+        name = function._schema.name.removeprefix("aten::")
+        leaves = tree_leaves(result)
+        if depends and name not in _OF_META and any(isinstance(leaf, bool | int | float | complex) for leaf in leaves):
+            self.reads.append(_place())
+        if torch.Tag.nondeterministic_seeded in function.tags:
+            self.draws.append(_place())
+        self._mark([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)], given, function, depends, name)
+        return result
+
+    def _mark(
+        self, results: list[torch.Tensor], given: list[torch.Tensor], function: Any, depends: bool, name: str
+    ) -> None:
+        known = {_memory(tensor) for tensor in given}
+        for tensor in results:
+            memory = _memory(tensor)
+            if depends and name not in _OF_SHAPE:
+                self._marked.add(memory)
+            elif memory not in known:
+                self._marked.discard(memory)  # memory that was freed, and holds something else now
+        if depends and function._schema.is_mutable:
+            # What an operator writes to is among what it is given; to mark too much errs on the safe side.
+            self._marked.update(known)
+
+
+class _Watch(TorchFunctionMode):  # type: ignore[misc]
+    """Sees the methods that are no operators."""
+
+    def __init__(self, follower: _Follower) -> None:
+        super().__init__()
+        self._follower = follower
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function in _TO_PYTHON and args and self._follower.holds(args[0]):
+            self._follower.reads.append(_place())
+        return function(*args, **(kwargs or {}))
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):  # sparse and nested tensors have none
+        return id(tensor)
+
+
+def _place() -> str:
+    """The innermost line that is neither torch's nor ours."""
+    for frame in reversed(traceback.extract_stack()):
+        path = Path(frame.filename).resolve()
+        if not path.is_relative_to(_OURS) and not path.is_relative_to(_TORCH) and not frame.filename.startswith("<"):
+            return f"{path.name}:{frame.lineno}: {frame.line or ''}".rstrip(": ")
+    return "a layer of PyTorch"

@@ -1,0 +1,80 @@
+"""What a model keeps from one call to the next. Imports torch: for child processes only."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_DEPTH = 4
+"""How deep containers are looked into; who hides state deeper than that is found by what it does to the outputs."""
+_GENERATORS = "the generator of random numbers of "
+_TORCH_ONLY = frozenset(vars(nn.Module()))
+"""Attributes that every module has."""
+
+
+def snapshot(module: nn.Module) -> dict[str, int]:
+    """A checksum of everything that a call could change, by name: tensors, Python attributes, random generators."""
+    return dict(_entries(module))
+
+
+def draws(changed: Mapping[str, object]) -> list[str]:
+    """The random generators among what `changes` found."""
+    return [name.removeprefix(_GENERATORS) for name in changed if name.startswith(_GENERATORS)]
+
+
+def changes(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """What differs, or is new."""
+    return {name: value for name, value in after.items() if before.get(name) != value}
+
+
+def _entries(module: nn.Module) -> Iterator[tuple[str, int]]:
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        yield name, _checksum(tensor)
+    for name, part in module.named_modules():
+        for key, value in vars(part).items():
+            if key not in _TORCH_ONLY:
+                yield f"{name}.{key}".lstrip("."), _checksum(value)
+    yield f"{_GENERATORS}torch", _checksum(torch.get_rng_state())
+    yield f"{_GENERATORS}Python", _checksum(repr(random.getstate()))
+    yield f"{_GENERATORS}NumPy", _checksum(repr(np.random.get_state(legacy=True)))  # noqa: NPY002 - the one that models share
+
+
+def _checksum(value: Any, depth: int = 0) -> int:
+    if isinstance(value, torch.Tensor):
+        return _of_tensor(value)
+    if isinstance(value, np.ndarray):
+        return zlib.crc32(np.ascontiguousarray(value).tobytes())
+    if isinstance(value, torch.Generator):
+        return _of_tensor(value.get_state())
+    if isinstance(value, np.random.Generator | random.Random):
+        state = value.getstate() if isinstance(value, random.Random) else value.bit_generator.state
+        return zlib.crc32(repr(state).encode())
+    if isinstance(value, _PLAIN):
+        return zlib.crc32(repr(value).encode())
+    if depth >= _DEPTH or isinstance(value, nn.Module):
+        return 0
+    if isinstance(value, Mapping):
+        return hash(tuple((_checksum(key, depth + 1), _checksum(one, depth + 1)) for key, one in value.items()))
+    if isinstance(value, list | tuple):
+        return hash(tuple(_checksum(one, depth + 1) for one in value))
+    if isinstance(value, set | frozenset):
+        return hash(frozenset(_checksum(one, depth + 1) for one in value))
+    if hasattr(value, "__dict__") and not callable(value):
+        return _checksum(vars(value), depth + 1)
+    return 0
+
+
+def _of_tensor(tensor: torch.Tensor) -> int:
+    """Fast rather than proof against intent: the sum of its memory as whole numbers, and its first bytes."""
+    if tensor.is_sparse or tensor.is_quantized or tensor.is_meta or tensor.device.type != "cpu":
+        return 0
+    memory = tensor.detach().resolve_conj().contiguous().reshape(-1).view(torch.uint8).numpy()
+    whole = memory[: memory.size // 8 * 8].view(np.uint64)
+    return hash((tuple(tensor.shape), int(np.add.reduce(whole)) if whole.size else 0, memory[whole.size * 8 :].tobytes()))

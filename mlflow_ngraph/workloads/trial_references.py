@@ -1,0 +1,153 @@
+"""What the baseline makes of the trials, and how far rounding alone would change it. For child processes only."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlflow_ngraph.measure import parity
+from mlflow_ngraph.measure.parity import Parity
+from mlflow_ngraph.workloads.base import TensorSpec
+from mlflow_ngraph.workloads.baseline import DISTURBANCE, Baseline
+from mlflow_ngraph.workloads.trials import KINDS, draw, is_extreme
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Arrays = Sequence["NDArray[Any]"]
+
+CHAOTIC = 1e12
+"""An amplification at which no answer can be told from another."""
+FEWEST, MOST = 4, 4 * len(KINDS)
+SECONDS = 4.0
+"""What the baseline may take for the trials of a batch size, beyond the first few."""
+_BYTES = 256 * 2**20
+"""What the outputs of the trials of a batch size may take on disk."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One batch of inputs with the baseline's outputs in the file of references."""
+
+    number: int
+    kind: str
+    amplification: float
+    """Relative change of the outputs over the relative change of inputs and weights that caused it: 0 where nothing is
+    rounded, `CHAOTIC` where an integer output changed or a number ceased to be one."""
+
+
+@dataclass
+class Trials:
+    """The trials of one batch size, and what tells whether they verify anything."""
+
+    seed: int
+    variation: Parity | None = None
+    """How far the baseline's outputs are from those for the example, at most; None: further than can be said, because even
+    shapes differ."""
+    trials: list[Trial] = field(default_factory=list)
+    outputs: list[Arrays] = field(default_factory=list)
+    """The baseline's, of each trial."""
+
+    def write(self, facts: Path, arrays: Path) -> None:
+        """Write both files; the one with the facts last, so that whoever sees it sees all."""
+        named = {f"{place}.{index}": array for place, part in enumerate(self.outputs) for index, array in enumerate(part)}
+        save_arrays(arrays, **named)
+        variation = asdict(self.variation) if self.variation is not None else None
+        content = {"seed": self.seed, "variation": variation, "trials": [asdict(trial) for trial in self.trials]}
+        temporary = facts.with_name(f"partial-{facts.name}")
+        temporary.write_text(json.dumps(content), encoding="utf-8")
+        temporary.replace(facts)
+
+    @classmethod
+    def read(cls, facts: Path, arrays: Path) -> Trials:
+        """The inverse of `write`."""
+        content = json.loads(facts.read_text(encoding="utf-8"))
+        trials = [Trial(**trial) for trial in content["trials"]]
+        variation = Parity(**content["variation"]) if content["variation"] is not None else None
+        with np.load(arrays) as saved:
+            count = len({name.partition(".")[2] for name in saved.files})
+            outputs = [[saved[f"{place}.{index}"] for index in range(count)] for place in range(len(trials))]
+        return cls(content["seed"], variation, trials, outputs)
+
+
+def collect(
+    baseline: Baseline,
+    inputs: Sequence[TensorSpec],
+    batch: int,
+    seed: int,
+    example: Arrays,
+    reference: Arrays,
+) -> Trials:
+    """Run the baseline on as many trials as time and space allow.
+
+    What the model does not accept, or makes no numbers of although nobody would give it such inputs, is no trial.
+
+    Parameters
+    ----------
+    example, reference: the seeded example, and the baseline's outputs for it.
+    """
+    found = Trials(seed, parity.compare(reference, reference))
+    start, size = time.perf_counter(), max(1, sum(array.nbytes for array in reference))
+    most = max(FEWEST, min(MOST, _BYTES // size))
+    for number in range(MOST):
+        taken = len(found.trials)
+        if taken >= most or (taken >= FEWEST and time.perf_counter() - start > SECONDS):
+            break
+        kind, drawn = draw(inputs, batch, seed, number, example)
+        try:
+            outputs = baseline.run(drawn)
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001, S112 - the model refuses what it is not made for; the example it has run on
+            continue
+        if is_extreme(kind) and not all(map(_finite, outputs)):
+            continue
+        found.trials.append(Trial(number, kind, amplification(baseline.disturbed, drawn, outputs, number)))
+        found.outputs.append(outputs)
+        found.variation = _further(found.variation, outputs, reference)
+    return found
+
+
+def _further(so_far: Parity | None, outputs: Arrays, reference: Arrays) -> Parity | None:
+    try:
+        return None if so_far is None else parity.worse(so_far, parity.compare(outputs, reference))
+    except ValueError:
+        return None
+
+
+def amplification(
+    disturbed: Callable[[Arrays], Arrays], inputs: Arrays, outputs: Arrays, seed: int = 0
+) -> float:
+    """As `Trial.amplification`, for any inputs with the baseline's outputs; ``seed`` draws the disturbance."""
+    rng = np.random.default_rng([seed, 1])
+    moved = disturbed([_disturb(array, rng) for array in inputs])
+    try:
+        found = parity.compare(moved, outputs)
+    except ValueError:  # another number of rows: what is selected hangs on a rounding error
+        return CHAOTIC
+    if found.integers != 1.0 or not np.isfinite(found.max_rel):
+        return CHAOTIC
+    return min(CHAOTIC, found.max_rel / DISTURBANCE)
+
+
+def _disturb(array: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+    if array.dtype.kind not in "fc":
+        return array
+    return (array * (1 + DISTURBANCE * rng.uniform(-1, 1, array.shape))).astype(array.dtype)
+
+
+def save_arrays(path: Path, *arrays: NDArray[Any], **named: NDArray[Any]) -> None:
+    """Write a file of arrays whole or not at all."""
+    temporary = path.with_name(f"partial-{path.name}")  # NumPy insists on the suffix
+    np.savez(temporary, *arrays, **named)  # type: ignore[arg-type]
+    temporary.replace(path)
+
+
+def _finite(array: NDArray[Any]) -> bool:
+    return array.dtype.kind not in "fc" or bool(np.isfinite(array).all())

@@ -1,0 +1,137 @@
+"""Inputs on which an engine has to prove itself beside the seeded example: other values, scales and patterns.
+
+Standard normal numbers meet neither saturations nor rare branches, and what an engine does to one sample may not show
+in another. A trial is one batch of inputs of a *kind*; equal seeds give equal trials in every process, so that the
+outputs of the baseline are computed once and serve every compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlflow_ngraph.workloads.base import TensorSpec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Kind = str
+"""A name of `KINDS`."""
+
+_Draw = Callable[[np.random.Generator, tuple[int, ...]], "NDArray[np.float64]"]
+
+
+def draw(
+    inputs: Sequence[TensorSpec], batch: int, seed: int, number: int, example: Sequence[NDArray[Any]]
+) -> tuple[Kind, list[NDArray[Any]]]:
+    """The inputs of one trial, and their kind.
+
+    Parameters
+    ----------
+    number: of the trial, from 0 on; those that tell most come first.
+    example: the seeded example at this batch size, which some trials are mutations of.
+    """
+    kind = KINDS[number % len(KINDS)]
+    rng = np.random.default_rng([seed, batch, 1 + number])
+    return kind, [
+        _draw_one(kind, spec, batch, rng, given) for spec, given in zip(inputs, example, strict=True)
+    ]
+
+
+def is_extreme(kind: Kind) -> bool:
+    """Whether a kind leaves the range in which a model is used, so that what overflows there accuses nobody."""
+    return kind in _EXTREME
+
+
+def _draw_one(
+    kind: Kind, spec: TensorSpec, batch: int, rng: np.random.Generator, example: NDArray[Any]
+) -> NDArray[Any]:
+    dtype, shape = np.dtype(spec.dtype), spec.resolve(batch)
+    if dtype.kind in "iub":
+        low, high = (0, 2) if dtype.kind == "b" else (spec.low, spec.high)
+        return _integers(kind, low, high, shape, rng, example).astype(dtype)
+    if kind == "mutated":
+        return _mutated(example, rng)
+    values = _FLOATS[kind](rng, shape)
+    largest = float(np.finfo(dtype).max)
+    return np.clip(values, -largest, largest).astype(dtype)
+
+
+def _mixed(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Every sample of the batch at a scale of its own, from a hundredth to thirty."""
+    scales = 10.0 ** rng.uniform(-2, 1.5, (shape[0] if shape else 1, *[1] * (len(shape) - 1)))
+    return rng.standard_normal(shape) * (scales if shape else scales[0])
+
+
+def _sparse(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Zeros with a few spikes: what is behind one weight stands alone."""
+    return np.where(rng.random(shape) < 0.02, rng.standard_normal(shape) * 100.0, 0.0)
+
+
+def _constant(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Every sample one number."""
+    rows = (shape[0] if shape else 1, *[1] * (len(shape) - 1))
+    return np.broadcast_to(rng.uniform(-4, 4, rows), shape or (1,)).reshape(shape)
+
+
+def _mutated(example: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+    """The example with a part of it negated, erased, or made a hundred times as large."""
+    changed = example.copy().reshape(-1)
+    if changed.size:
+        first = int(rng.integers(changed.size))
+        last = first + 1 + int(rng.integers(max(1, changed.size // 4)))
+        changed[first:last] *= changed.dtype.type(rng.choice([-1.0, 0.0, 100.0]))
+    return changed.reshape(example.shape)
+
+
+_FLOATS: dict[Kind, _Draw] = {
+    "normal": lambda rng, shape: rng.standard_normal(shape),
+    "mixed scales": _mixed,
+    "large": lambda rng, shape: rng.standard_normal(shape) * 30.0,
+    "uniform": lambda rng, shape: rng.random(shape),
+    "sparse": _sparse,
+    "shifted": lambda rng, shape: rng.standard_normal(shape) + rng.choice([-8.0, 8.0]),
+    "small": lambda rng, shape: rng.standard_normal(shape) * 1e-3,
+    "constant": _constant,
+    "bytes": lambda rng, shape: rng.integers(0, 256, shape).astype(np.float64),
+    "huge": lambda rng, shape: rng.standard_normal(shape) * 1e4,
+    "zero": lambda rng, shape: np.zeros(shape),
+}
+KINDS: tuple[Kind, ...] = (*list(_FLOATS)[:5], "mutated", *list(_FLOATS)[5:])
+"""What trials are made of, in the order in which they are tried; after the last the first comes again, drawn anew."""
+_EXTREME = ("large", "sparse", "mutated", "shifted", "bytes", "huge", "zero", "constant")
+
+
+def _integers(
+    kind: Kind, low: int, high: int, shape: tuple[int, ...], rng: np.random.Generator, example: NDArray[Any]
+) -> NDArray[Any]:
+    """Integers of the range, in patterns; what has two values may be a mask, and begins with its upper one."""
+    if high - low == 2:  # noqa: PLR2004 - false and true
+        return low + _prefixes(kind, shape, rng)
+    if kind == "mutated":
+        keep = rng.random(shape) < 0.9  # noqa: PLR2004 - one in ten is another
+        return np.where(keep, example, rng.integers(low, high, shape, dtype=np.int64))
+    if kind == "zero":
+        return np.full(shape, low, dtype=np.int64)
+    if kind == "large":
+        return np.full(shape, high - 1, dtype=np.int64)
+    if kind in ("sparse", "small"):
+        return low + np.minimum(rng.geometric(0.5, shape) - 1, high - low - 1)
+    if kind == "constant":
+        rows = (shape[0] if shape else 1, *[1] * (len(shape) - 1))
+        return np.broadcast_to(rng.integers(low, high, rows, dtype=np.int64), shape or (1,)).reshape(shape)
+    if kind == "huge":
+        return np.where(rng.random(shape) < 0.5, low, high - 1)  # noqa: PLR2004 - either end
+    return rng.integers(low, high, shape, dtype=np.int64)
+
+
+def _prefixes(kind: Kind, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
+    """Masks of different lengths, at least one long, as padding makes them; drawn at random for every other kind."""
+    if not shape or KINDS.index(kind) % 2 == 0:
+        return rng.integers(0, 2, shape, dtype=np.int64)
+    lengths = rng.integers(1, shape[-1] + 1, (*shape[:-1], 1))
+    if kind == "huge":
+        lengths = np.full_like(lengths, shape[-1])
+    return (np.arange(shape[-1]) < lengths).astype(np.int64)
