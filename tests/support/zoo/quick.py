@@ -23,6 +23,11 @@ Said = tuple[str, str]
 """A verdict and its reason."""
 
 
+def engine_place(directory: Path, name: str, place: int) -> Path:
+    """Where `verdicts` leaves the engine of a workload and a compiler."""
+    return directory / f"{name}-{place}"
+
+
 class RefusedError(Exception):
     """A command was answered with an error."""
 
@@ -56,7 +61,7 @@ def verdicts(
             continue
         for place, (compiler, flags) in enumerate(compilers):
             try:
-                problem = _verified(compiler, flags, materials, directory / f"{name}-{place}", batch, impure)
+                problem = _verified(compiler, flags, materials, engine_place(directory, name, place), batch, impure)
             except RefusedError as refused:
                 problem = refused.said
             found[name, place] = problem
