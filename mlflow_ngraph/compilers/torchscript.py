@@ -12,10 +12,12 @@ from pydantic import model_validator
 
 from mlflow_ngraph.compilers.base import Build, Engine, Flags, FlagValue, Target, Workbench
 from mlflow_ngraph.compilers.explanation import Explanation
-from mlflow_ngraph.compilers.reasons import reported
+from mlflow_ngraph.compilers.reasons import one_line, reported
 from mlflow_ngraph.compilers.saved import Saved
 from mlflow_ngraph.compilers.torch_adapter import TorchAdapter, TorchFlags, same_accelerator
+from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.workloads.base import Format
+from mlflow_ngraph.workloads.behaviour import worded
 
 if TYPE_CHECKING:
     from mlflow_ngraph.workloads.materials import Source
@@ -27,7 +29,8 @@ class TorchScriptFlags(TorchFlags):
     """Options of TorchScript."""
 
     method: Literal["trace", "script"] = "trace"
-    """``trace`` records one run at the engine's batch size; ``script`` compiles the Python code, control flow included."""
+    """``trace`` records one run at the engine's batch size; ``script`` compiles the Python code, control flow included. A
+    model whose Python code looks at the data cannot be traced: it is scripted, and the flag in force says so."""
     freeze: bool = True
     """Make the parameters constants of the graph, so that it can be folded and fused."""
     optimize_for_inference: bool = False
@@ -66,33 +69,54 @@ class TorchScript(TorchAdapter[TorchScriptFlags]):
         configure(target, cudnn_benchmark=self.flags.cudnn_benchmark)
         module = source.module().to(target.accelerator)
         # A trace contains the device that it was made on.
-        facts: dict[str, FlagValue] = {"accelerator": target.accelerator}
+        method = self._method(source)
+        facts: dict[str, FlagValue] = {"accelerator": target.accelerator, "method": method}
         with reported(self.name), _quiet():
             with bench.stage("compile"):
-                scripted = self._script(module, source, batch, target)
+                scripted = self._script(module, source, batch, target, method)
                 facts["operators"] = len(executed(scripted.inlined_graph))
                 if self.flags.freeze:
                     scripted = torch.jit.freeze(scripted)
             with bench.stage("save"):
                 scripted.save(str(directory / FILE))
                 Saved.of(self.name, source, target, facts).write(directory)
-        return Build(self.flags.model_dump(), self.requires(target), "module")
+        return Build({**self.flags.model_dump(), "method": method}, self.requires(target), "module")
 
-    def _script(self, module: Any, source: Source, batch: int, target: Target) -> Any:
-        import torch
+    def _method(self, source: Source) -> Literal["trace", "script"]:
+        """How the model can be compiled: a trace would repeat for every input what Python did for one."""
+        behaviour = source.materials.behaviour
+        return "script" if behaviour.reads or behaviour.unfollowed else self.flags.method
 
+    def _script(self, module: Any, source: Source, batch: int, target: Target, method: str) -> Any:
         from mlflow_ngraph.compilers.torch_runtime import in_precision
         from mlflow_ngraph.workloads.calling import tensors
 
         example = tuple(tensors(source.example(batch), target.accelerator))
-        if self.flags.method == "script":
-            scripted = torch.jit.script(module)
+        if method == "script":
+            scripted = self._scripted(module, source)
             if target.precision in ("bf16", "fp16"):
                 # Tracing the cast around it keeps the control flow of the scripted module.
                 scripted = _trace(in_precision(scripted, target.precision), example)
         else:
             scripted = _trace(in_precision(module, target.precision), example)
         return scripted.eval()
+
+    def _scripted(self, module: Any, source: Source) -> Any:
+        """The module with its control flow; where it was to be traced and cannot be either, the lines that forbid it."""
+        import torch
+
+        try:
+            return torch.jit.script(module)
+        except Exception as error:
+            if self.flags.method == "script":
+                raise
+            behaviour = source.materials.behaviour
+            why = (
+                f"Python looks at the data in {worded(behaviour.reads)}"
+                if behaviour.reads
+                else f"whether Python looks at the data cannot be told ({behaviour.unfollowed})"
+            )
+            raise UnsupportedError(f"torchscript cannot trace it: {why}; nor script it: {one_line(error)}") from error
 
     def load(self, directory: Path, batch: int, target: Target) -> Engine:
         import torch
@@ -107,7 +131,7 @@ class TorchScript(TorchAdapter[TorchScriptFlags]):
             module = torch.jit.load(str(directory / FILE), map_location=target.accelerator).eval()
             if self.flags.optimize_for_inference:
                 module = torch.jit.optimize_for_inference(module)
-        return TorchEngine(module, target, {**self.flags.model_dump(), **flags})
+        return TorchEngine(module, target, {**self.flags.model_dump(), "method": saved.facts["method"], **flags})
 
     def explain(self, directory: Path, batch: int, target: Target) -> Explanation:
         import torch

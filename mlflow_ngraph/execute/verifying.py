@@ -26,7 +26,7 @@ Arrays = Sequence["NDArray[Any]"]
 class Verification:
     """What came of it; the result of the worker's command ``verify``."""
 
-    parity: Parity = Parity(0.0, 0.0, 1.0, 1.0)
+    parity: Parity = parity.EXACT
     """The worst over all inputs that were tried."""
     inputs: int = 0
     """Batches of inputs that were tried."""

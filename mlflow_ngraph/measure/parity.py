@@ -26,6 +26,10 @@ class Parity:
     """Share of the elements of integer and boolean outputs that are equal; no rounding excuses others."""
 
 
+EXACT = Parity(0.0, 0.0, 1.0, 1.0)
+"""Of outputs that are equal."""
+
+
 @dataclass(frozen=True)
 class Tolerance:
     """What parity an engine needs for its numbers to count."""
@@ -67,7 +71,7 @@ def compare(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) 
     """
     if len(outputs) != len(reference):
         raise ValueError(f"the engine has {len(outputs)} outputs, the model {len(reference)}")
-    worst = Parity(0.0, 0.0, 1.0, 1.0)
+    worst = EXACT
     for index, (ours, theirs) in enumerate(zip(outputs, reference, strict=True)):
         if ours.shape != theirs.shape:
             raise ValueError(f"output {index} has shape {ours.shape}, the model's has {theirs.shape}")
@@ -105,7 +109,7 @@ def _compare_exactly(ours: NDArray[Any], theirs: NDArray[Any]) -> Parity:
     """Integers and truth values: a label, an index or a mask is the same or it is wrong."""
     equal = ours == theirs
     if equal.all():
-        return Parity(0.0, 0.0, 1.0, 1.0)
+        return EXACT
     error = np.abs(ours.astype(np.float64) - theirs.astype(np.float64)).max()
     return Parity(float(error), float("inf"), 1.0, 1.0, float(equal.mean()))
 
@@ -113,7 +117,7 @@ def _compare_exactly(ours: NDArray[Any], theirs: NDArray[Any]) -> Parity:
 def _compare_rounded(ours: NDArray[Any], theirs: NDArray[Any]) -> Parity:
     ours, theirs = _rows(ours), _rows(theirs)
     if not theirs.size:
-        return Parity(0.0, 0.0, 1.0, 1.0)
+        return EXACT
     # What the model means, such as the infinity of a masked score or NaN for a sample that has no answer, is no error
     # where both have it; all others are.
     meant = ~np.isfinite(theirs) & ((ours == theirs) | (np.isnan(ours) & np.isnan(theirs)))

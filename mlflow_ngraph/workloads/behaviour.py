@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Arrays = Sequence["NDArray[Any]"]
 
+_SHOWN = 3
+"""Places that are named in a reason."""
 _REPEATED_S = 0.5
 _REPEATED = 20
 """The same input so often, or for so long: chance and state show in the outputs sooner or later."""
@@ -38,8 +40,12 @@ class Behaviour:
     """Why that could not be found out; empty where it was."""
     mixes: str = ""
     """How the samples of a batch influence each other; empty where they do not."""
-    constant: bool = False
-    """Whether no output ever changed with the inputs."""
+
+
+def worded(places: Sequence[str]) -> str:
+    """The first of several places, in one line."""
+    more = len(places) - _SHOWN
+    return "; ".join(places[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def observe(baseline: Baseline, example: Arrays, others: Sequence[Arrays]) -> Behaviour:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -28,7 +29,7 @@ _OF_SHAPE = (
 _OF_META = ("sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "is_contiguous", "size", "stride", "dim")
 _OURS = Path(__file__).resolve().parents[1]
 _TORCH = Path(torch.__file__).resolve().parent
-_SHOWN = 3
+_ONNX = _OURS / "workloads" / "onnx_torch"
 
 
 @dataclass
@@ -42,20 +43,15 @@ class Followed:
 
 
 def follow(module: nn.Module, inputs: Sequence[torch.Tensor]) -> Followed:
-    """Run the model once, and follow its data.
+    """Run the model once as if it were traced, and follow its data.
 
-    Only what is computed from ``inputs`` counts: a model may look at its parameters as it likes.
+    Only what is computed from ``inputs`` counts: a model may look at its parameters as it likes. Models that take another
+    way when they are traced, such as one that does not ask whether a mask is all ones, take it here too.
     """
     follower = _Follower(inputs)
-    with torch.no_grad(), follower, _Watch(follower):
+    with torch.no_grad(), patch.object(torch.jit, "is_tracing", lambda: True), follower, _Watch(follower):
         module(*inputs)
     return Followed(list(dict.fromkeys(follower.reads)), list(dict.fromkeys(follower.draws)))
-
-
-def worded(places: Sequence[str]) -> str:
-    """The first places, in one line."""
-    more = len(places) - _SHOWN
-    return "; ".join(places[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 class _Follower(TorchDispatchMode):  # type: ignore[misc]
@@ -77,7 +73,7 @@ class _Follower(TorchDispatchMode):  # type: ignore[misc]
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         depends = any(map(self.holds, given))
         result = function(*args, **(kwargs or {}))
-        name = function._schema.name.removeprefix("aten::")
+        name = function._schema.name.removeprefix("aten::")  # noqa: SLF001 - no public name for it
         leaves = tree_leaves(result)
         if depends and name not in _OF_META and any(isinstance(leaf, bool | int | float | complex) for leaf in leaves):
             self.reads.append(_place())
@@ -96,7 +92,7 @@ class _Follower(TorchDispatchMode):  # type: ignore[misc]
                 self._marked.add(memory)
             elif memory not in known:
                 self._marked.discard(memory)  # memory that was freed, and holds something else now
-        if depends and function._schema.is_mutable:
+        if depends and function._schema.is_mutable:  # noqa: SLF001 - no public name for it
             # What an operator writes to is among what it is given; to mark too much errs on the safe side.
             self._marked.update(known)
 
@@ -118,7 +114,7 @@ class _Watch(TorchFunctionMode):  # type: ignore[misc]
 
 def _memory(tensor: torch.Tensor) -> int:
     try:
-        return int(tensor.untyped_storage()._cdata)
+        return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - no public name for it
     except (NotImplementedError, RuntimeError):  # sparse and nested tensors have none
         return id(tensor)
 
@@ -127,6 +123,8 @@ def _place() -> str:
     """The innermost line that is neither torch's nor ours."""
     for frame in reversed(traceback.extract_stack()):
         path = Path(frame.filename).resolve()
+        if path.is_relative_to(_ONNX):
+            return "a node of the ONNX graph whose shape or index depends on the data"
         if not path.is_relative_to(_OURS) and not path.is_relative_to(_TORCH) and not frame.filename.startswith("<"):
             return f"{path.name}:{frame.lineno}: {frame.line or ''}".rstrip(": ")
     return "a layer of PyTorch"

@@ -6,7 +6,7 @@ the mode of a wrapper and restores it hands it down to everything below. Imports
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -81,10 +81,10 @@ def _modes(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def _in_training(node: torch.fx.Node) -> str:
     """What a node does as in training; empty where it does nothing of the kind."""
-    if not isinstance(node.target, torch._ops.OpOverload):
+    schema = getattr(node.target, "_schema", None)  # what is no operator, such as getitem, has none
+    if schema is None:
         return ""
-    name = node.target._schema.name.removeprefix("aten::")
-    given = _arguments(node)
+    name, given = schema.name.removeprefix("aten::"), _arguments(node, schema.arguments)
     if name in _DROPPING:
         probability = given.get("p", 0.0)
         return f"{name} (p={probability})" if given.get("train") and probability else ""
@@ -97,11 +97,10 @@ def _in_training(node: torch.fx.Node) -> str:
     return ""
 
 
-def _arguments(node: torch.fx.Node) -> dict[str, Any]:
+def _arguments(node: torch.fx.Node, known: Sequence[Any]) -> dict[str, Any]:
     """The arguments of a call by the names of the operator's schema."""
-    schema = node.target._schema.arguments  # type: ignore[union-attr]
-    named = {argument.name: value for argument, value in zip(schema, node.args, strict=False)}
-    defaults = {argument.name: argument.default_value for argument in schema if argument.has_default_value()}
+    named = {argument.name: value for argument, value in zip(known, node.args, strict=False)}
+    defaults = {argument.name: argument.default_value for argument in known if argument.has_default_value()}
     return {**defaults, **named, **node.kwargs}
 
 

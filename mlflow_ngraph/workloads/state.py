@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _DEPTH = 4
 """How deep containers are looked into; who hides state deeper than that is found by what it does to the outputs."""
 _GENERATORS = "the generator of random numbers of "
@@ -43,32 +42,40 @@ def _entries(module: nn.Module) -> Iterator[tuple[str, int]]:
                 yield f"{name}.{key}".lstrip("."), _checksum(value)
     yield f"{_GENERATORS}torch", _checksum(torch.get_rng_state())
     yield f"{_GENERATORS}Python", _checksum(repr(random.getstate()))
-    yield f"{_GENERATORS}NumPy", _checksum(repr(np.random.get_state(legacy=True)))  # noqa: NPY002 - the one that models share
+    yield f"{_GENERATORS}NumPy", _checksum(repr(np.random.get_state(legacy=True)))
 
 
 def _checksum(value: Any, depth: int = 0) -> int:
+    for kinds, read in _READERS:
+        if isinstance(value, kinds):
+            return zlib.crc32(read(value))
     if isinstance(value, torch.Tensor):
         return _of_tensor(value)
-    if isinstance(value, np.ndarray):
-        return zlib.crc32(np.ascontiguousarray(value).tobytes())
-    if isinstance(value, torch.Generator):
-        return _of_tensor(value.get_state())
-    if isinstance(value, np.random.Generator | random.Random):
-        state = value.getstate() if isinstance(value, random.Random) else value.bit_generator.state
-        return zlib.crc32(repr(state).encode())
-    if isinstance(value, _PLAIN):
-        return zlib.crc32(repr(value).encode())
     if depth >= _DEPTH or isinstance(value, nn.Module):
         return 0
-    if isinstance(value, Mapping):
-        return hash(tuple((_checksum(key, depth + 1), _checksum(one, depth + 1)) for key, one in value.items()))
-    if isinstance(value, list | tuple):
-        return hash(tuple(_checksum(one, depth + 1) for one in value))
     if isinstance(value, set | frozenset):
         return hash(frozenset(_checksum(one, depth + 1) for one in value))
-    if hasattr(value, "__dict__") and not callable(value):
-        return _checksum(vars(value), depth + 1)
-    return 0
+    parts = _parts(value)
+    return hash(tuple(_checksum(one, depth + 1) for one in parts)) if parts else 0
+
+
+def _parts(value: Any) -> list[Any]:
+    """What a container or an object holds, in order."""
+    if isinstance(value, Mapping):
+        return [one for item in value.items() for one in item]
+    if isinstance(value, list | tuple):
+        return list(value)
+    return _parts(vars(value)) if hasattr(value, "__dict__") and not callable(value) else []
+
+
+_READERS: tuple[tuple[Any, Callable[[Any], bytes]], ...] = (
+    ((bool, int, float, complex, str, bytes, type(None)), lambda value: repr(value).encode()),
+    (np.ndarray, lambda value: np.ascontiguousarray(value).tobytes()),
+    (torch.Generator, lambda value: value.get_state().numpy().tobytes()),
+    (np.random.Generator, lambda value: repr(value.bit_generator.state).encode()),
+    (random.Random, lambda value: repr(value.getstate()).encode()),
+)
+"""How values of some types become bytes."""
 
 
 def _of_tensor(tensor: torch.Tensor) -> int:
@@ -77,4 +84,6 @@ def _of_tensor(tensor: torch.Tensor) -> int:
         return 0
     memory = tensor.detach().resolve_conj().contiguous().reshape(-1).view(torch.uint8).numpy()
     whole = memory[: memory.size // 8 * 8].view(np.uint64)
-    return hash((tuple(tensor.shape), int(np.add.reduce(whole)) if whole.size else 0, memory[whole.size * 8 :].tobytes()))
+    return hash(
+        (tuple(tensor.shape), int(np.add.reduce(whole)) if whole.size else 0, memory[whole.size * 8 :].tobytes())
+    )

@@ -56,7 +56,9 @@ class Trials:
 
     def write(self, facts: Path, arrays: Path) -> None:
         """Write both files; the one with the facts last, so that whoever sees it sees all."""
-        named = {f"{place}.{index}": array for place, part in enumerate(self.outputs) for index, array in enumerate(part)}
+        named = {
+            f"{place}.{index}": array for place, part in enumerate(self.outputs) for index, array in enumerate(part)
+        }
         save_arrays(arrays, **named)
         variation = asdict(self.variation) if self.variation is not None else None
         content = {"seed": self.seed, "variation": variation, "trials": [asdict(trial) for trial in self.trials]}
@@ -72,7 +74,9 @@ class Trials:
         variation = Parity(**content["variation"]) if content["variation"] is not None else None
         with np.load(arrays) as saved:
             count = len({name.partition(".")[2] for name in saved.files})
-            outputs = [[saved[f"{place}.{index}"] for index in range(count)] for place in range(len(trials))]
+            outputs: list[Arrays] = [
+                [saved[f"{place}.{index}"] for index in range(count)] for place in range(len(trials))
+            ]
         return cls(content["seed"], variation, trials, outputs)
 
 
@@ -121,9 +125,7 @@ def _further(so_far: Parity | None, outputs: Arrays, reference: Arrays) -> Parit
         return None
 
 
-def amplification(
-    disturbed: Callable[[Arrays], Arrays], inputs: Arrays, outputs: Arrays, seed: int = 0
-) -> float:
+def amplification(disturbed: Callable[[Arrays], Arrays], inputs: Arrays, outputs: Arrays, seed: int = 0) -> float:
     """As `Trial.amplification`, for any inputs with the baseline's outputs; ``seed`` draws the disturbance."""
     rng = np.random.default_rng([seed, 1])
     moved = disturbed([_disturb(array, rng) for array in inputs])

@@ -35,9 +35,7 @@ def draw(
     """
     kind = KINDS[number % len(KINDS)]
     rng = np.random.default_rng([seed, batch, 1 + number])
-    return kind, [
-        _draw_one(kind, spec, batch, rng, given) for spec, given in zip(inputs, example, strict=True)
-    ]
+    return kind, [_draw_one(kind, spec, batch, rng, given) for spec, given in zip(inputs, example, strict=True)]
 
 
 def is_extreme(kind: Kind) -> bool:
@@ -61,7 +59,7 @@ def _draw_one(
 
 def _mixed(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
     """Every sample of the batch at a scale of its own, from a hundredth to thirty."""
-    scales = 10.0 ** rng.uniform(-2, 1.5, (shape[0] if shape else 1, *[1] * (len(shape) - 1)))
+    scales = 10.0 ** rng.uniform(-2, 1.5, _rows(shape))
     return rng.standard_normal(shape) * (scales if shape else scales[0])
 
 
@@ -72,8 +70,7 @@ def _sparse(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floa
 
 def _constant(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
     """Every sample one number."""
-    rows = (shape[0] if shape else 1, *[1] * (len(shape) - 1))
-    return np.broadcast_to(rng.uniform(-4, 4, rows), shape or (1,)).reshape(shape)
+    return np.array(np.broadcast_to(rng.uniform(-4, 4, _rows(shape)), shape or (1,))).reshape(shape)
 
 
 def _mutated(example: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
@@ -83,7 +80,7 @@ def _mutated(example: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
         first = int(rng.integers(changed.size))
         last = first + 1 + int(rng.integers(max(1, changed.size // 4)))
         changed[first:last] *= changed.dtype.type(rng.choice([-1.0, 0.0, 100.0]))
-    return changed.reshape(example.shape)
+    return np.array(changed.reshape(example.shape))
 
 
 _FLOATS: dict[Kind, _Draw] = {
@@ -108,23 +105,48 @@ def _integers(
     kind: Kind, low: int, high: int, shape: tuple[int, ...], rng: np.random.Generator, example: NDArray[Any]
 ) -> NDArray[Any]:
     """Integers of the range, in patterns; what has two values may be a mask, and begins with its upper one."""
-    if high - low == 2:  # noqa: PLR2004 - false and true
+    if high - low == len((False, True)):
         return low + _prefixes(kind, shape, rng)
     if kind == "mutated":
-        keep = rng.random(shape) < 0.9  # noqa: PLR2004 - one in ten is another
-        return np.where(keep, example, rng.integers(low, high, shape, dtype=np.int64))
-    if kind == "zero":
-        return np.full(shape, low, dtype=np.int64)
-    if kind == "large":
-        return np.full(shape, high - 1, dtype=np.int64)
-    if kind in ("sparse", "small"):
-        return low + np.minimum(rng.geometric(0.5, shape) - 1, high - low - 1)
-    if kind == "constant":
-        rows = (shape[0] if shape else 1, *[1] * (len(shape) - 1))
-        return np.broadcast_to(rng.integers(low, high, rows, dtype=np.int64), shape or (1,)).reshape(shape)
-    if kind == "huge":
-        return np.where(rng.random(shape) < 0.5, low, high - 1)  # noqa: PLR2004 - either end
+        return np.where(rng.random(shape) < _KEPT, example, rng.integers(low, high, shape, dtype=np.int64))
+    return _INTEGERS.get(kind, _anywhere)(rng, shape, low, high)
+
+
+def _anywhere(rng: np.random.Generator, shape: tuple[int, ...], low: int, high: int) -> NDArray[Any]:
     return rng.integers(low, high, shape, dtype=np.int64)
+
+
+def _few(rng: np.random.Generator, shape: tuple[int, ...], low: int, high: int) -> NDArray[Any]:
+    """Mostly the smallest ones."""
+    return low + np.minimum(rng.geometric(0.5, shape) - 1, high - low - 1)
+
+
+def _ends(rng: np.random.Generator, shape: tuple[int, ...], low: int, high: int) -> NDArray[Any]:
+    """The smallest and the largest."""
+    return np.where(rng.random(shape) < 1 / 2, low, high - 1)
+
+
+def _repeated(rng: np.random.Generator, shape: tuple[int, ...], low: int, high: int) -> NDArray[Any]:
+    """Every sample one number."""
+    drawn = rng.integers(low, high, _rows(shape), dtype=np.int64)
+    return np.array(np.broadcast_to(drawn, shape or (1,))).reshape(shape)
+
+
+_INTEGERS: dict[Kind, Callable[[np.random.Generator, tuple[int, ...], int, int], NDArray[Any]]] = {
+    "zero": lambda _, shape, low, high: np.full(shape, low, dtype=np.int64),
+    "large": lambda _, shape, low, high: np.full(shape, high - 1, dtype=np.int64),
+    "sparse": _few,
+    "small": _few,
+    "constant": _repeated,
+    "huge": _ends,
+}
+_KEPT = 0.9
+"""Share of the example's integers that a mutation keeps."""
+
+
+def _rows(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of one number a sample."""
+    return (shape[0] if shape else 1, *[1] * (len(shape) - 1))
 
 
 def _prefixes(kind: Kind, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
