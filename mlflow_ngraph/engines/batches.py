@@ -70,17 +70,18 @@ def pieces(samples: int, sizes: Sequence[int], batching: Batching) -> list[Piece
     return found
 
 
-def check_splittable(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
-    """Make sure that samples can be told apart in every input and output.
+def inseparable(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], mixes: str) -> str:
+    """Why a sample cannot be computed in any batch but its own; empty where it can.
 
-    Raises
-    ------
-    UsageError: one has no batch axis.
+    Parameters
+    ----------
+    mixes: how the samples of a batch influence each other in this model; empty where they do not.
     """
     for kind, specs in (("input", inputs), ("output", outputs)):
         for spec in specs:
             if BATCH not in spec.shape:
-                raise UsageError(f"{kind} {spec.name!r} has no batch axis: only batch sizes of the engine can run")
+                return f"{kind} {spec.name!r} has no batch axis"
+    return f"samples influence each other: {mixes}" if mixes else ""
 
 
 def cut(arrays: Sequence[NDArray[Any]], specs: Sequence[TensorSpec], piece: Piece) -> Arrays:

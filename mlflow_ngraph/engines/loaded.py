@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from mlflow_ngraph.compilers.base import Compiler, Engine, FlagValue, Invocation, Target
 from mlflow_ngraph.engines import compatibility
 from mlflow_ngraph.engines.arrays import samples, taken
-from mlflow_ngraph.engines.batches import Batching, check_batching, check_splittable, cut, join, pieces
+from mlflow_ngraph.engines.batches import Batching, check_batching, cut, inseparable, join, pieces
 from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.engines.package import Package, check_files, read_manifest
 from mlflow_ngraph.errors import CellError, EngineError, NGraphError, UsageError
@@ -96,6 +96,11 @@ class LoadedEngine:
         return tuple(TensorSpec.from_dict(spec) for spec in self.manifest.about.outputs)
 
     @property
+    def inseparable(self) -> str:
+        """Why a sample cannot be computed in any batch but its own; empty where it can."""
+        return inseparable(self.inputs, self.outputs, self.manifest.about.mixes)
+
+    @property
     def batch_sizes(self) -> tuple[int, ...]:
         """The batch sizes that the engine was compiled for."""
         return tuple(sorted(self.manifest.loading.batch_sizes))
@@ -141,7 +146,8 @@ class LoadedEngine:
         if len(parts) == 1 and parts[0].samples == parts[0].size:
             found = self._do(self._infer, parts[0].size, arrays)
         else:
-            check_splittable(specs, outputs)
+            if self.inseparable:
+                raise UsageError(f"{self.inseparable}: only batch sizes of the engine can run")
             # All pieces of a batch in one turn: nobody else's call comes between them.
             cuts = [(part, cut(arrays, specs, part)) for part in parts]
             found = join(self._do(lambda: [(part, self._infer(part.size, piece)) for part, piece in cuts]), outputs)

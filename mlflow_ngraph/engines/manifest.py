@@ -44,6 +44,8 @@ class About(Part):
     inputs: list[dict[str, Any]]
     """Name, dtype and shape; ``"batch"`` stands for the batch axis."""
     outputs: list[dict[str, Any]]
+    mixes: str = ""
+    """How the samples of a batch influence each other in this model; empty where they do not."""
     compiler: str
     compiler_version: str | None
     precision: str
@@ -252,6 +254,7 @@ def about(record: StudyRecord, engine: EngineRecord) -> About:
         digest=workload.get("digest"),
         inputs=list(workload.get("info", {}).get("inputs", ())),
         outputs=list(workload.get("outputs", ())),
+        mixes=workload.get("behaviour", {}).get("mixes", ""),
         compiler=lane.lane.compiler,
         compiler_version=record.versions.get(lane.lane.compiler),
         precision=lane.lane.precision,

@@ -38,6 +38,8 @@ class Answerer(Protocol):
     @property
     def outputs(self) -> tuple[TensorSpec, ...]: ...
     @property
+    def inseparable(self) -> str: ...
+    @property
     def batch_sizes(self) -> tuple[int, ...]: ...
     def run(self, inputs: Sequence[Any], *, batching: Any = None) -> list[NDArray[Any]]: ...
 
@@ -83,9 +85,9 @@ class Batcher:
         self.plan = plan
         self._engines = engines
         self._observer = observer
-        specs = (*engines[0].inputs, *engines[0].outputs)
-        self.batched = all(BATCH in spec.shape for spec in specs)
-        """Whether samples can be told apart; if not, requests are computed one by one."""
+        self.inseparable = engines[0].inseparable
+        """Why requests are computed one by one; empty where they share batches."""
+        self.batched = not self.inseparable
         self.broken = ""
         """Why the engine answers nobody any more; empty while it does."""
         self._queue: deque[_Waiting] = deque()

@@ -129,7 +129,7 @@ class Service:
         chosen = plan(found, self._wishes, self._workers)
         self._tell(f"speeds {source}: {speeds.shown(found)}")
         self._batcher = Batcher(self._engines, chosen, self.metrics)
-        self._tell(_described(chosen, batched=self._batcher.batched))
+        self._tell(_described(chosen, self._batcher.inseparable))
 
     def submit(self, question: Question) -> Future[Answer]:
         """Have a request computed.
@@ -169,9 +169,9 @@ def _elements(spec: TensorSpec, batch: int) -> int:
     return count
 
 
-def _described(chosen: Plan, *, batched: bool) -> str:
-    if not batched:
-        return "requests are computed one by one: not every input and output has a batch axis"
+def _described(chosen: Plan, inseparable: str) -> str:
+    if inseparable:
+        return f"requests are computed one by one: {inseparable}"
     return (
         f"batches of at most {chosen.max_batch}, waiting at most {1000 * chosen.max_delay_s:.3g} ms for others; at most "
         f"{chosen.max_queue} samples wait; a request that finds no queue takes at most "

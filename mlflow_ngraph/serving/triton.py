@@ -91,7 +91,7 @@ def _config(
     inputs, outputs = (tuple(TensorSpec.from_dict(spec) for spec in specs) for specs in (about.inputs, about.outputs))
     batched = all(spec.shape[:1] == (BATCH,) and BATCH not in spec.shape[1:] for spec in (*inputs, *outputs))
     # An engine for one batch size takes that one alone: as batches of the requests' samples only where it is padded.
-    joins = batched and (how.free or how.backend == "openvino" or size == 1)
+    joins = batched and not about.mixes and (how.free or how.backend == "openvino" or size == 1)
     fields: list[tuple[str, Value]] = [("name", name), ("backend", how.backend)]
     if how.platform:
         fields.append(("platform", how.platform))

@@ -14,10 +14,13 @@ from mlflow_ngraph.engines.store import StoredEngine
 from mlflow_ngraph.errors import EngineError, TrackingError
 from mlflow_ngraph.tracking import connection, download, signatures
 from mlflow_ngraph.tracking.schema import Tag
+from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, LoggedModel
+
+    from mlflow_ngraph.engines.manifest import Manifest
 
 MOST = 5
 """Candidates that are tried for one key before the engine is compiled instead."""
@@ -88,7 +91,7 @@ class ServerEngines:
                 engine = manifest.stored(connection.masked(self._uri), model.model_id, model.source_run_id)
                 if engine.key != key:
                     raise EngineError(f"its manifest has the key {engine.key}")
-                misfit = engine.serves(requires)
+                misfit = _condemned(manifest) or engine.serves(requires)
                 if misfit:
                     raise EngineError(misfit)
                 download.files(remote, manifest, [f"{ENGINE_DIRECTORY}/{path}" for path in engine.files], package)
@@ -96,3 +99,16 @@ class ServerEngines:
                 raise EngineError(str(error)) from None
             (package / ENGINE_DIRECTORY).rename(directory)
         return engine
+
+
+def _condemned(manifest: Manifest) -> str:
+    """What a study found wrong with an engine; empty where it found nothing."""
+    trusted = (str(Verdict.OK), str(Verdict.UNSTABLE))
+    return next(
+        (
+            f"at batch size {figures.batch} it was {figures.verdict} ({figures.reason})"
+            for figures in manifest.figures
+            if figures.verdict not in trusted
+        ),
+        "",
+    )
