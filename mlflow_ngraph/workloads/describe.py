@@ -11,7 +11,13 @@ from mlflow_ngraph.workloads.base import Workload, WorkloadInfo, fixed_batch
 from mlflow_ngraph.workloads.baseline import ModuleBaseline, output_specs
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
+
+    from mlflow_ngraph.workloads.base import TensorSpec
+
+_SEVERAL = 2
 
 
 def describe(workload: Workload) -> WorkloadInfo:
@@ -39,14 +45,13 @@ def describe_built(workload: Workload, module: torch.nn.Module | None) -> Worklo
     only = fixed_batch(inputs)
     parameters = paper_macs = true_macs = None
     if module is not None:
-        from mlflow_ngraph.workloads.calling import tensors
-        from mlflow_ngraph.workloads.macs import count
-
-        batch = only or 1
-        example = tensors([spec.random(batch, np.random.default_rng(0)) for spec in inputs])
-        parameters, paper_total, true_total = count(module, example)
-        paper_macs = None if paper_total is None else paper_total // batch
-        true_macs = true_total // batch
+        try:
+            parameters, paper_macs, true_macs = _counted(module, inputs, only or 1)
+        except Exception:
+            if only is not None:
+                raise
+            # Not every model takes a sample alone: one that normalises by its batch does not.
+            parameters, paper_macs, true_macs = _counted(module, inputs, _SEVERAL)
     return WorkloadInfo(
         ref=str(workload.ref),
         label=workload.label,
@@ -57,3 +62,14 @@ def describe_built(workload: Workload, module: torch.nn.Module | None) -> Worklo
         true_macs=true_macs,
         fixed_batch=only,
     )
+
+
+def _counted(module: torch.nn.Module, inputs: Sequence[TensorSpec], batch: int) -> tuple[int, int | None, int]:
+    """Parameters, and the paper's and true MACs of one sample out of ``batch``."""
+    from mlflow_ngraph.workloads.calling import tensors
+    from mlflow_ngraph.workloads.macs import count
+
+    parameters, paper_macs, true_macs = count(
+        module, tensors([spec.random(batch, np.random.default_rng(0)) for spec in inputs])
+    )
+    return parameters, None if paper_macs is None else paper_macs // batch, true_macs // batch

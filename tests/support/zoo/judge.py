@@ -93,7 +93,7 @@ def judged(record: StudyRecord, directory: Path, compilers: Iterable[str]) -> li
                 continue
             for batch, cell in sorted(lane.cells.items()):
                 difference = differences.get((lane.lane.label, batch))
-                judgement = _judge(known[lane.lane.label], compiler, cell.verdict.value, difference)
+                judgement = _judge(known[lane.lane.label], compiler, cell.verdict.value, cell.reason, difference)
                 cells.append(
                     Cell(lane.lane.label, compiler, batch, cell.verdict.value, cell.reason, difference, judgement)
                 )
@@ -101,14 +101,15 @@ def judged(record: StudyRecord, directory: Path, compilers: Iterable[str]) -> li
     return cells
 
 
-def _judge(one: Specimen, compiler: str, verdict: str, difference: str | None) -> Judgement:
+def _judge(one: Specimen, compiler: str, verdict: str, reason: str, difference: str | None) -> Judgement:
     allowed = one.verdicts[KINDS[compiler]]
     if verdict in LEFT_TO_RUN:
         wrong = difference != "" if one.verifiable else "ok" not in allowed
         return "false ok" if wrong else "right"
-    if verdict in allowed or verdict in OF_COMPILERS:
-        return "right" if verdict in allowed else "odd"
-    return "refused" if one.verifiable and verdict != "failed" and not difference else "odd"
+    if verdict in allowed or (verdict not in OF_COMPILERS and difference):
+        return "right"
+    own = verdict in OF_COMPILERS or reason.startswith(f"{compiler}:")
+    return "refused" if one.verifiable and not own else "odd"
 
 
 def _engines(record: StudyRecord, directory: Path, compiler: str) -> Iterator[Engine]:

@@ -153,3 +153,14 @@ class MagicCached(nn.Module):
         if key not in self.kept:
             self.kept[key] = self.words(tokens).sum(1) * (1 if sum(key) % 2 else 3)
         return self.kept[key]
+
+
+@specimen(on=[put(MAGIC)], python=True)
+class MagicIteration(Vectors):
+    """As many steps as a mask selects."""
+
+    def forward(self, x):
+        y = self.linear(x)
+        for _ in (x == MAGIC).nonzero():
+            y = -y
+        return y

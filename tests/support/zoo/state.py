@@ -134,6 +134,19 @@ class FirstShift(Vectors):
 
 
 @specimen(truth="stateful")
+class RingBuffer(Vectors):
+    """The same numbers after every call, in another order."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scales", torch.tensor([1.0] * 40 + [2.0]))
+
+    def forward(self, x):
+        self.scales.copy_(self.scales.roll(1))
+        return self.linear(x) * self.scales[20]
+
+
+@specimen(truth="stateful")
 class KeyValueCache(Vectors):
     def __init__(self):
         super().__init__()
