@@ -141,7 +141,7 @@ _READERS: tuple[tuple[Any, Callable[[Any], bytes]], ...] = (
 
 
 def _of_tensor(tensor: torch.Tensor) -> int:
-    """Of its memory in order: sums would not see that numbers have changed places, nor a generator's counters that add up."""
+    """Of its memory in order: a sum would not see numbers that have changed places."""
     if tensor.is_sparse or tensor.is_quantized or tensor.is_meta or tensor.device.type != "cpu":
         return 0
     memory = tensor.detach().resolve_conj().contiguous().reshape(-1).view(torch.uint8).numpy()

@@ -1,0 +1,110 @@
+"""What running the baseline tells before anything is compiled."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mlflow_ngraph.errors import WorkloadError
+from mlflow_ngraph.workloads.base import Init, WorkloadRef
+from mlflow_ngraph.workloads.evaluation import training_operations
+from mlflow_ngraph.workloads.export import prepare
+from mlflow_ngraph.workloads.materials import Source
+from mlflow_ngraph.workloads.registry import create
+
+INPUTS = [{"shape": ["batch", 4]}]
+
+
+def prepared(name: str, directory: Path, batch_sizes=(1, 3), formats=("module",)) -> Source:
+    ref = WorkloadRef("torch", f"tests.workloads.behaving:{name}", {"inputs": INPUTS})
+    prepare(create(ref, Init()), directory, batch_sizes=batch_sizes, formats=formats, seed=0)
+    return Source(directory)
+
+
+def behaviour(name: str, directory: Path):
+    return prepared(name, directory).materials.behaviour
+
+
+def test_a_model_whose_author_insists_on_training_is_refused_by_name(tmp_path):
+    with pytest.raises(WorkloadError, match=r"the model itself \(Insisting\) stays in training mode after eval\(\)"):
+        prepared("Insisting", tmp_path)
+
+
+def test_what_wraps_and_counts_leaves_a_model_in_evaluation_mode(tmp_path):
+    source = prepared("DroppedInMapping", tmp_path, formats=("module", "exported", "onnx"))
+    assert source.materials.wrapped == ["flat_outputs"]
+    assert not any(part.training for part in source.module().modules())
+    program = torch.export.load(source.exported())
+    assert training_operations(program) == []
+    again = program.module()(torch.tensor(source.example(3)[0]))
+    np.testing.assert_allclose(again.detach().numpy(), source.reference(3)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_program_in_training_form_is_told_by_its_operators():
+    model = torch.nn.Sequential(torch.nn.Dropout(0.25), torch.nn.BatchNorm1d(4)).train()
+    found = training_operations(torch.export.export(model, (torch.randn(2, 4),)))
+    assert found == ["dropout (p=0.25) in 0", "batch_norm by the statistics of its batch in 1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "impure"),
+    [
+        ("FunctionalDropout", r"nondeterministic: .* generator of torch, in behaving.py:\d+: return nn.functional.dropout"),
+        ("RareChance", "nondeterministic: each call draws random numbers from the generator of Python"),
+        ("Counting", "stateful: each call changes 'calls'"),
+        ("MovingAverage", "stateful: each call changes 'mean'"),
+        ("LazyTable", "^$"),
+        ("Linear", "^$"),
+    ],
+)
+def test_chance_and_memory_are_found_and_named(name, impure, tmp_path):
+    assert re.search(impure, behaviour(name, tmp_path).impure)
+
+
+def test_a_model_that_writes_to_its_input_gets_copies(tmp_path):
+    source = prepared("InPlace", tmp_path)
+    assert source.materials.wrapped == ["copied_inputs"]
+    module, given = source.module(), torch.zeros(1, 4)
+    assert torch.equal(module(given), module(given))
+    assert torch.equal(given, torch.zeros(1, 4))
+
+
+@pytest.mark.parametrize(
+    ("name", "mixes"),
+    [
+        ("Linear", ""),
+        ("Centred", "sample 0 of a batch of 3 has another output 0 than alone"),
+        ("OtherAtThree", "sample 0 of a batch of 3 has another output 0 than alone"),
+    ],
+)
+def test_samples_that_influence_each_other_are_found(name, mixes, tmp_path):
+    assert behaviour(name, tmp_path).mixes == mixes
+
+
+def test_lines_that_look_at_the_data_are_named_and_those_that_look_at_shapes_and_parameters_are_not(tmp_path):
+    (place,) = behaviour("Branching", tmp_path).reads
+    assert place.startswith("behaving.py:")
+    assert place.endswith("if out.amax() > 2.5")
+
+
+def test_memory_that_python_reads_without_an_operator_counts_too(tmp_path):
+    assert any(".tolist()" in place for place in behaviour("Unscriptable", tmp_path).reads)
+
+
+def test_trials_vary_unless_the_model_is_deaf(tmp_path):
+    deaf = prepared("Deaf", tmp_path / "deaf").trials(1)
+    assert deaf.variation is not None
+    assert deaf.variation.max_rel == 0
+    hearing = prepared("Linear", tmp_path / "hearing").trials(3)
+    assert hearing.variation.max_rel > 1
+    assert len({trial.kind for trial in hearing.trials}) > 8
+
+
+def test_complex_outputs_are_compared_whole(tmp_path):
+    source = prepared("Spectrum", tmp_path)
+    assert source.reference(1)[0].dtype == np.complex64
+    assert source.trials(1).variation.max_rel > 0
