@@ -65,6 +65,20 @@ def observe(baseline: Baseline, example: Arrays, others: Sequence[Arrays]) -> Be
     return found
 
 
+def begun_otherwise(baseline: Baseline, again: Baseline, example: Arrays, others: Sequence[Arrays]) -> str:
+    """Whether the model says something else when it is built again and sees other inputs first.
+
+    Parameters
+    ----------
+    again: the same model, which has not run yet.
+    """
+    for other in others:
+        again.run(other)
+    if _differ(baseline.run(example), again.run(example)):
+        return "stateful: built again, and called with other inputs first, the model gives other outputs"
+    return ""
+
+
 def mixing(run: Callable[[Arrays], Arrays], inputs: Sequence[TensorSpec], example: Arrays, outputs: Arrays) -> str:
     """How samples influence each other: what the first and the last are alone, beside what they are in their batch.
 
