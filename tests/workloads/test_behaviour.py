@@ -53,7 +53,10 @@ def test_a_program_in_training_form_is_told_by_its_operators():
 @pytest.mark.parametrize(
     ("name", "impure"),
     [
-        ("FunctionalDropout", r"nondeterministic: .* generator of torch, in behaving.py:\d+: return nn.functional.dropout"),
+        (
+            "FunctionalDropout",
+            r"nondeterministic: .* generator of torch, in behaving.py:\d+: return nn.functional.dropout",
+        ),
         ("RareChance", "nondeterministic: each call draws random numbers from the generator of Python"),
         ("Counting", "stateful: each call changes 'calls'"),
         ("MovingAverage", "stateful: each call changes 'mean'"),
