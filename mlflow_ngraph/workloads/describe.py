@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     import torch
 
 
+_SEVERAL = 2
+
+
 def describe(workload: Workload) -> WorkloadInfo:
     """What is known about a workload, or what building it and counting tells.
 
@@ -40,14 +43,13 @@ def describe_built(workload: Workload, module: torch.nn.Module | None) -> Worklo
     only = fixed_batch(inputs)
     parameters = paper_macs = true_macs = None
     if module is not None:
-        from mlflow_ngraph.workloads.calling import tensors
-        from mlflow_ngraph.workloads.macs import count
-
-        batch = only or 1
-        example = tensors(drawn(inputs, workload.samples(), batch, np.random.default_rng(0)))
-        parameters, paper_total, true_total = count(module, example)
-        paper_macs = None if paper_total is None else paper_total // batch
-        true_macs = true_total // batch
+        try:
+            parameters, paper_macs, true_macs = _counted(module, workload, only or 1)
+        except Exception:
+            if only is not None:
+                raise
+            # Not every model takes a sample alone: one that normalises by its batch does not.
+            parameters, paper_macs, true_macs = _counted(module, workload, _SEVERAL)
     return WorkloadInfo(
         ref=str(workload.ref),
         label=workload.label,
@@ -58,3 +60,13 @@ def describe_built(workload: Workload, module: torch.nn.Module | None) -> Worklo
         true_macs=true_macs,
         fixed_batch=only,
     )
+
+
+def _counted(module: torch.nn.Module, workload: Workload, batch: int) -> tuple[int, int | None, int]:
+    """Parameters, and the paper's and true MACs of one sample out of ``batch``."""
+    from mlflow_ngraph.workloads.calling import tensors
+    from mlflow_ngraph.workloads.macs import count
+
+    example = drawn(workload.inputs(), workload.samples(), batch, np.random.default_rng(0))
+    parameters, paper_macs, true_macs = count(module, tensors(example))
+    return parameters, None if paper_macs is None else paper_macs // batch, true_macs // batch

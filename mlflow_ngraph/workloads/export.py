@@ -15,7 +15,7 @@ from mlflow_ngraph.errors import NGraphError, UnsupportedError, WorkloadError
 from mlflow_ngraph.workloads import content, samples
 from mlflow_ngraph.workloads.base import Format, Workload
 from mlflow_ngraph.workloads.baseline import Baseline, ModuleBaseline, OnnxBaseline, output_specs
-from mlflow_ngraph.workloads.behaviour import Behaviour, mixing, observe
+from mlflow_ngraph.workloads.behaviour import Behaviour, begun_otherwise, mixing, observe
 from mlflow_ngraph.workloads.describe import describe_built
 from mlflow_ngraph.workloads.exporting import Exporter
 from mlflow_ngraph.workloads.materials import ANY_BATCH, WEIGHTS, Export, Materials, Source, arrays_file, trials_file
@@ -134,15 +134,17 @@ def _begin(workload: Workload, local: Workload, directory: Path, seed: int) -> t
         outputs=outputs,
         formats={"module": _save_weights(baseline, directory)},
     )
-    materials.behaviour = _observe(baseline, materials, given)
+    materials.behaviour = _observe(baseline, materials, given, local, directory)
     if given is not None:
         save_arrays(directory / samples.FILE, *given)
     materials.write(directory)
     return materials, baseline
 
 
-def _observe(baseline: Baseline, materials: Materials, given: Sequence[NDArray[Any]] | None) -> Behaviour:
-    """What the baseline does when it is run again and again."""
+def _observe(
+    baseline: Baseline, materials: Materials, given: Sequence[NDArray[Any]] | None, local: Workload, directory: Path
+) -> Behaviour:
+    """What the baseline does when it is run again and again, and when it is built again."""
     inputs = materials.info.inputs
     batch = materials.info.fixed_batch or _SEVERAL
     example = _example(materials, given, batch)
@@ -151,7 +153,22 @@ def _observe(baseline: Baseline, materials: Materials, given: Sequence[NDArray[A
         _, drawn = draw(inputs, batch, materials.seed, number, example, given=given is not None)
         others.append(drawn)
     with running(str(materials.ref), inputs, batch):
-        return observe(baseline, example, others)
+        found = observe(baseline, example, others)
+        if not found.impure and isinstance(baseline, ModuleBaseline):
+            again = ModuleBaseline(_rebuilt(local, materials, directory), materials.wrapped)
+            found.impure = begun_otherwise(baseline, again, example, others)
+    return found
+
+
+def _rebuilt(local: Workload, materials: Materials, directory: Path) -> torch.nn.Module:
+    """The model once more, as compilers will build it."""
+    from mlflow_ngraph.workloads import weights
+    from mlflow_ngraph.workloads.calling import wrap
+    from mlflow_ngraph.workloads.evaluation import evaluate
+
+    module = wrap(local.skeleton(), materials.wrapped)
+    weights.load(module, directory / WEIGHTS)
+    return evaluate(module, str(materials.ref))
 
 
 def _build(local: Workload) -> Baseline:
