@@ -174,11 +174,12 @@ class Worker:
 
         source, batch = Source(Path(command["materials"])), command["batch"]
         target = _target(command)
-        start = time.perf_counter()
-        engine = _compiler(command).load(Path(command["directory"]), batch, target)
+        compiler, start = _compiler(command), time.perf_counter()
+        engine = compiler.load(Path(command["directory"]), batch, target)
         load_s = time.perf_counter() - start
         try:
-            found = verify(engine, source, batch, target.precision, command["limit_s"], Path(command["keep"]))
+            keep, slowdown = Path(command["keep"]), compiler.expected_slowdown
+            found = verify(engine, source, batch, target.precision, slowdown, command["limit_s"], keep)
         finally:
             engine.close()
         return {"load_s": load_s, **found.as_dict()}

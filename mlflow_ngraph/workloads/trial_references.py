@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -52,6 +53,8 @@ class Trials:
     variation: Parity | None = None
     """How far the baseline's outputs are from those for the example, at most; None: further than can be said, because even
     shapes differ."""
+    call_s: float = 0.0
+    """Median seconds in which the baseline ran one."""
     trials: list[Trial] = field(default_factory=list)
     outputs: list[Arrays] = field(default_factory=list)
     """The baseline's, of each trial."""
@@ -67,6 +70,7 @@ class Trials:
             "seed": self.seed,
             "given": self.given,
             "variation": variation,
+            "call_s": self.call_s,
             "trials": [asdict(trial) for trial in self.trials],
         }
         temporary = facts.with_name(f"partial-{facts.name}")
@@ -84,7 +88,7 @@ class Trials:
             outputs: list[Arrays] = [
                 [saved[f"{place}.{index}"] for index in range(count)] for place in range(len(trials))
             ]
-        return cls(content["seed"], content["given"], variation, trials, outputs)
+        return cls(content["seed"], content["given"], variation, content["call_s"], trials, outputs)
 
 
 def collect(
@@ -107,6 +111,7 @@ def collect(
     given: whether the example is the user's.
     """
     found = Trials(seed, given, parity.compare(reference, reference))
+    calls: list[float] = []
     start, size = time.perf_counter(), max(1, sum(array.nbytes for array in reference))
     most = max(FEWEST, min(MOST, _BYTES // size))
     for number in range(MOST):
@@ -114,17 +119,21 @@ def collect(
         if taken >= most or (taken >= FEWEST and time.perf_counter() - start > SECONDS):
             break
         kind, drawn = draw(inputs, batch, seed, number, example, given=given)
+        began = time.perf_counter()
         try:
             outputs = baseline.run(drawn)
         except MemoryError:
             raise
         except Exception:  # noqa: BLE001, S112 - the model refuses what it is not made for; the example it has run on
             continue
+        spent = time.perf_counter() - began
         if is_extreme(kind) and not all(map(_finite, outputs)):
             continue
+        calls.append(spent)
         found.trials.append(Trial(number, kind, amplification(baseline.disturbed, drawn, outputs, number)))
         found.outputs.append(outputs)
         found.variation = _further(found.variation, outputs, reference)
+    found.call_s = statistics.median(calls) if calls else 0.0
     return found
 
 
