@@ -18,10 +18,21 @@ VERDICTS = ("ok", "unsupported", "wrong", "failed")
 NO_TENSOR = "not a tensor"
 _TITLES = {BARE: "ONNX Runtime, bare"}
 _ABOUT = ("onnx", "onnxruntime", "openvino", "apache-tvm", "torch")
-_LONGEST = 160
+_LONGEST = 140
 _CASES = 2
 """Cases that a line of the list names."""
-_NUMBERS = re.compile(r"(?<![\w.])\d+(\.\d+)?(e[+-]?\d+)?(?![\w.])")
+_EAGER = "identity"
+_LEFT_OUT = (
+    (re.compile(r"^workload onnx:\S+:? "), ""),
+    (re.compile(r"^does not run on .*?\]: "), "no reference: "),
+    (re.compile(r"^(?:model|model\.onnx): "), ""),
+    (re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : "), ""),
+    (re.compile(r"\S*materials/source/"), ""),
+    (re.compile(r"input '\w+' has type"), "an input has type"),
+    (re.compile(r" \(opset \d+\)$"), ""),
+    (re.compile(r"(?<![A-Za-z0-9])(?:0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?![A-Za-z0-9])"), "#"),
+)
+"""What differs from case to case, and what stands in its place."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +71,15 @@ def page(rows: Sequence[Row], compilers: Sequence[str]) -> str:
     """The tables, and what is not ok by compiler and operator."""
     found = [name for name in compilers if any(row.compiler == name for row in rows)]
     lines = [*_introduction(rows), "", *_totals(rows, found), "", *_groups(rows, found)]
+    eager = {row.case: _short(row.reason) for row in rows if row.compiler == _EAGER}
     for compiler in found:
-        lines += ["", *_problems([row for row in rows if row.compiler == compiler], compiler)]
+        own = [row for row in rows if row.compiler == compiler]
+        shared = (
+            []
+            if compiler == _EAGER
+            else [row for row in own if row.reason and eager.get(row.case) == _short(row.reason)]
+        )
+        lines += ["", *_problems([row for row in own if row not in shared], compiler, _refused(shared))]
     return "\n".join([*lines, "", _where()]) + "\n"
 
 
@@ -89,8 +107,8 @@ def _introduction(rows: Sequence[Row]) -> list[str]:
         f"* `{NO_TENSOR}`: an input or output is a string, a sequence, a map or an optional; workloads have tensors only.",
         "",
         f"ONNX Runtime by itself, without this package, does {len(bare)} cases; through its adapter {kept} of them are ok.",
-        "torch-compile, which starts a C++ compiler for every model, did one case of each operator that eager execution does,",
-        "many of them in one model.",
+        "torch-compile, which starts a C++ compiler for every model, did at most one case of an operator, many of them in one",
+        "model.",
     ]
 
 
@@ -118,10 +136,22 @@ def _groups(rows: Sequence[Row], compilers: Sequence[str]) -> list[str]:
     return lines
 
 
-def _problems(rows: Sequence[Row], compiler: str) -> Iterator[str]:
-    """What is not ok: reasons with how often each was given, most frequent first, and which operators it met."""
+def _refused(rows: Sequence[Row]) -> int:
+    return sum(row.verdict != NO_TENSOR for row in rows)
+
+
+def _problems(rows: Sequence[Row], compiler: str, shared: int) -> Iterator[str]:
+    """What is not ok: reasons with how often each was given, most frequent first, and which operators it met.
+
+    Parameters
+    ----------
+    shared: cases that are left out, because eager execution has the same reason.
+    """
     yield f"## {_TITLES.get(compiler, compiler)}"
     yield ""
+    if shared:
+        yield f"Without the {shared} cases that `{_EAGER}` refuses for the same reason."
+        yield ""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         if row.verdict in VERDICTS[1:]:
@@ -146,7 +176,9 @@ def _about(row: Row) -> str:
 
 def _short(reason: str) -> str:
     """A reason without the numbers of one case, so that equal ones count together, in the page's own characters."""
-    text = _NUMBERS.sub("#", reason.removeprefix("model: "))
+    text = reason
+    for pattern, replacement in _LEFT_OUT:
+        text = pattern.sub(replacement, text)
     text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
     return "".join(f"\\{sign}" if sign in "|<>*_[]`" else sign for sign in text)
 
