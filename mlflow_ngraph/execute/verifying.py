@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.measure import parity
 from mlflow_ngraph.measure.parity import Parity
 from mlflow_ngraph.workloads.materials import Source
@@ -32,6 +33,8 @@ class Verification:
     """Batches of inputs that were tried."""
     ill_conditioned: int = 0
     """Batches that were left out, because at this precision rounding alone changes the answer."""
+    refused: int = 0
+    """Batches that the adapter said it does not take."""
     seconds: float = 0.0
     problem: str = ""
     """Why the engine does not compute the model's function; empty where nothing speaks against it."""
@@ -66,6 +69,9 @@ def verify(engine: Engine, source: Source, batch: int, precision: str, limit_s: 
     for trial, reference in telling:
         _, inputs = draw(source.inputs, batch, known.seed, trial.number, example)
         agrees = _try(found, engine, f"on inputs of the kind {trial.kind!r}", inputs, reference, precision, keep)
+        if agrees is None:
+            found.refused += 1
+            continue
         again = again or (inputs, reference)
         if not agrees or _over(start, found.inputs, limit_s):
             break
@@ -84,9 +90,12 @@ def _try(
     reference: Arrays,
     precision: str,
     keep: Path,
-) -> bool:
-    """Run the engine once, and note how near it came; False where it disagrees."""
-    invocation = engine.bind(inputs)
+) -> bool | None:
+    """Run the engine once, and note how near it came; False where it disagrees, None where the adapter declines."""
+    try:
+        invocation = engine.bind(inputs)
+    except UnsupportedError:
+        return None
     invocation.call()
     requests = invocation.singly or (invocation,)
     found.inputs += 1

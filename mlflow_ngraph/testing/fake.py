@@ -299,4 +299,4 @@ class _FakeEngine(Engine):
         for known, outputs in self._known:
             if _equal(inputs, known):
                 return outputs
-        raise ValueError("the fake compiler knows the outputs of the prepared inputs only")
+        raise UnsupportedError("the fake compiler knows the outputs of the prepared inputs only")
