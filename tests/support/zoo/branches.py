@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from tests.support.zoo.specimen import fill, plus, put, row, specimen, vectors
+from tests.support.zoo.specimen import OWN_LIMITS, fill, plus, put, row, specimen, vectors
 
 TOKENS = [{"shape": ["batch", 10], "dtype": "int64", "high": 1000}]
 
@@ -284,7 +284,7 @@ class ScriptedBranch(Vectors):
         return _scripted(self.linear(x), x)
 
 
-@specimen(on=[put(float("nan")), put(6.0)], python=True)
+@specimen(on=[put(float("nan")), put(6.0)], script=OWN_LIMITS, export=OWN_LIMITS)
 class Guard(Vectors):
     """Refuses what is no number. An engine that does not refuse it computes the same function."""
 

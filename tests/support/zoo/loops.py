@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from tests.support.zoo.branches import Vectors
-from tests.support.zoo.specimen import fill, plus, put, row, specimen, times
+from tests.support.zoo.specimen import OWN_LIMITS, fill, plus, put, row, specimen, times
 
 ANY_SHAPE = {"ok", "unsupported", "unverified"}
 TEXT = [
@@ -79,7 +79,7 @@ class TrimmedText(nn.Module):
         return self.words(tokens[:, : max(longest, 1)]).mean(1)
 
 
-@specimen(on=[plus(3.0), plus(-0.5)], python=True, eager=ANY_SHAPE, script=ANY_SHAPE, export=ANY_SHAPE)
+@specimen(on=[plus(3.0), plus(-0.5)], eager=ANY_SHAPE, script=ANY_SHAPE, export=ANY_SHAPE)
 class PositiveOnly(Vectors):
     """As many outputs as there are positive inputs."""
 
@@ -87,7 +87,7 @@ class PositiveOnly(Vectors):
         return x[x > 0] * 2.0
 
 
-@specimen(on=[plus(3.0), plus(-3.0)], truth="mixes samples", python=True)
+@specimen(on=[plus(3.0), plus(-3.0)], truth="mixes samples", script=OWN_LIMITS, export=OWN_LIMITS)
 class SelectedSum(Vectors):
     """A shape that depends on data, but not that of the output."""
 

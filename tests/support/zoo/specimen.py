@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -45,6 +46,8 @@ class Specimen:
     verdicts: Mapping[Kind, frozenset[str]]
     """The verdicts that are right."""
     changes: Sequence[Change] = field(repr=False)
+    looks: bool
+    """Whether Python looks at the data on ordinary inputs."""
 
     @property
     def verifiable(self) -> bool:
@@ -60,7 +63,8 @@ SPECIMENS: dict[str, Specimen] = {}
 """By name; a module of the zoo adds its own when it is imported."""
 
 OK = frozenset({"ok"})
-_OWN_LIMITS = frozenset({"ok", "unsupported"})
+OWN_LIMITS = frozenset({"ok", "unsupported"})
+"""Of compilers that need not be able to express a module."""
 _NOTHING = frozenset({"unverified", "unsupported"})
 
 
@@ -76,7 +80,7 @@ def specimen(
     on: Sequence[Change] = (),
     batch_sizes: Sequence[int] = (1, 3),
     python: bool = False,
-    **verdicts: set[str],
+    **verdicts: AbstractSet[str],
 ) -> Callable[[M], M]:
     """Add a class of modules to the zoo.
 
@@ -92,7 +96,7 @@ def specimen(
         if truth in UNVERIFIABLE:
             expected = dict.fromkeys(expected, _NOTHING)
         elif python:
-            expected |= {"script": _OWN_LIMITS, "export": _OWN_LIMITS}
+            expected |= {"script": OWN_LIMITS, "export": OWN_LIMITS}
         expected |= {name: frozenset(given) for name, given in verdicts.items()}  # type: ignore[misc]
         SPECIMENS[kind.__name__] = Specimen(
             kind.__name__,
@@ -102,6 +106,7 @@ def specimen(
             tuple(batch_sizes),
             expected,
             (times(10.0), *on),
+            python,
         )
         return kind
 
