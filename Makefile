@@ -12,10 +12,10 @@ VENV ?= .venv
 BIN := $(CURDIR)/$(VENV)/bin
 STUDY ?= quick
 DEVICE ?= xeon
+SUPPORTED := import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))
 # The first interpreter of a supported version that really starts; PYTHON=/path/to/python chooses another.
 PYTHON ?= $(shell for name in python3.11 python3.12 python3.10 python3.13 python3; do \
-	"$$name" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
-	&& { echo "$$name"; break; }; done)
+	"$$name" -c '$(SUPPORTED)' 2>/dev/null && { echo "$$name"; break; }; done)
 
 # uv has its own word for places with wheels; both are to look in the same ones.
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
@@ -33,27 +33,41 @@ help:
 
 environment: $(STAMP)
 
+# An environment stays as long as its interpreter is supported and, where PYTHON was given, is that one.
+SAME := import os, sys; print(*sys.version_info[:2], os.path.realpath(sys.base_prefix))
+GIVEN := $(filter command environment,$(firstword $(origin PYTHON)))
+FITS = "$(VENV)/bin/python" -c '$(SUPPORTED)' 2>/dev/null $(if $(GIVEN),&& \
+	test "$$("$(VENV)/bin/python" -c '$(SAME)')" = "$$("$(PYTHON)" -c '$(SAME)' 2>/dev/null)")
+.PHONY: another
+$(STAMP): $(if $(shell { $(FITS); } && echo yes),,another)
+
 # What the environment holds is written in setup.py; it is made again when that changes. torch goes first, by itself:
 # pip then keeps the build that the machine offers (one without CUDA where there is one) instead of choosing again.
 $(STAMP): setup.py
 	@test -n "$(PYTHON)" || { echo "no Python 3.10 to 3.13 found; name one with PYTHON=/path/to/python" >&2; exit 1; }
-	@echo "== environment: $(VENV), made with $(PYTHON) ($$($(PYTHON) --version)); takes some minutes the first time"
-	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@"$(PYTHON)" -c '$(SUPPORTED)' 2>/dev/null || { \
+		echo "$(PYTHON) is $$("$(PYTHON)" --version 2>&1 | tail -n 1): Python 3.10 to 3.13 is needed;" \
+		"name one with PYTHON=/path/to/python" >&2; exit 1; }
+	@if ! { $(FITS); }; then \
+		test ! -e "$(VENV)/pyvenv.cfg" || echo "== $(VENV) has another Python: making it anew"; \
+		"$(PYTHON)" -m venv $$(test ! -e "$(VENV)/pyvenv.cfg" || echo --clear) "$(VENV)"; fi
+	@echo "== environment: $(VENV), with $$($(VENV)/bin/python --version); takes some minutes the first time"
 	@echo "== installing torch"
 	@$(VENV)/bin/python -m pip install --quiet "$$(sed -n 's/^XEON = \["\(torch==[^"]*\)".*/\1/p' setup.py)"
 	@echo "== installing mlflow-ngraph with the compilers of device xeon and the tools of its tests"
 	@$(VENV)/bin/python -m pip install --quiet --editable '.[xeon,dev]'
+	@echo "== $$($(VENV)/bin/python -m mlflow_ngraph.torchvision_hook 2>&1)"
 	@touch $(STAMP)
 
 # torch-compile and tvm generate code that a C++ compiler builds; a machine without one measures the other four.
 NO_CXX := $(shell command -v g++ c++ clang++ $(CXX) >/dev/null || echo yes)
-BENCHMARK := mlflow run . -e benchmark -P device=$(DEVICE) -P study=$(STUDY) $(if $(NO_CXX),-P \
+BENCHMARK := mlflow run . -e benchmark -P device=$(DEVICE) -P study='$(STUDY)' $(if $(NO_CXX),-P \
 	compilers=identity$(COMMA)torchscript$(COMMA)onnxruntime$(COMMA)openvino) --env-manager local
 
 benchmark: $(STAMP)
 	$(if $(NO_CXX),@echo "== no C++ compiler found: leaving out torch-compile and tvm; install g++ to have them")
 	@echo "== $(BENCHMARK)"
-	@echo "== recording in $(MLFLOW_TRACKING_URI)"
+	@echo "== recording in $$MLFLOW_TRACKING_URI"
 	@$(BENCHMARK)
 	@echo "== the results in a browser: make ui"
 
@@ -66,7 +80,7 @@ test: lint
 	@echo "== pytest" && env -u MLFLOW_TRACKING_URI -u MLFLOW_EXPERIMENT_NAME python -m pytest -n 2 --dist loadfile
 
 ui: $(STAMP)
-	@mlflow server --app-name ngraph --backend-store-uri $(MLFLOW_TRACKING_URI) --port 5000
+	@mlflow server --app-name ngraph --backend-store-uri "$$MLFLOW_TRACKING_URI" --port 5000
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

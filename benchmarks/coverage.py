@@ -161,8 +161,6 @@ def _cell(lane: str, batch: int, durations: NDArray[np.float64]) -> CellRecord:
             "session": 1,
             "round": index,
             "wall_s": part.sum() / 1e9,
-            "cpu_s": part.sum() / 1e9,
-            "machine_busy_s": part.sum() / 1e9,
             "peak_bytes": 1,
             "durations_ns": part.tolist(),
         }

@@ -15,11 +15,11 @@ for directory in sys.argv[1:]:
     processors = pd.read_json(f"{directory}/fingerprint.json", typ="series")["hardware"]["cpu"]["threads"]
     for cell, rows in pd.read_parquet(f"{directory}/samples.parquet").groupby("cell"):
         rounds, rate = rows.groupby(["session", "round"]), (rows["batch"] * rows["requests"] * 1e9).astype(float)
-        spent, medians = rounds[["cpu_s", "wall_s"]].first(), rate.iloc[0] / rounds["duration_ns"].median()
+        spent, medians = rounds[["cpu_s", "watched_s"]].first(), rate.iloc[0] / rounds["duration_ns"].median()
         found = {**names.loc[cell], "batch": rows["batch"].iloc[0], "medians": medians}
         found |= {"rate": rate.iloc[0] / rows["duration_ns"].mean(), "rate_std": (rate / rows["duration_ns"]).std()}
-        found["cpu"] = 100 * spent["cpu_s"].sum() / spent["wall_s"].sum() / processors
-        cells.append(found | {"cpu_std": 100 * (spent["cpu_s"] / spent["wall_s"]).std() / processors})
+        found["cpu"] = 100 * spent["cpu_s"].sum() / spent["watched_s"].sum() / processors
+        cells.append(found | {"cpu_std": 100 * (spent["cpu_s"] / spent["watched_s"]).std() / processors})
 eager = {(c["study_id"], c["workload"], c["batch"]): c["medians"] for c in cells if c["compiler"] == "identity"}
 tables, speedups = {}, {}
 for cell in (cell for cell in cells if cell["verdict"] == "ok"):

@@ -133,7 +133,7 @@ class _Runner:
 
     def __init__(self, bench: _Bench, engine: Path, threads: int | None) -> None:
         self.latencies: list[float] = []
-        self._cpu = self._wall = 0.0
+        self._cpu = self._watched = 0.0
         self._child = bench.child(f"run-{threads}", threads)
         modules, blocked = list(TVM.runtime_modules), list(TVM.blocked_modules)
         self._child.request("import", LIMIT_S, modules=modules, blocked=blocked)
@@ -154,12 +154,12 @@ class _Runner:
             "slice", LIMIT_S, repetitions=1_000_000, seconds=seconds, settle_s=0.0, settle_below_s=0.0
         )
         self.latencies.append(statistics.median(taken["durations_ns"]) / 1e6)
-        self._cpu += taken["cpu_s"]
-        self._wall += taken["wall_s"]
+        self._cpu += taken["machine"]["cpu_s"]
+        self._watched += taken["machine"]["seconds"]
 
     def told(self) -> str:
         """Threads, latency and CPU usage in words."""
-        usage = 100 * self._cpu / self._wall / available()
+        usage = 100 * self._cpu / self._watched / available()
         latency = statistics.median(self.latencies)
         return f"{self._flags['threads']} of {available()} threads, {latency:.2f} ms, CPU {usage:.1f} % of the machine"
 

@@ -14,6 +14,7 @@
     │   └── TrackingError           the tracking server cannot be reached or refuses the request
     ├── CellError                   a cell has no trustworthy number; carries its verdict
     │   ├── UnsupportedError        the compiler cannot express this model, precision or mode
+    │   ├── ImpossibleReadingError  a clock or a counter says what cannot be
     │   └── CompileError            the compiler failed on this model
     ├── EngineError                 a stored engine is damaged, or does not serve here
     ├── DiskFullError               a disk that a study writes to has no room left
@@ -28,6 +29,9 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 from mlflow_ngraph.verdicts import Verdict
+
+_SHOWN, _CLOSE, _LIKELY = 20, 5, 2
+"""Names that a message lists: all of them up to this many, else the closest ones; and how many it proposes."""
 
 
 class NGraphError(Exception):
@@ -49,14 +53,28 @@ class StudyError(UsageError):
 class UnknownNameError(UsageError):
     """A name is not registered.
 
-    The message lists what exists, and names the closest match first.
+    The message lists what exists, or where that is much what comes closest, and names the likeliest first.
     """
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         known = sorted(known)
-        close = get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        super().__init__(f"unknown {kind} {name!r}: {hint}known: {', '.join(known) or 'none'}")
+        likely = _beginning(name, known)[:_LIKELY] or get_close_matches(name, known, n=1)
+        hint = f"did you mean {' or '.join(map(repr, likely))}? " if likely else ""
+        close = list(dict.fromkeys([*likely, *_beginning(name, known), *get_close_matches(name, known, _CLOSE, 0.4)]))
+        if len(known) > _SHOWN and close:
+            listed = f"{len(known)} are known, the closest: {', '.join(close[:_CLOSE])}"
+        else:
+            listed = f"known: {', '.join(known) or 'none'}"
+        super().__init__(f"unknown {kind} {name!r}: {hint}{listed}")
+
+
+def _beginning(name: str, known: Iterable[str]) -> list[str]:
+    """What begins with a name, without what goes on from another such one."""
+    found: list[str] = []
+    for text in known:
+        if name and text.startswith(name) and not any(text.startswith(f"{other}_") for other in found):
+            found.append(text)
+    return found
 
 
 class WorkloadError(UsageError):
@@ -93,6 +111,10 @@ class UnsupportedError(CellError):
     """The compiler cannot express this model, precision or mode; the message is its own reason."""
 
     verdict = Verdict.UNSUPPORTED
+
+
+class ImpossibleReadingError(CellError):
+    """A clock or a counter says what cannot be, so that nothing measured with it counts."""
 
 
 class CompileError(CellError):

@@ -3,7 +3,7 @@
 import os
 
 from tests.support.browser import browser, pages
-from tests.support.fake import fake_compiler
+from tests.support.fake import broken_compiler, fake_compiler
 from tests.support.keys import signing_key
 from tests.support.lock import lock_folder
 from tests.support.logged import logged
@@ -19,6 +19,7 @@ from tests.support.servers import (
 from tests.support.variants import shelf
 
 __all__ = [
+    "broken_compiler",
     "browser",
     "clean_environment",
     "fake_compiler",

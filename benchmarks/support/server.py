@@ -24,12 +24,13 @@ _START_S = 120.0
 
 
 @contextmanager
-def tracking_server(home: Path, workers: int | None = None) -> Iterator[str]:
+def tracking_server(home: Path, workers: int | None = None, app_name: str | None = None) -> Iterator[str]:
     """The address of an ``mlflow server`` on the SQLite file ``mlflow.db`` in ``home``, which serves ``artifacts`` there.
 
     Parameters
     ----------
     workers: processes that answer; MLflow's own default when left out.
+    app_name: the application that it serves, such as ``ngraph`` with the page; MLflow's own when left out.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -41,6 +42,8 @@ def tracking_server(home: Path, workers: int | None = None) -> Iterator[str]:
     ]
     if workers is not None:
         command += ["--workers", str(workers)]
+    if app_name is not None:
+        command += ["--app-name", app_name]
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=output, env={**os.environ, **QUIET}, cwd=home, start_new_session=True

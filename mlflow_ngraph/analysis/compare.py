@@ -284,6 +284,8 @@ def _divided(shown: Shown, base: pd.DataFrame, relative_to: tuple[str, str]) -> 
     found = np.array([where.get(mark, -1) for mark in marks[: len(shown.frame)]], int)
     places = np.flatnonzero(found >= 0)
     ratios = significance.ratios(both, shown.metric, places, found[places])
+    numbers = np.flatnonzero(~np.isnan(ratios.value))
+    places, ratios = places[numbers], ratios.take(numbers)
     divided = replace(shown, frame=shown.frame.iloc[places], divided=ratios)
     return divided, len(shown.frame) - len(places)
 

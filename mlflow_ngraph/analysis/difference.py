@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mlflow_ngraph.analysis import custom_metrics, results, significance
+from mlflow_ngraph.analysis import custom_metrics, results, significance, study_names
 from mlflow_ngraph.analysis.listing import Server, study_run
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.errors import TrackingError, UnknownNameError, UsageError
@@ -30,6 +31,7 @@ STATE = ("clock_mhz", "temperature_c", "foreign_cpu_percent", "power_w")
 _STATE_MARGIN = 0.05
 _LANE = ("workload", "compiler_label", "precision", "mode")
 _ALPHA = 0.05
+_RUN = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
@@ -47,17 +49,30 @@ class Run:
     frame: pd.DataFrame = field(default_factory=pd.DataFrame)
     """Its rows of the tidy table."""
     commit: str = ""
+    name: str = ""
+    """As the user wrote it; behind the name of a study which one was taken."""
 
 
-def read(run_id: str, tracking_uri: str | None = None) -> Run:
+def read(named: str, tracking_uri: str | None = None) -> Run:
     """A study run or a lane run of a tracking server.
+
+    Parameters
+    ----------
+    named: the id of a run, or the name or id of a study, of which the latest one counts.
 
     Raises
     ------
     TrackingError: the server cannot be reached, or the run does not exist.
-    UsageError: the run is neither of a study nor of a lane.
+    UsageError: the run is neither of a study nor of a lane, or several studies may be meant.
     """
     server = Server(tracking_uri)
+    run_id, said = named, named
+    if not _RUN.fullmatch(named):
+        frame = results.select(Selection(), tracking_uri, columns=study_names.COLUMNS)
+        study_named = study_names.find(frame, named)
+        if study_named is None:
+            raise UnknownNameError("study", named, set(frame["study"].dropna()))
+        run_id, said = study_named.run_id, f"{named} ({study_named.said})"
     with server.talking(), tempfile.TemporaryDirectory() as directory:
         run = server.client.get_run(run_id)
         kind = run.data.tags.get(Tag.KIND)
@@ -83,6 +98,7 @@ def read(run_id: str, tracking_uri: str | None = None) -> Run:
         machine,
         frame,
         tags.get("mlflow.source.git.commit", ""),
+        said,
     )
 
 

@@ -79,7 +79,7 @@ class Side:
     """What is compared: rows of the tidy table, or of a file that `compare` wrote."""
 
     name: str
-    """As the user wrote it."""
+    """As the user wrote it; behind the name of a study which one was taken."""
     frame: pd.DataFrame
     model: bool = False
     """Whether it is one engine, to be compared with another whatever compiled it."""

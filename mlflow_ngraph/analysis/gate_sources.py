@@ -11,12 +11,14 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from mlflow_ngraph.analysis import results
+from mlflow_ngraph.analysis import results, study_names
 from mlflow_ngraph.analysis.gate import Side
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.errors import TrackingError, UnknownNameError, UsageError
 
-FORMS = "the id of a run, models:/NAME@ALIAS, commit:SHA, or a file of results (.parquet, .csv, .json)"
+FORMS = (
+    "the id of a run, models:/NAME@ALIAS, commit:SHA, the name of a study, or a file of results (.parquet, .csv, .json)"
+)
 _RUN = re.compile(r"[0-9a-f]{32}")
 _ENDINGS = (".parquet", ".csv", ".json")
 _COMPARED = ("value", "metric", "cell", "verdict")
@@ -44,7 +46,11 @@ def load(text: str, tracking_uris: Sequence[str] | None, everything: Callable[[]
         return Side(text, _first(tracking_uris, lambda uri: _of_model(text, uri)), model=True)
     if _RUN.fullmatch(text):
         return Side(text, _first(tracking_uris, lambda uri: _of_run(text, uri)))
-    raise UsageError(f"{text!r} names no results: write {FORMS}")
+    frame = everything()
+    named = study_names.find(frame, text)
+    if named is None:
+        raise UsageError(f"{text!r} names no results: write {FORMS}")
+    return Side(f"{text} ({named.said})", frame[frame["study_id"] == named.study_id].reset_index(drop=True))
 
 
 def of_file(path: Path) -> pd.DataFrame:

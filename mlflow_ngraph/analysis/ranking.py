@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mlflow_ngraph.analysis import undecided
+from mlflow_ngraph.analysis.objectives import OBJECTIVES
+from mlflow_ngraph.analysis.undecided import Rival
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.tracking.schema import CELL_METRICS
 from mlflow_ngraph.verdicts import Verdict
@@ -14,15 +17,6 @@ from mlflow_ngraph.verdicts import Verdict
 if TYPE_CHECKING:
     import pandas as pd
 
-OBJECTIVES = {
-    "throughput": "throughput",
-    "latency": "latency_p50_ms",
-    "cpu": "cpu_percent",
-    "memory": "peak_memory_mb",
-    "energy": "energy_per_sample_j",
-    "size": "engine_size_mb",
-}
-"""Metrics by the short names of what one wants to have much or little of."""
 LIMITS = {
     "max_latency_ms": "latency_p99_ms",
     "max_cpu_percent": "cpu_percent",
@@ -34,7 +28,7 @@ FIGURES = ("throughput", "latency_p50_ms", "latency_p99_ms", "cpu_percent", "pea
 """What is told of an engine beside the objective."""
 _IDENTITY = (
     "study_id", "study", "device", "fingerprint", "workload", "label", "compiler", "compiler_label", "precision",
-    "precision_in_force", "batch", "verdict", "cell", "model_id", "started_at", "finished_at", "tracking_uri",
+    "precision_in_force", "batch", "mode", "threads", "verdict", "reason", "cell", "model_id", "started_at", "finished_at", "tracking_uri",
 )  # fmt: skip
 
 
@@ -123,6 +117,8 @@ class Ranking:
     candidates: tuple[Candidate, ...]
     left_out: Mapping[str, int]
     """Cells that do not count, by why."""
+    rivals: tuple[Rival, ...]
+    """Those of them that keep all bounds, and that one of the others may not beat."""
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -130,13 +126,15 @@ class Ranking:
             "metric": self.candidates[0].metric,
             "rows": [dict(one.row) for one in self.candidates],
             "left_out": dict(self.left_out),
+            "rivals": [one.to_plain() for one in self.rivals],
         }
 
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> Ranking:
         """From what `to_plain` gave."""
         metric = str(content["metric"])
-        return cls(tuple(Candidate(row, metric) for row in content["rows"]), dict(content["left_out"]))
+        rivals = tuple(Rival(**one) for one in content["rivals"])
+        return cls(tuple(Candidate(row, metric) for row in content["rows"]), dict(content["left_out"]), rivals)
 
 
 def rank(frame: pd.DataFrame, question: Question) -> Ranking:
@@ -179,7 +177,11 @@ def rank(frame: pd.DataFrame, question: Question) -> Ranking:
         [metric, "started_at", "model_id", "batch"], ascending=[question.ascending, False, True, True], kind="stable"
     )
     rows = ordered.astype(object).where(ordered.notna(), None).to_dict("records")
-    return Ranking(tuple(Candidate(row, metric) for row in rows), dict(left_out))
+    noisy = newest
+    for name in question.limits:
+        noisy = noisy[question.keeps(noisy, name)]
+    rivals = undecided.rivals(noisy, CELL_METRICS[metric])
+    return Ranking(tuple(Candidate(row, metric) for row in rows), dict(left_out), rivals)
 
 
 def _nothing(measured: pd.DataFrame, question: Question, left_out: Mapping[str, int]) -> str:

@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mlflow_ngraph.analysis import custom_metrics, fleet_choice, significance
+from mlflow_ngraph.analysis import custom_metrics, doubts, fleet_choice, significance, undecided
 from mlflow_ngraph.analysis.compare import TIED_FROM, latest
 from mlflow_ngraph.analysis.fleet_choice import CONFIGURATION
+from mlflow_ngraph.analysis.objectives import OBJECTIVES
 from mlflow_ngraph.analysis.selection import FILTERED, Selection
 from mlflow_ngraph.analysis.serving_rates import AT_RATE, AT_RATE_METRIC
 from mlflow_ngraph.errors import UnknownNameError, UsageError
@@ -23,23 +24,6 @@ from mlflow_ngraph.verdicts import Verdict
 Fleet = Literal["maximin", "geomean"]
 Floats = NDArray[np.float64]
 
-OBJECTIVES = {
-    "throughput": "throughput",
-    "latency": "latency_mean_ms",
-    "latency-at-rate": AT_RATE,
-    "energy": "energy_per_sample_j",
-    "cpu-free": "cpu_percent",
-    "size": "engine_size_mb",
-}
-"""Objectives by name, with the metric that is as good as possible; any other metric may be one too."""
-SHORT = {
-    "latency": "latency_mean_ms",
-    "cpu": "cpu_percent",
-    "memory": "peak_memory_mb",
-    "energy": "energy_per_sample_j",
-    "size": "engine_size_mb",
-}
-"""Short names of metrics, for the front."""
 COLUMNS = (
     "device", "workload", "label", "rank", "best", "tied", "on_front", "compiler", "compiler_label", "flags", "precision",
     "precision_in_force", "mode", "threads", "batch", "value", "ci_low", "ci_high", "loss", "loss_ci_low",
@@ -79,26 +63,28 @@ def recommend(
 ) -> pd.DataFrame:
     """The best cell for each workload and device, what is as good, and what everything else costs.
 
-    Of a cell that was measured several times the latest study counts. Only ``ok`` cells are recommended. Limits are
-    compared with the numbers as they were measured, not with the ends of their intervals.
+    Of a cell that was measured several times the latest study counts. Only ``ok`` cells are recommended, and none where
+    a cell that was left out for its noise could be better. Limits are compared with the numbers as they were measured,
+    not with the ends of their intervals.
 
     Parameters
     ----------
     frame: the tidy table of `results.load`; for ``latency-at-rate`` with the column that `serving_rates.add` makes.
-    objective: a key of `OBJECTIVES`, or a metric.
+    objective: a key of `OBJECTIVES`, ``latency-at-rate``, or a metric.
     limits: what a cell has to keep.
     fleet: one choice (compiler with flags, precision, mode, batch size) for all devices of each workload: ``maximin``
         makes the worst relative performance of a device as good as possible, ``geomean`` the geometric mean over devices.
         Relative performance is that against the best that the device could run within the limits.
-    front: metrics or keys of `SHORT` whose Pareto front is marked.
+    front: metrics or keys of `OBJECTIVES` whose Pareto front is marked.
     selection, filters: which cells are meant; ``filters`` are the fields of a `Selection` by name.
 
     Returns
     -------
     One row a cell that keeps all limits (with ``fleet``: whose choice does on all devices), the best first, with the
     columns of `COLUMNS`; docs/how-to/decide.md explains them. ``attrs["nothing"]`` has the workloads and devices for which
-    nothing keeps all limits, with the reasons; ``attrs`` also says ``objective``, ``metric``, ``unit``, ``better``,
-    ``limits``, ``fleet`` and ``front``.
+    nothing keeps all limits, with the reasons, and ``attrs["undecided"]`` those for which nothing is ``best`` because of
+    ``rivals`` that could beat it; ``attrs`` also says ``objective``, ``metric``, ``unit``, ``better``, ``limits``, ``fleet``
+    and ``front``.
 
     Raises
     ------
@@ -110,7 +96,7 @@ def recommend(
     asked.check(frame)
     metrics = _metrics(frame)
     metric = _objective(objective, metrics)
-    shown = [_metric(SHORT.get(name, name), metrics) for name in front]
+    shown = [_metric(OBJECTIVES.get(name, name), metrics) for name in front]
     for limit in limits:
         _metric(limit.metric, metrics)
     needed = _columns([metric, "throughput", "speedup", *shown, *(limit.metric for limit in limits)])
@@ -123,6 +109,14 @@ def recommend(
     else:
         ranked = fleet_choice.ranked(candidates, metrics[metric], chosen, fleet)
     table = _described(ranked, candidates, metric, shown, metrics)
+    noisy = chosen[np.logical_and.reduce([undecided.cells(chosen, metric), *(limit.kept(chosen) for limit in limits)])]
+    if fleet is None:
+        found = list(doubts.of_devices(table, noisy, metrics[metric]))
+    else:
+        found = list(doubts.of_fleet(table, candidates, noisy, metrics[metric], chosen, fleet))
+    for doubt in found:
+        own = table["workload"] == doubt.workload
+        table.loc[own & (table["device"] == doubt.device if doubt.device is not None else True), "best"] = False
     table.attrs = {
         "objective": objective,
         "metric": metric,
@@ -132,6 +126,7 @@ def recommend(
         "fleet": fleet,
         "front": shown,
         "nothing": _nothing(chosen, table, why, fleet),
+        "undecided": [doubt.to_plain() for doubt in found],
     }
     return table
 
@@ -145,15 +140,16 @@ def _columns(metrics: Sequence[str]) -> set[str]:
     """The columns of the tidy table that are looked at."""
     filtered = {name for names in FILTERED.values() for name in names}
     figures = {f"{name}{end}" for name in metrics for end in ("", "_ci_low", "_ci_high")}
-    return {*COLUMNS, *filtered, *figures, "verdict", "started_at", "finished_at", "rounds"}
+    return {*COLUMNS, *undecided.NEEDED, *filtered, *figures, "verdict", "started_at", "finished_at", "rounds"}
 
 
 def _objective(name: str, metrics: Mapping[str, CellMetric]) -> str:
     if name == "latency-at-rate" and AT_RATE not in metrics:
         raise UsageError("latency-at-rate needs a rate, and studies with arrivals")
-    if name not in OBJECTIVES and name not in metrics:
-        raise UnknownNameError("objective", name, [*OBJECTIVES, *metrics])
-    metric = OBJECTIVES.get(name, name)
+    known = {**OBJECTIVES, "latency-at-rate": AT_RATE}
+    if name not in known and name not in metrics:
+        raise UnknownNameError("objective", name, [*known, *metrics])
+    metric = known.get(name, name)
     if metrics[metric].better == "neither":
         raise UsageError(f"{metric} is no objective: neither high nor low is better")
     return metric
@@ -273,7 +269,7 @@ def _described(
     table["best"] = table["rank"] == 1
     table["tied"] = table["tied"].astype(bool)
     table["value"] = table[metric]
-    table["ci_low"], table["ci_high"] = _interval(table, metric)
+    table["ci_low"], table["ci_high"] = significance.ends(table, metric)
     table["on_front"] = False
     for inside in table.groupby(["workload", "device"], sort=False, dropna=False).indices.values():
         places = np.asarray(inside, int)
@@ -285,15 +281,6 @@ def _described(
     ]
     described: pd.DataFrame = table[[*COLUMNS, *(name for name in shown if name not in COLUMNS)]]
     return described
-
-
-def _interval(table: pd.DataFrame, metric: str) -> tuple[Any, Any]:
-    """The ends of the intervals of a metric; NaN where it has none."""
-    if f"{metric}_ci_low" in table:
-        return table[f"{metric}_ci_low"], table[f"{metric}_ci_high"]
-    if metric in significance.SAME_ERROR:
-        return significance.figures(table, metric).interval()
-    return np.nan, np.nan
 
 
 def _nothing(

@@ -16,14 +16,16 @@ SLICE_COLUMNS = {
     "loading": "Int64",
     "started_ns": "Int64",
     "wall_s": "float64",
-    "cpu_s": "float64",
     "requests": "Int64",
-    "machine_busy_s": "float64",
     "peak_bytes": "Int64",
     "page_faults": "Int64",
 }
 """What a slice of repetitions has in common."""
+WINDOW_COLUMNS = {"watched_s": "seconds", "cpu_s": "cpu_s"}
+"""The time in which the machine was watched and the CPU time of the lane's process in it, as the journal names them."""
 MACHINE_COLUMNS = (
+    *WINDOW_COLUMNS,
+    "machine_busy_s",
     "clock_mhz",
     "temperature_c",
     "gpu_clock_mhz",
@@ -58,6 +60,7 @@ def _slice(study_id: str, cell: CellRecord, taken: dict[str, Any]) -> pd.DataFra
     common = {"study_id": study_id, "lane": cell.lane, "cell": cell.id, "batch": cell.batch}
     common.update({name: taken.get(name) for name in SLICE_COLUMNS}, requests=cell.ready.get("requests", 1))
     machine = taken.get("machine", {})
+    common.update({name: machine.get(said) for name, said in WINDOW_COLUMNS.items()})
     common.update(machine.get("values", {}), **machine.get("counted", {}))
     frame: pd.DataFrame = pd.DataFrame({**common, "duration_ns": np.asarray(taken["durations_ns"], np.int64)})
     return frame

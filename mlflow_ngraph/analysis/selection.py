@@ -6,7 +6,7 @@ A verb that only says what is meant need not wait for the import of pandas.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
@@ -40,7 +40,8 @@ class Selection:
 
     devices: Sequence[str] = ()
     workloads: Sequence[str] = ()
-    """Full or short names. A full one may leave out options, which then may have any value."""
+    """Full or short names. A full one may leave out options, which then may have any value; without any, it is the model
+    without options or else the only one of this reference."""
     families: Sequence[str] = ()
     compilers: Sequence[str] = ()
     """Names, with or without the flags that were given."""
@@ -91,7 +92,7 @@ class Selection:
         for name in self._asked():
             known = {str(value) for column in FILTERED[name] for value in frame[column].dropna().unique()}
             for value in map(str, getattr(self, name)):
-                if not any(_any_means(name, [value], text) for text in known):
+                if not any(_any_means(name, _meant(name, [value], known), text) for text in known):
                     raise UnknownNameError(FILTERED[name][0].replace("_", " "), value, known)
         if len(frame) and self.of(frame).empty:
             raise UsageError(f"no result fits all filters: {'; '.join(self._alone(frame))}")
@@ -118,7 +119,8 @@ class Selection:
     def _fits(self, frame: pd.DataFrame, name: str) -> pd.Series[bool]:
         import pandas as pd
 
-        wanted = [str(value) for value in getattr(self, name)]
+        known = {str(value) for column in FILTERED[name] for value in frame[column].dropna().unique()}
+        wanted = _meant(name, list(map(str, getattr(self, name))), known)
         fits: pd.Series[bool] = pd.Series(False, frame.index)
         for column in (frame[column].astype("string") for column in FILTERED[name]):
             fits |= column.isin([text for text in column.dropna().unique() if _any_means(name, wanted, text)])
@@ -156,6 +158,17 @@ def baseline(text: str) -> tuple[str, str]:
     if not equals or not column or not value:
         raise UsageError(f"{text!r} is no baseline: write compiler=identity, device=xeon, study=NAME, or so")
     return column, value
+
+
+def _meant(name: str, wanted: Sequence[str], known: Collection[str]) -> list[str]:
+    """The values of a filter, with the whole reference for one without options that only one model has."""
+    if name != "workloads":
+        return list(wanted)
+    found = []
+    for value in wanted:
+        whole = [text for text in known if re.split(r"[?#]", text, maxsplit=1)[0] == value]
+        found.append(whole[0] if value not in known and len(whole) == 1 else value)
+    return found
 
 
 def _any_means(name: str, wanted: Sequence[str], text: str) -> bool:

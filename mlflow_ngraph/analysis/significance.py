@@ -68,7 +68,8 @@ class Figures:
         with np.errstate(divide="ignore", invalid="ignore"):
             parts = np.where(mine > 0, mine**2 / self.freedom, 0) + np.where(theirs > 0, theirs**2 / other.freedom, 0)
             freedom = np.where(parts > 0, total**2 / parts, np.minimum(self.freedom, other.freedom))
-        return Figures(self.log - other.log, np.sqrt(total), np.where(np.isnan(total), np.nan, freedom))
+            log = self.log - other.log
+        return Figures(log, np.sqrt(total), np.where(np.isnan(total), np.nan, freedom))
 
     def interval(self, level: float = LEVEL) -> tuple[Array, Array]:
         """The ends of the confidence intervals; NaN where there are none."""
@@ -121,6 +122,13 @@ def figures(frame: pd.DataFrame, metric: str) -> Figures:
         return Figures(np.log(values), np.where(freedom > 0, error, np.nan), np.where(freedom > 0, freedom, np.nan))
 
 
+def ends(frame: pd.DataFrame, metric: str) -> tuple[Array, Array]:
+    """The ends of the intervals of a metric: recorded ones, or those of the figure that it is the reciprocal of; else NaN."""
+    if f"{metric}_ci_low" not in frame.columns and metric in SAME_ERROR:
+        return figures(frame, metric).interval()
+    return _column(frame, f"{metric}_ci_low"), _column(frame, f"{metric}_ci_high")
+
+
 def _freedom(rounds: Array, *, trims: bool) -> Array:
     """Degrees of freedom of figures over so many rounds; NaN where their number is not known."""
     if not trims:
@@ -136,11 +144,12 @@ def ratios(frame: pd.DataFrame, metric: str, tops: ArrayLike, bottoms: ArrayLike
 
     Throughputs of one study, workload, batch size and precision are compared by their speed-ups over the baseline that was
     measured in the same rounds: what slowed a round down is in neither. Everything else is compared as it stands. A number
-    over itself is 1.
+    over itself is 1; another one over zero, such as the page faults of an engine that causes none, is NaN.
     """
     top, bottom = np.asarray(tops, int), np.asarray(bottoms, int)
     whole = figures(frame, metric)
     found = whole.take(top).over(whole.take(bottom))
+    found = found.where(np.isfinite(whole.log[bottom]), exactly(np.full(len(top), np.nan)))
     if SAME_ERROR.get(metric, metric) == "throughput" and "speedup" in frame.columns:
         speedups = figures(frame, "speedup")
         paired = speedups.take(top).over(speedups.take(bottom))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from mlflow_ngraph.analysis import undecided
 from mlflow_ngraph.analysis.ranking import FIGURES
-from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.tracking.schema import CELL_METRICS
 
 if TYPE_CHECKING:
@@ -22,12 +23,15 @@ def show(answer: Answer) -> None:
     console = output.console()
     chosen = answer.chosen
     row = chosen.row
-    console.print(f"chosen: {chosen.name}", style="bold", markup=False)
+    if answer.rivals:
+        console.print(_undecided(answer), style="yellow", markup=False, soft_wrap=True)
+    title = "the best that is ok" if answer.rivals else "chosen"
+    console.print(f"{title}: {chosen.name}", style="bold", markup=False)
     on = f"models:/{chosen.model_id}, measured on {row['device']} {_day(row['started_at'])} by study {row['study']}"
     console.print(on, markup=False, soft_wrap=True)
     figures = [(name, chosen.figure(name)) for name in dict.fromkeys((chosen.metric, *FIGURES))]
     rows = [(name, _text(chosen, name), CELL_METRICS[name].unit) for name, figure in figures if figure is not None]
-    console.print(output.table(["figure", ("value", output.RIGHT), "unit"], rows))
+    tables.show(console, ["figure", ("value", tables.RIGHT), "unit"], rows)
     console.print(_why(answer), markup=False, soft_wrap=True)
     for candidate, reason in answer.passed_over[:_SHOWN]:
         said = f"passed over: {candidate.name}, {chosen.metric} {_text(candidate, chosen.metric)}: {reason}"
@@ -44,9 +48,16 @@ def document(answer: Answer) -> dict[str, Any]:
         "considered": answer.considered,
         "left_out": dict(answer.left_out),
         "chosen": _described(answer.chosen),
+        "undecided": [one.to_plain() for one in answer.rivals],
         "next_best": _described(answer.next_best) if answer.next_best is not None else None,
         "passed_over": [{**_described(candidate), "reason": reason} for candidate, reason in answer.passed_over],
     }
+
+
+def _undecided(answer: Answer) -> str:
+    chosen = answer.chosen
+    told = undecided.figure(chosen.value, chosen.metric, CELL_METRICS[chosen.metric].unit)
+    return undecided.said(answer.rivals, f"{undecided.named(chosen.row)}, {told}")
 
 
 def _why(answer: Answer) -> str:

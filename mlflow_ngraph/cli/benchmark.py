@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
-from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.request import DEFAULT_STUDY, overrides, requested
+from mlflow_ngraph.cli.waiting import waiting
 
 if TYPE_CHECKING:
     from mlflow_ngraph.execute.plan import Plan
@@ -164,7 +166,8 @@ def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
     """Print what a study would do."""
     from mlflow_ngraph.runner import plan_study
 
-    plan = plan_study(study)
+    with waiting("looking at the models, in a process that imports torch", logged=True):
+        plan = plan_study(study)
     rows = _plan_rows(plan)
     if as_json:
         output.print_json(
@@ -181,21 +184,27 @@ def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
         )
         return 0
     console = output.console()
-    console.print(
-        output.table(
-            ["workload", "family", "compiler", "precision", ("batch sizes", {}), ("about", {"justify": "right"})],
-            [
-                (
-                    row["label"],
-                    row["family"],
-                    row["compiler_label"],
-                    row["precision"],
-                    " ".join(map(str, row["batch_sizes"])),
-                    output.seconds(row["estimate_s"]),
-                )
-                for row in rows
-            ],
-        )
+    tables.show(
+        console,
+        [
+            "workload",
+            ("family", tables.spare(1)),
+            "compiler",
+            "precision",
+            ("batch sizes", tables.PROSE),
+            ("about", tables.RIGHT),
+        ],
+        [
+            (
+                row["label"],
+                row["family"],
+                row["compiler_label"],
+                row["precision"],
+                " ".join(map(str, row["batch_sizes"])),
+                output.seconds(row["estimate_s"]),
+            )
+            for row in rows
+        ],
     )
     console.print(
         f"\nstudy {study.name} on device {plan.device}: {plan.cells} cells in {len(rows)} lanes, "
@@ -246,7 +255,7 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
         console.print(f"{what.replace('_', ' ')}: {where}", soft_wrap=True)
     if outcome.unrecorded:
         console.print(
-            f"not everything is recorded: {outcome.unrecorded}; later: mlflow-ngraph sync {outcome.directory}",
+            f"not everything is recorded: {outcome.unrecorded}; later: mlflow-ngraph sync {shlex.quote(str(outcome.directory))}",
             style="yellow",
             soft_wrap=True,
         )

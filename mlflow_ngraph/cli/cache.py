@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.lists import BYTES, SECONDS, quantity
 from mlflow_ngraph.errors import UsageError
 
@@ -113,14 +113,10 @@ def _done(prune: bool, dry_run: bool) -> str:
 def _show(store: Store, rows: list[_Row], done: str) -> None:
     console = output.console()
     if rows:
-        titles: list[output.Column] = ["key", "workload", "compiler", "precision", "batch sizes"]
-        titles += [
-            ("size MB", output.RIGHT),
-            ("compiled in", output.RIGHT),
-            ("unused for", output.RIGHT),
-            "compiled by",
-        ]
-        console.print(output.table(titles, [_cells(row) for row in rows]))
+        titles: list[tables.Column] = ["key", "workload", "compiler", "precision", ("batch sizes", tables.PROSE)]
+        titles += [("size MB", tables.RIGHT), ("compiled in", tables.spare(2, tables.RIGHT))]
+        titles += [("unused for", tables.RIGHT), ("compiled by", tables.spare(1))]
+        tables.show(console, titles, [_cells(row) for row in rows])
         console.print()
     total, freed = (
         sum(row.engine.size_bytes for row in rows) / 1e6,

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
+import shlex
 import shutil
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from urllib.parse import urlparse
 
 import psutil
 
+from mlflow_ngraph import torchvision_hook
 from mlflow_ngraph.cli import machine_checks
 from mlflow_ngraph.cli.finding import Finding, Status
 from mlflow_ngraph.devices import probes, processors
@@ -56,6 +61,23 @@ def _cxx() -> Iterator[Finding]:
         yield Finding("C++ compiler", "ok", path)
     else:
         yield Finding("C++ compiler", "warning", "none", "install g++ (torch-compile compiles with it)")
+
+
+def _torchvision() -> Iterator[Finding]:
+    """Models of users import it, and its wheel on PyPI does not fit every build of torch."""
+    if not all(importlib.util.find_spec(name) for name in ("torch", "torchvision")):
+        return
+    found, problem = version("torchvision"), torchvision_hook.problem()
+    if not problem:
+        yield Finding("torchvision", "ok", found)
+        return
+    remedy = (
+        f"{shlex.quote(sys.executable)} -m {torchvision_hook.__name__} lets it be imported; or install the wheel that fits, "
+        "for a CPU build of torch from https://download.pytorch.org/whl/cpu"
+    )
+    yield Finding(
+        "torchvision", "warning", f"{found} cannot be imported beside torch {version('torch')}: {problem}", remedy
+    )
 
 
 def _processors() -> Iterator[Finding]:
@@ -177,6 +199,7 @@ _CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     _python,
     _compilers,
     _cxx,
+    _torchvision,
     _processors,
     _load,
     _frequency,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from mlflow_ngraph.analysis.summary import fallback_note
-from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 BEST, TIED = "*", "≈"
 _GAP = 2
+_NUMBER = {**tables.RIGHT, **tables.PROSE}
+"""A number may have notes behind it, which go on in the next line where there is little room."""
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "≈": r"$\approx$",
@@ -32,8 +34,8 @@ def show(pivot: Pivot, intervals: bool) -> None:
     console = output.console()
     heads, lines, spanned = _heads(pivot), _texts(pivot, intervals), len(pivot.rows)
     for places in _blocks(heads, lines, spanned, console.width):
-        titles = [(heads[place], {} if place < spanned else output.RIGHT) for place in places]
-        console.print(output.table(titles, [[line[place] for place in places] for line in lines]))
+        titles = [(heads[place], {} if place < spanned else _NUMBER) for place in places]
+        tables.show(console, titles, [[line[place] for place in places] for line in lines])
         console.print()
     for note in _notes(pivot):
         console.print(note, style="dim")
@@ -52,8 +54,8 @@ def text(pivot: Pivot, form: str, intervals: bool) -> str:
         return _markdown([heads, ["---"] * len(heads), *lines]) + "\n"
     stream = io.StringIO()
     console = Console(file=stream, width=10_000, highlight=False)
-    titles = [(head, {} if place < len(pivot.rows) else output.RIGHT) for place, head in enumerate(heads)]
-    console.print(output.table(titles, lines))
+    titles = [(head, {} if place < len(pivot.rows) else tables.RIGHT) for place, head in enumerate(heads)]
+    tables.show(console, titles, lines)
     return "\n".join([stream.getvalue(), *_notes(pivot)]) + "\n"
 
 

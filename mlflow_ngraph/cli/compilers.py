@@ -7,7 +7,7 @@ from typing import Any
 import click
 from rich.text import Text
 
-from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.errors import DependencyError
 
 
@@ -26,28 +26,27 @@ def compilers(names: tuple[str, ...], as_json: bool) -> int:
         output.print_json({"compilers": rows})
         return 0
     console = output.console()
-    console.print(
-        output.table(
-            [
-                ("name", {"no_wrap": True}),
-                "version",
-                "runs here",
-                "precisions",
-                "modes",
-                "what it is, or what it lacks",
-            ],
-            [
-                (
-                    row["name"],
-                    row["version"],
-                    Text("yes", style="green") if row["available"] else Text("no", style="red"),
-                    row["precisions"],
-                    row["modes"],
-                    "; ".join(filter(None, (row["reason"] or row["summary"], row["hint"]))),
-                )
-                for row in rows
-            ],
-        )
+    tables.show(
+        console,
+        [
+            "name",
+            "version",
+            "runs here",
+            "precisions",
+            "modes",
+            ("what it is, or what it lacks", tables.PROSE),
+        ],
+        [
+            (
+                row["name"],
+                row["version"],
+                Text("yes", style="green") if row["available"] else Text("no", style="red"),
+                row["precisions"],
+                row["modes"],
+                "; ".join(filter(None, (row["reason"] or row["summary"], row["hint"]))),
+            )
+            for row in rows
+        ],
     )
     if not names:
         console.print("\nthe flags of one: mlflow-ngraph compilers NAME", style="dim")
@@ -55,10 +54,13 @@ def compilers(names: tuple[str, ...], as_json: bool) -> int:
     for row in rows:
         console.print(f"\nflags of {row['name']}:" if row["flags"] else f"\n{row['name']} has no flags", style="bold")
         if row["flags"]:
-            titles: list[output.Column] = [("flag", {"no_wrap": True}), "default", "allowed", "meaning"]
-            console.print(
-                output.table(titles, [(f["name"], f["default"], f["type"], f["description"]) for f in row["flags"]])
-            )
+            titles: list[tables.Column] = [
+                "flag",
+                ("default", tables.PROSE),
+                ("allowed", tables.PROSE),
+                ("meaning", tables.PROSE),
+            ]
+            tables.show(console, titles, [(f["name"], f["default"], f["type"], f["description"]) for f in row["flags"]])
     return 0
 
 

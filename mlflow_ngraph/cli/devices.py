@@ -7,7 +7,7 @@ from typing import Any
 import click
 from rich.text import Text
 
-from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli import output, tables
 
 
 @click.command()
@@ -37,22 +37,21 @@ def devices(as_json: bool) -> int:
         output.print_json({"devices": rows, "machine": machine, "versions": versions()})
         return 0
     console = output.console()
-    console.print(
-        output.table(
-            ["name", "this machine", "accelerator", "what it is, and what to know"],
-            [
-                (
-                    row["name"],
-                    Text("yes", style="green") if row["serves"] else Text("no", style="red"),
-                    row["accelerator"],
-                    "; ".join([row["summary"], *row["problems"], *row["warnings"]]),
-                )
-                for row in rows
-            ],
-        )
+    tables.show(
+        console,
+        ["name", "this machine", "accelerator", ("what it is, and what to know", tables.PROSE)],
+        [
+            (
+                row["name"],
+                Text("yes", style="green") if row["serves"] else Text("no", style="red"),
+                row["accelerator"],
+                "; ".join([row["summary"], *row["problems"], *row["warnings"]]),
+            )
+            for row in rows
+        ],
     )
     console.print("\nthis machine", style="bold")
-    console.print(output.table([("", {}), ("", {})], _machine_rows(machine, summary(machine))))
+    tables.show(console, ["", ("", tables.PROSE)], _machine_rows(machine, summary(machine)))
     return 0
 
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli import output, tables
+from mlflow_ngraph.errors import UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,39 +23,43 @@ if TYPE_CHECKING:
 def diff(left: str, right: str, tracking_uri: str | None, metric: str, everything: bool, as_json: bool) -> int:
     """Show what differs between two runs: flags, versions, the machine and its state, and results.
 
-    LEFT and RIGHT are ids of two study runs, or of two lane runs.
+    LEFT and RIGHT are ids of two study runs or of two lane runs, or names or ids of studies: of a name the latest one.
     """
     from mlflow_ngraph.analysis import difference
 
-    table = difference.difference(difference.read(left, tracking_uri), difference.read(right, tracking_uri), metric)
+    one, other = (difference.read(named, tracking_uri) for named in (left, right))
+    if one.run_id == other.run_id and left != one.run_id:
+        raise UsageError(f"left and right are the same run, {one.name}: name another one by its id")
+    table = difference.difference(one, other, metric)
     shown = table if everything else table[table["differs"]]
     if as_json:
         rows = [{key: _plain(value) for key, value in row.items()} for row in table.to_dict("records")]
-        output.print_json({"left": left, "right": right, **table.attrs, "differences": rows})
+        output.print_json({"left": one.run_id, "right": other.run_id, **table.attrs, "differences": rows})
         return 0
     console = output.console()
+    console.print(f"left: {one.name}; right: {other.name}", style="bold", soft_wrap=True)
     for aspect in difference.ASPECTS:
         rows = shown[shown["aspect"] == aspect]
         if rows.empty:
             continue
         console.print(aspect, style="bold")
-        console.print(output.table(_titles(aspect, metric), [_row(row, aspect) for _, row in rows.iterrows()]))
+        tables.show(console, _titles(aspect, metric), [_row(row, aspect) for _, row in rows.iterrows()])
         console.print()
     for line in _notes(table):
         console.print(line, style="dim")
     return 0
 
 
-def _titles(aspect: str, metric: str) -> list[output.Column]:
-    fold = {"overflow": "fold"}
+def _titles(aspect: str, metric: str) -> list[tables.Column]:
+    fold = tables.PROSE
     if aspect != "results":
         return [("", fold), ("left", fold), ("right", fold)]
     return [
         ("", fold),
         (f"{metric}, left", fold),
         ("right", fold),
-        ("change", output.RIGHT),
-        ("95 % interval", output.RIGHT),
+        ("change", tables.RIGHT),
+        ("95 % interval", tables.RIGHT),
     ]
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 from rich.text import Text
 
-from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli import output, tables
 
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "red"}
 
@@ -26,13 +26,12 @@ def doctor(as_json: bool) -> int:
     if as_json:
         output.print_json({"findings": [asdict(finding) for finding in findings], "exit_code": code})
         return code
-    output.console().print(
-        output.table(
-            [("check", {"no_wrap": True}), "status", "found", "what to do"],
-            [
-                (finding.check, Text(finding.status, style=_STYLES[finding.status]), finding.found, finding.remedy)
-                for finding in findings
-            ],
-        )
+    tables.show(
+        output.console(),
+        ["check", "status", ("found", tables.PROSE), ("what to do", tables.PROSE)],
+        [
+            (finding.check, Text(finding.status, style=_STYLES[finding.status]), finding.found, finding.remedy)
+            for finding in findings
+        ],
     )
     return code

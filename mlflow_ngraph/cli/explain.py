@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.lists import items, whole
 from mlflow_ngraph.errors import NGraphError, UsageError
 
@@ -94,13 +94,13 @@ def _show(found: Sequence[Explained], most: int, console: Console) -> None:
 
     fitting = max(1, (console.width - _NAMES_WIDTH) // _CELL_WIDTH)
     for part in _batched(found, fitting):
-        titles: list[output.Column] = ["", *((one.cell.address, {"overflow": "fold"}) for one in part)]
-        console.print(output.table(titles, [[name, *texts] for name, texts in side_by_side(part)]))
+        titles: list[tables.Column] = ["", *((one.cell.address, tables.PROSE) for one in part)]
+        tables.show(console, titles, [[name, *texts] for name, texts in side_by_side(part)])
         console.print()
     for one in found:
         for title, columns, rows in _kernel_tables(one, most):
             console.print(title, style="bold")
-            console.print(output.table(columns, rows))
+            tables.show(console, columns, rows)
             console.print()
 
 
@@ -120,7 +120,7 @@ def _pipes(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str
         yield "| " + " | ".join(text.replace("|", "\\|") for text in line) + " |"
 
 
-def _kernel_tables(one: Explained, most: int) -> Iterator[tuple[str, list[output.Column], list[list[str]]]]:
+def _kernel_tables(one: Explained, most: int) -> Iterator[tuple[str, list[tables.Column], list[list[str]]]]:
     """The kernels that take longest, and those that compute most nodes, as far as the compiler tells."""
     from mlflow_ngraph.analysis.explained import largest, longest
 
@@ -128,12 +128,12 @@ def _kernel_tables(one: Explained, most: int) -> Iterator[tuple[str, list[output
         return
     timed, fused = longest(one.explanation, most), largest(one.explanation, most)
     name, operation, implementation, layout, computes = (
-        (title, {"overflow": "fold"}) for title in ("kernel", "operation", "implementation", "layout", "computes")
+        (title, tables.PROSE) for title in ("kernel", "operation", "implementation", "layout", "computes")
     )
     if timed:
         yield (
             f"longest kernels of {one.cell.address}, as its own profiler saw them",
-            [("µs", output.RIGHT), ("share", output.RIGHT), name, operation, implementation, layout],
+            [("µs", tables.RIGHT), ("share", tables.RIGHT), name, operation, implementation, layout],
             [
                 [_microseconds(kernel), f"{share:.1%}", *_words(kernel), kernel.implementation, kernel.layout]
                 for kernel, share in timed
@@ -142,7 +142,7 @@ def _kernel_tables(one: Explained, most: int) -> Iterator[tuple[str, list[output
     if fused:
         yield (
             f"largest fusions of {one.cell.address}",
-            [("nodes", output.RIGHT), name, operation, computes],
+            [("nodes", tables.RIGHT), name, operation, computes],
             [[str(len(kernel.fused)), *_words(kernel), _nodes(kernel.fused)] for kernel in fused],
         )
 

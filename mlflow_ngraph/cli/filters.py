@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from mlflow_ngraph.cli.lists import items, whole
+from mlflow_ngraph.cli.waiting import waiting
 from mlflow_ngraph.errors import UsageError
 
 if TYPE_CHECKING:
@@ -136,9 +137,10 @@ class Asked:
         UnknownNameError: an experiment does not exist.
         TrackingError: a server cannot be reached.
         """
-        from mlflow_ngraph.analysis import listing
+        with waiting("reading which studies there are"):
+            from mlflow_ngraph.analysis import listing
 
-        return listing.find(self._uris, self._experiments)
+            return listing.find(self._uris, self._experiments)
 
     def read(self, columns: Collection[str] | None = None, found: Found | None = None) -> pd.DataFrame:
         """All results of the servers and experiments whose studies have the tags; the other filters are not applied.
@@ -153,6 +155,10 @@ class Asked:
         UsageError: there are none.
         TrackingError: a server cannot be reached.
         """
+        with waiting("reading results"):
+            return self._read(columns, found)
+
+    def _read(self, columns: Collection[str] | None, found: Found | None) -> pd.DataFrame:
         import pyarrow as pa
 
         from mlflow_ngraph.analysis import results

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mlflow_ngraph.analysis.selection import Selection
 
 FORMATS = ("table", "markdown", "json")
-_SOURCE = "a run's id, models:/NAME@ALIAS, commit:SHA, or a file of results."
+_SOURCE = "a run's id, a study's name (its latest run), models:/NAME@ALIAS, commit:SHA, or a file of results."
 
 
 @click.command()
@@ -57,6 +57,8 @@ def gate(
     allowed = [gating.Threshold.parse(text) for text in items(thresholds)]
     selection = asked.selection()
     new, old = (_chosen(gate_sources.load(text, asked.uris, asked.read), selection) for text in (candidate, baseline))
+    if new.name == old.name != candidate:
+        raise UsageError(f"candidate and baseline are the same study, {new.name}: name another one by its id")
     table = gating.gate(new, old, allowed, across_machines=across_machines)
     if summary:
         writing.write(gate_report.markdown(table), summary)

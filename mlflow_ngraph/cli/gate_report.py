@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
-from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli import output, tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,15 +16,16 @@ _SHOWN = 40
 """Rows of a summary: more does nobody read, and platforms cut comments."""
 _TITLES = ("outcome", "device", "workload", "compiler", "precision", "batch", "metric", "baseline", "candidate", "change",
            "95 % interval", "reason")  # fmt: skip
+_OPTIONS = {"95 % interval": tables.spare(1), "reason": tables.PROSE}
 
 
 def show(table: pd.DataFrame) -> None:
     """Print the judgement: what failed, and how the others changed."""
     console = output.console()
     right = (5, 7, 8, 9)
-    columns: list[output.Column] = [(title, output.RIGHT) if place in right else (title, {"overflow": "fold"})
+    columns: list[tables.Column] = [(title, tables.RIGHT) if place in right else (title, _OPTIONS.get(title, {}))
                                     for place, title in enumerate(_TITLES)]  # fmt: skip
-    console.print(output.table(columns, [_cells(row) for _, row in table.iterrows()]))
+    tables.show(console, columns, [_cells(row) for _, row in table.iterrows()])
     console.print()
     for line in _notes(table):
         console.print(line, style="dim")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlflow_ngraph.cli import output, writing
+from mlflow_ngraph.cli import output, tables, writing
 from mlflow_ngraph.cli.filters import Asked, filter_options
 from mlflow_ngraph.wording import counted
 
@@ -63,10 +63,9 @@ def _show(table: pd.DataFrame) -> None:
     console = output.console()
     for line in _head(table):
         console.print(line, style="bold")
-    columns: list[output.Column] = [
-        (title, output.RIGHT) if place in (3, 4, 5) else title for place, title in enumerate(_titles(table))
-    ]
-    console.print(output.table(columns, [_row(row) for _, row in table.iterrows()]))
+    options = [{}, {}, tables.spare(1), tables.RIGHT, tables.spare(2, tables.RIGHT), tables.RIGHT, tables.PROSE]
+    columns: list[tables.Column] = list(zip(_titles(table), options, strict=True))
+    tables.show(console, columns, [_row(row) for _, row in table.iterrows()])
     console.print()
     for line in _notes(table):
         console.print(line, style="dim")

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.filters import Asked, filter_options
+from mlflow_ngraph.cli.waiting import waiting
 
 if TYPE_CHECKING:
     from mlflow_ngraph.tracking.inventory import Stocked
@@ -28,7 +29,8 @@ def list_engines(fits: bool, champions: bool, as_json: bool, **given: Any) -> in
     from mlflow_ngraph.tracking import inventory
 
     asked = Asked(given)
-    engines = inventory.read(asked.uris, asked.experiments, asked.selection(), cache=asked.cache)
+    with waiting("reading which engines there are"):
+        engines = inventory.read(asked.uris, asked.experiments, asked.selection(), cache=asked.cache)
     engines = [engine for engine in engines if not engine.interrupted and (engine.aliases or not champions)]
     misfits = inventory.misfits(engines)
     if fits:
@@ -71,10 +73,11 @@ def _show(engines: Sequence[Stocked], misfits: dict[str, str | None]) -> None:
     if not engines:
         console.print("no engines")
         return
-    titles: list[output.Column] = ["engine", "workload", "device", "compiler", "precision", "batch", "verdict"]
-    titles += [("samples/s", output.RIGHT), ("size MB", output.RIGHT), ("age", output.RIGHT)]
-    titles += ["called", "signed", "fits here"]
-    console.print(output.table(titles, [_cells(engine, misfits[engine.model_id]) for engine in engines]))
+    titles: list[tables.Column] = ["engine", "workload", "device", "compiler", ("precision", tables.spare(2))]
+    titles += [("batch", tables.spare(1)), "verdict", ("samples/s", tables.RIGHT)]
+    titles += [("size MB", tables.spare(4, tables.RIGHT)), ("age", tables.spare(3, tables.RIGHT))]
+    titles += ["called", ("signed", tables.spare(5)), "fits here"]
+    tables.show(console, titles, [_cells(engine, misfits[engine.model_id]) for engine in engines])
     console.print()
     fitting = sum(misfit == "" for misfit in misfits.values() if misfit is not None)
     console.print(f"{len(engines)} engines, {fitting} of them fit this machine; models:/ENGINE names one")

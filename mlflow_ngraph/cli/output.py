@@ -1,25 +1,19 @@
-"""What verbs share when they print: a console, tables, JSON."""
+"""What verbs share when they print: a console, numbers in words, JSON."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-Column = str | tuple[str, dict[str, Any]]
-"""The title of a column, or the title with rich's options."""
-RIGHT: dict[str, Any] = {"justify": "right", "no_wrap": True}
-
-_WIDE = 200
+_WIDE = 1000
 
 
 def json_option(command: F) -> F:
@@ -45,17 +39,6 @@ def json_text(value: Any) -> str:
     return json.dumps(finite(value), indent=2, ensure_ascii=False, default=str) + "\n"
 
 
-def table(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> Table:
-    """A plain table."""
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        title, options = (column, {}) if isinstance(column, str) else column
-        made.add_column(title, **options)
-    for row in rows:
-        made.add_row(*(cell if isinstance(cell, Text) else Text(_shown(cell)) for cell in row))
-    return made
-
-
 def count(value: float | None) -> str:
     """A large number with three digits and a unit, such as ``11.7 M``."""
     if value is None:
@@ -79,16 +62,6 @@ def seconds(value: float) -> str:
 def age(value: float) -> str:
     """A duration that may be days, such as ``12 d``."""
     return seconds(value) if value < 2 * 86400 else f"{value / 86400:.0f} d"
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(str, value))
-    return str(value)
 
 
 def finite(value: Any) -> Any:

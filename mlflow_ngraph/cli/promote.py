@@ -24,7 +24,9 @@ _STYLES = {"promoted": "green", "possible": "green", "unchanged": "", "refused":
 @click.option("--alias", metavar="NAME", help="What points at the champion; by default DEVICE-champion.")
 @click.option("--metric", metavar="NAME", default="throughput", show_default=True, help="What decides.")
 @click.option("--batch", type=click.IntRange(1), help="Compare at this batch size; choose the engine of a run by it.")
-@click.option("--force", is_flag=True, help="Overrule what speaks against it; that is recorded.")
+@click.option("--accept-undecided", is_flag=True,
+              help="Promote it although a cell that was too noisy to rank could beat it; that is recorded.")  # fmt: skip
+@click.option("--force", is_flag=True, help="Overrule whatever speaks against it; that is recorded.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done; write nothing.")
 @keys.sign_option
 @click.option("--tracking-uri", metavar="URI", help="Where the engine is; by default what MLflow is configured to use.")
@@ -35,6 +37,7 @@ def promote(
     alias: str | None,
     metric: str,
     batch: int | None,
+    accept_undecided: bool,
     force: bool,
     dry_run: bool,
     sign: Path | None,
@@ -45,15 +48,16 @@ def promote(
 
     MODEL is models:/MODEL_ID, the bare id, or models:/NAME/VERSION; RUN is the id of a study or lane run with a single
     engine, or with a single one at --batch. The engine has to be ok at all its batch sizes. It is compared with the
-    champion at the batch size that each of them does best, or at --batch. The evidence becomes the description of the
+    champion at the batch size that each of them does best, or at --batch. Another engine of the model that was measured
+    on the same machine, and may be better for all that its noise tells, leaves undecided which is best. The evidence becomes the description of the
     version. The exit code is 3 if the engine is not good enough.
     """
     from mlflow_ngraph.tracking import promotion
 
     key = keys.load(sign) if sign is not None and not dry_run else None
     found = promotion.promote(
-        model, name, alias=alias, metric=metric, batch=batch, force=force, dry_run=dry_run, sign=key,
-        tracking_uri=tracking_uri,
+        model, name, alias=alias, metric=metric, batch=batch, accept_undecided=accept_undecided, force=force,
+        dry_run=dry_run, sign=key, tracking_uri=tracking_uri,
     )  # fmt: skip
     if as_json:
         output.print_json(document(found))
@@ -90,7 +94,7 @@ def _show(found: Promotion) -> None:
         "promoted": f"{called} is version {found.version} now{before}: {engine}",
         "unchanged": f"{called} is this engine already, as version {found.version}: {engine}",
         "possible": f"{called} would be {engine}{before}",
-        "refused": f"{called} stays as it is: {engine} is not promoted",
+        "refused": f"{called} {'stays as it is' if found.over else 'is not made'}: {engine} is not promoted",
     }[found.state]
     console.print(said, style=_STYLES[found.state], soft_wrap=True)
     if found.comparison is not None:

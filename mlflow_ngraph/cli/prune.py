@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.filters import Asked, filter_options
 from mlflow_ngraph.cli.lists import SECONDS, quantity
+from mlflow_ngraph.cli.waiting import waiting
 from mlflow_ngraph.errors import TrackingError, UsageError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     "--include", type=click.Choice(["registered", "aliased"]), multiple=True,
     help="Also remove engines with a registered version, or even with an alias; their versions go with them.",
 )  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing. So it is without --yes, too.")
 @click.option("--yes", is_flag=True, help="Remove them; without it they are only listed.")
 @output.json_option
 def prune(
@@ -34,6 +36,7 @@ def prune(
     older_than: str | None,
     metric: str,
     include: Sequence[str],
+    dry_run: bool,
     yes: bool,
     as_json: bool,
     **given: Any,
@@ -49,6 +52,8 @@ def prune(
 
     if keep_best is None and keep_newest is None and older_than is None:
         raise UsageError("prune needs a rule: --keep-best N, --keep-newest N or --older-than AGE")
+    if dry_run and yes:
+        raise UsageError("--dry-run and --yes contradict each other: leave one out")
     rules = pruning.Rules(
         keep_best=keep_best,
         keep_newest=keep_newest,
@@ -58,7 +63,8 @@ def prune(
         aliased="aliased" in include,
     )
     asked = Asked(given)
-    engines = inventory.read(asked.uris, asked.experiments, asked.selection(), metric=metric, cache=asked.cache)
+    with waiting("reading which engines there are"):
+        engines = inventory.read(asked.uris, asked.experiments, asked.selection(), metric=metric, cache=asked.cache)
     going = rules.superfluous(engines) if engines else []
     sizes = pruning.sizes(going)
     problems = _removed(going) if yes else {}
@@ -107,9 +113,10 @@ def _show(
 ) -> None:
     console = output.console()
     if going:
-        titles: list[output.Column] = ["engine", "workload", "device", "compiler", "precision", "batch"]
-        titles += [("MB", output.RIGHT), ("age", output.RIGHT), "called", "removed" if yes else "would be removed"]
-        console.print(output.table(titles, [_cells(engine, sizes, problems, yes) for engine in going]))
+        titles: list[tables.Column] = ["engine", "workload", "device", "compiler", "precision", "batch"]
+        titles += [("MB", tables.RIGHT), ("age", tables.spare(1, tables.RIGHT)), "called"]
+        titles += [("removed" if yes else "would be removed", tables.PROSE)]
+        tables.show(console, titles, [_cells(engine, sizes, problems, yes) for engine in going])
         console.print()
     done = [engine for engine in going if engine.model_id not in problems]
     total = sum(sizes[engine.model_id] for engine in done) / 1e6

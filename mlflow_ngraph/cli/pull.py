@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 HERE = "here"
+UNDECIDED = 3
+"""Exit code where a cell that was too noisy to rank could beat the best that is ok."""
 _OF_RUN = ("workloads", "compilers", "precision", "batch_sizes")
 """Filters that also choose among the engines of a run."""
 _LIMITS = (
@@ -64,6 +66,8 @@ def _question_options(command: F) -> F:
     help="What the best engine has most or least of: throughput (default), latency, cpu, memory, energy, size, or a metric.",
 )  # fmt: skip
 @_question_options
+@click.option("--accept-undecided", is_flag=True,
+              help="Bring the best that is ok although a cell that was too noisy to rank could beat it.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Say which engine is the best and fits this machine; bring nothing.")
 @click.option("--force", is_flag=True, help="Replace an engine in DIR that is another one, or damaged.")
 @trust_option
@@ -73,6 +77,7 @@ def pull(
     source: str | None,
     target: Path | None,
     objective: str | None,
+    accept_undecided: bool,
     dry_run: bool,
     force: bool,
     trust: str | None,
@@ -87,21 +92,27 @@ def pull(
     that fits this machine: of all that the filters and bounds let through, the first in the order of --objective.
 
     Without --to the engine becomes a directory in 'pulled' below the home directory. A call that was interrupted is
-    taken up where it stopped, and an engine that is there is verified, not brought again.
+    taken up where it stopped, and an engine that is there is verified, not brought again. The exit code is 3, and nothing
+    is brought, where a cell that was too noisy to rank could beat the best one.
     """
     bounds = {name: given.pop(name) for name, _, _ in _LIMITS}
     limits = {name: value for name, value in bounds.items() if value is not None}
-    if source is not None and (objective or limits or dry_run):
-        raise UsageError("--objective, bounds and --dry-run are for the best of all: leave them out, or SOURCE")
+    if source is not None and (objective or limits or dry_run or accept_undecided):
+        raise UsageError(
+            "--objective, bounds, --dry-run and --accept-undecided are for the best of all: leave them out, or SOURCE"
+        )
     answer = _ask(given, objective, limits, trust) if source is None else None
     if answer is not None and not as_json:
         from mlflow_ngraph.cli.answers import show
 
         show(answer)
-    if dry_run:
+    undecided = answer is not None and bool(answer.rivals) and not accept_undecided
+    if dry_run or undecided:
         if as_json:
             output.print_json(_document(None, answer))
-        return 0
+        elif undecided:
+            output.console().print("--accept-undecided brings it nevertheless", soft_wrap=True)
+        return UNDECIDED if undecided else 0
     pulled = _pull(source, answer, given, target=target, force=force, trust=trust, home=home)
     if as_json:
         output.print_json(_document(pulled, answer))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlflow_ngraph.cli import output, writing
+from mlflow_ngraph.cli import costs, output, tables, writing
 from mlflow_ngraph.cli.filters import Asked, filter_options
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import UsageError
@@ -30,12 +30,14 @@ _LIMITS = {
 }
 _FRONT = "throughput,latency,cpu,memory"
 _ALTERNATIVES = 3
+UNDECIDED = 3
+"""Exit code where a cell that was too noisy to rank could beat the best that is ok."""
 
 
 @click.command()
 @filter_options
 @click.option("--objective", metavar="NAME", default="throughput", show_default=True,
-              help="throughput, latency, latency-at-rate, energy, cpu-free, size, or any metric.")  # fmt: skip
+              help="throughput, latency, latency-at-rate, cpu, memory, energy, size, or any metric.")  # fmt: skip
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N",
               help="Samples per second that arrive, for latency-at-rate.")  # fmt: skip
 @click.option("--max-latency-ms", type=float, metavar="MS", help="99th percentile of the latency at most.")
@@ -73,7 +75,8 @@ def recommend(
 ) -> int:
     """Recommend compiler, flags, precision and batch size for each workload and device.
 
-    Shows what cannot be told from the best, what other choices cost, and the command that pulls the winner.
+    Shows what cannot be told from the best, what other choices cost, and the command that pulls the winner. Where a cell
+    that was too noisy to rank could beat the best one, nothing is recommended and the exit code is 3.
     """
     bounds = {name: given.pop(name) for name in _LIMITS}
     asked = Asked(given)
@@ -100,13 +103,13 @@ def recommend(
         front=items(front),
         selection=selection,
     )
-    if table.empty:
+    if table.empty and not table.attrs["undecided"]:
         raise UsageError(f"nothing keeps all limits: {_reasons(table.attrs['nothing'])}")
     if form == "table" and not target:
         _show(table, alternatives)
     else:
         writing.write(_text(table, form, alternatives), target)
-    return 0
+    return UNDECIDED if table.attrs["undecided"] else 0
 
 
 def _limits(bounds: dict[str, float | None], most: Sequence[str], least: Sequence[str]) -> list[Limit]:
@@ -129,7 +132,7 @@ def _text(table: pd.DataFrame, form: str, alternatives: int) -> str:
     if form == "json":
         choices = [{key: _plain(value) for key, value in row.items()} for row in table.to_dict("records")]
         return output.json_text({**table.attrs, "choices": choices})
-    parts = []
+    parts = [f"{one['said']}\n" for one in table.attrs["undecided"]]
     for title, rows in _tables(table, alternatives):
         lines: list[list[str]] = [_titles(table), ["---"] * len(_titles(table)), *rows]
         body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
@@ -140,11 +143,14 @@ def _text(table: pd.DataFrame, form: str, alternatives: int) -> str:
 
 def _show(table: pd.DataFrame, alternatives: int) -> None:
     console = output.console()
-    columns: list[output.Column] = [title if place in (1, 2) else (title, output.RIGHT)
+    options = {1: {}, 2: {}, 5: tables.spare(1, tables.RIGHT), 7: tables.spare(2, tables.RIGHT)}
+    columns: list[tables.Column] = [(title, options.get(place, tables.RIGHT))
                                     for place, title in enumerate(_titles(table))]  # fmt: skip
+    for one in table.attrs["undecided"]:
+        console.print(one["said"], style="yellow", markup=False, soft_wrap=True)
     for title, rows in _tables(table, alternatives):
         console.print(title, style="bold")
-        console.print(output.table(columns, rows))
+        tables.show(console, columns, rows)
         for line in _pulls(table, title):
             console.print(line, style="green", soft_wrap=True)
         console.print()
@@ -182,14 +188,9 @@ def _groups(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def _row(table: pd.DataFrame, row: pd.Series[Any]) -> list[str]:
-    mark = "*" if row["best"] else "≈" if row["tied"] else ""
+    mark = "*" if row["best"] else "?" if row["rank"] == 1 else "≈" if row["tied"] else ""
     mark += "^" if row["on_front"] else ""
-    cost = "" if row["best"] else _percent(row["loss"])
-    ends = (
-        ""
-        if row["best"] or _missing(row["loss_ci_low"])
-        else f"{_percent(row['loss_ci_low'])} to {_percent(row['loss_ci_high'])}"
-    )
+    cost, ends = ("", "") if row["rank"] == 1 else costs.said(row, table.attrs)
     interval = "" if _missing(row["ci_low"]) else f"{row['ci_low']:.4g} to {row['ci_high']:.4g}"
     told = [
         mark,
@@ -228,6 +229,8 @@ def _notes(table: pd.DataFrame) -> Iterator[str]:
         yield "one choice for all devices: its worst performance relative to what a device could run is as high as possible"
     elif attrs["fleet"]:
         yield "one choice for all devices: the geometric mean of performance relative to what a device could run is highest"
+    if attrs["undecided"]:
+        yield "? is the best that is ok, and may not be the best: nothing is recommended there"
     if bool(table["tied"].any()):
         yield "≈ cannot be told from the best (*): see docs/method.md"
     if attrs["front"]:
@@ -241,10 +244,6 @@ def _reasons(nothing: Sequence[dict[str, Any]]) -> str:
         f"{one['label']} on {one['device']} ({', '.join(f'{count} {reason}' for reason, count in one['refused'].items())})"
         for one in nothing
     )
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %".replace("-", "−")
 
 
 def _missing(value: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli import output, tables
 
 
 @click.command()
@@ -38,10 +38,9 @@ def recompute(run: str, tracking_uri: str | None, as_json: bool) -> int:
         console.print(f"{done}: all equal, bit for bit")
         return code
     console.print(f"{done}: {len(found.differences)} differ", style="bold red")
-    console.print(
-        output.table(
-            [("cell", {"no_wrap": True}), "figure", "stored", "recomputed"],
-            [tuple(map(str, row)) for row in found.differences.itertuples(index=False)],
-        )
+    tables.show(
+        console,
+        ["cell", "figure", "stored", "recomputed"],
+        [tuple(map(str, row)) for row in found.differences.itertuples(index=False)],
     )
     return code

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from mlflow_ngraph.analysis.summary import SummaryRow, summary_rows
-from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli import tables
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -24,16 +24,16 @@ def print_results(record: StudyRecord, console: Console) -> None:
     """Every cell, best first within a workload and batch size; what is not ``ok`` is marked and explained."""
     rows = summary_rows(record)
     precise = _tells_precision(rows, console.width)
-    columns: list[output.Column] = ["workload", ("batch", output.RIGHT), "compiler", ("speed-up", output.RIGHT)]
-    columns += [("samples/s", output.RIGHT), ("p50 ms", output.RIGHT)]
+    columns: list[tables.Column] = ["workload", ("batch", tables.RIGHT), "compiler", ("speed-up", tables.RIGHT)]
+    columns += [("samples/s", tables.RIGHT), ("p50 ms", tables.RIGHT)]
     if console.width >= _NARROW:
-        columns += [("CPU %", output.RIGHT), ("compile s", output.RIGHT)]
+        columns += [("CPU %", tables.RIGHT), ("compile s", tables.RIGHT)]
     if precise:
         columns += ["precision"]
     if console.width >= _WIDE:
-        columns += [("cosine", output.RIGHT)]
-    columns += [("verdict", {"overflow": "fold"})]
-    console.print(output.table(columns, [_cells(row, console.width, precise=precise) for row in rows]))
+        columns += [("cosine", tables.RIGHT)]
+    columns += [("verdict", tables.PROSE)]
+    tables.show(console, columns, [_cells(row, console.width, precise=precise) for row in rows])
     console.print()
     console.print(_tally(rows))
 

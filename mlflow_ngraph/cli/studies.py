@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli import output, tables
 
 
 @click.command()
@@ -32,21 +32,20 @@ def studies(as_json: bool) -> int:
     if as_json:
         output.print_json({"studies": rows})
         return 0
-    titles: list[output.Column] = ["name", ("workloads", output.RIGHT), ("compilers", output.RIGHT)]
-    titles += ["batch sizes", "description"]
-    output.console().print(
-        output.table(
-            titles,
-            [
-                (
-                    row["name"],
-                    len(row["workloads"]),
-                    len(row["compilers"]),
-                    " ".join(map(str, row["batch_sizes"])),
-                    row["description"],
-                )
-                for row in rows
-            ],
-        )
+    titles: list[tables.Column] = ["name", ("workloads", tables.RIGHT), ("compilers", tables.RIGHT)]
+    titles += ["batch sizes", ("description", tables.PROSE)]
+    tables.show(
+        output.console(),
+        titles,
+        [
+            (
+                row["name"],
+                len(row["workloads"]),
+                len(row["compilers"]),
+                " ".join(map(str, row["batch_sizes"])),
+                row["description"],
+            )
+            for row in rows
+        ],
     )
     return 0

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli import output, tables
+from mlflow_ngraph.cli.waiting import waiting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,30 +31,29 @@ def workloads(refs: tuple[str, ...], as_json: bool) -> int:
         output.print_json({"workloads": rows})
         return 0
     console = output.console()
-    console.print(
-        output.table(
-            [
-                ("workload", {"overflow": "fold"}),
-                "label",
-                "family",
-                ("parameters", output.RIGHT),
-                ("paper MACs", output.RIGHT),
-                ("true MACs", output.RIGHT),
-                ("input", {"overflow": "fold"}),
-            ],
-            [
-                (
-                    row["ref"],
-                    row["label"],
-                    row["family"],
-                    output.count(row["parameters"]),
-                    output.count(row["paper_macs"]),
-                    output.count(row["true_macs"]),
-                    "; ".join(_input(spec) for spec in row["inputs"]),
-                )
-                for row in rows
-            ],
-        )
+    tables.show(
+        console,
+        [
+            "workload",
+            ("label", tables.spare(1)),
+            ("family", tables.spare(2)),
+            ("parameters", tables.RIGHT),
+            ("paper MACs", tables.spare(3, tables.RIGHT)),
+            ("true MACs", tables.RIGHT),
+            ("input", tables.spare(4, tables.PROSE)),
+        ],
+        [
+            (
+                row["ref"],
+                row["label"],
+                row["family"],
+                output.count(row["parameters"]),
+                output.count(row["paper_macs"]),
+                output.count(row["true_macs"]),
+                "; ".join(_input(spec) for spec in row["inputs"]),
+            )
+            for row in rows
+        ],
     )
     console.print(
         "\nMACs of one sample. paper: without attention products, each linear layer once a sample; true: all of them.",
@@ -71,7 +71,10 @@ def _described(refs: Sequence[str]) -> list[dict[str, Any]]:
 
     init = Init()
     parsed = [create(WorkloadChoice(ref=ref).parsed(), init).ref for ref in refs]
-    found: list[dict[str, Any]] = ask_child("describe", workloads=[asdict(ref) for ref in parsed], init=asdict(init))
+    with waiting("building the models, in a process that imports torch", logged=True):
+        found: list[dict[str, Any]] = ask_child(
+            "describe", workloads=[asdict(ref) for ref in parsed], init=asdict(init)
+        )
     return found
 
 

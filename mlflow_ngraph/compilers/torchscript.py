@@ -23,7 +23,7 @@ from mlflow_ngraph.workloads.behaviour import worded
 if TYPE_CHECKING:
     from mlflow_ngraph.workloads.materials import Source
 
-_FILE = "model.pt"
+FILE = "model.pt"
 
 
 class TorchScriptFlags(TorchFlags):
@@ -79,7 +79,7 @@ class TorchScript(TorchAdapter[TorchScriptFlags]):
                 if self.flags.freeze:
                     scripted = torch.jit.freeze(scripted)
             with bench.stage("save"):
-                scripted.save(str(directory / _FILE))
+                scripted.save(str(directory / FILE))
                 Saved.of(self.name, source, target, facts).write(directory)
         return Build({**self.flags.model_dump(), "method": method}, self.requires(target), "module")
 
@@ -129,7 +129,7 @@ class TorchScript(TorchAdapter[TorchScriptFlags]):
         same_accelerator(self.name, saved.facts, target)
         flags = configure(target, cudnn_benchmark=self.flags.cudnn_benchmark)
         with reported(self.name), _quiet():
-            module = torch.jit.load(str(directory / _FILE), map_location=target.accelerator).eval()
+            module = torch.jit.load(str(directory / FILE), map_location=target.accelerator).eval()
             if self.flags.optimize_for_inference:
                 module = torch.jit.optimize_for_inference(module)
         return TorchEngine(module, target, {**self.flags.model_dump(), "method": saved.facts["method"], **flags})
@@ -141,7 +141,7 @@ class TorchScript(TorchAdapter[TorchScriptFlags]):
 
         saved = Saved.read(directory, self.name, target)
         with reported(self.name), _quiet():
-            saved_graph = torch.jit.load(str(directory / _FILE), map_location=target.accelerator).inlined_graph
+            saved_graph = torch.jit.load(str(directory / FILE), map_location=target.accelerator).inlined_graph
             engine = self.load(directory, batch, target)
             try:
                 return describe(saved_graph, engine, saved, batch)

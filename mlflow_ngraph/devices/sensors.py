@@ -34,6 +34,8 @@ _Stat = dict[str, list[int]]
 _ALL, _STOLEN = "cpu", 7
 _WORKING = (0, 1, 2, 5, 6)
 """Programs, programs that yield to others, the kernel, interrupts, soft interrupts. Time of guests is within the first."""
+_TAKEN = (*_WORKING, _STOLEN)
+"""What is neither idling nor waiting for a disk."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,12 @@ class Reading:
 
     at_ns: int
     """Of the monotonic clock."""
+    cpu_s: float
+    """CPU time of this process, all threads."""
     counters: Mapping[str, float]
-    """``energy_j.<domain>``, ``throttled`` (events, for heat), ``over_current`` (events), ``swapped_mb``, ``stolen_s`` (CPU
-    seconds that the hypervisor gave to others), ``gpu_throttled_s`` (for heat) and ``gpu_power_capped_s``."""
+    """``energy_j.<domain>``, ``throttled`` (events, for heat), ``over_current`` (events), ``swapped_mb``, ``gpu_throttled_s``
+    (for heat), ``gpu_power_capped_s``, and in ticks of the kernel's clock ``machine_busy_s`` (CPU seconds of all processors,
+    whatever kept them) and ``stolen_s`` (those that the hypervisor gave to others)."""
     busy_s: Mapping[int, float]
     """CPU seconds of each processor, in ticks of the kernel's clock; not those that the hypervisor gave to others."""
 
@@ -54,6 +59,8 @@ class Change:
     """What happened to the machine since a reading, and what it says now."""
 
     seconds: float
+    cpu_s: float
+    """CPU time of this process, all threads."""
     counted: Mapping[str, float]
     """By how much each counter grew."""
     busy_s: Mapping[int, float]
@@ -87,26 +94,27 @@ class Sensors:
         self._gpu_temperatures = sensor_files.gpu_temperatures(root) if wanted else []
 
     def begin(self) -> Reading:
-        """Look at every counter; the energy meters last, right before what follows."""
-        stat = self._stat()
-        counters = self._events(stat)
-        counters.update(self._energy())
-        return Reading(time.monotonic_ns(), counters, _busy(stat))
+        """Look at every counter: at the clock first, and last at the CPU time of this process."""
+        events = self._events()
+        # Whoever is interrupted between two readings has nothing counted that lies outside of the time between the clocks.
+        at_ns = time.monotonic_ns()
+        energy, stat, cpu_s = self._energy(), self._stat(), time.process_time()
+        return Reading(at_ns, cpu_s, {**events, **energy, **_spent(stat)}, _busy(stat))
 
     def since(self, start: Reading) -> Change:
-        """What happened since a reading of these sensors; the energy meters are looked at first."""
-        at_ns = time.monotonic_ns()
-        counters, power, stat = self._energy(), self._power(), self._stat()
-        seconds, busy = (at_ns - start.at_ns) / 1e9, _busy(stat)
+        """What happened since a reading of these sensors; looks at them the other way round."""
+        cpu_s, stat, energy = time.process_time(), self._stat(), self._energy()
+        seconds = (time.monotonic_ns() - start.at_ns) / 1e9
+        power, busy = self._power(), _busy(stat)
         worked = {cpu: busy[cpu] - spent for cpu, spent in start.busy_s.items() if cpu in busy}
         values = {**self._values(_at_work(worked, seconds)), **power}
-        counters.update(self._events(stat))
+        counters = {**self._events(), **energy, **_spent(stat)}
         counted = {
             name: self._grown(name, start.counters[name], now)
             for name, now in counters.items()
             if name in start.counters
         }
-        return Change(seconds, counted, worked, values)
+        return Change(seconds, cpu_s - start.cpu_s, counted, worked, values)
 
     def names(self) -> list[str]:
         """What this machine can tell."""
@@ -133,13 +141,12 @@ class Sensors:
             found[f"{POWER}gpu"] = self._gpu.power_w()
         return _known(found)
 
-    def _events(self, stat: _Stat) -> dict[str, float]:
+    def _events(self) -> dict[str, float]:
         swapped = fields(self._root / "proc/vmstat", "pswpin", "pswpout")
         found: dict[str, float | None] = {
             "throttled": _sum(_numbers(self._throttles)),
             "over_current": _sum(_numbers(self._over_current)),
             "swapped_mb": _times(_sum(list(swapped.values())), resource.getpagesize() / 1e6),
-            "stolen_s": stat[_ALL][_STOLEN] / _TICKS if _ALL in stat else None,
         }
         if self._gpu is not None:
             found.update(self._gpu.held_back_s())
@@ -173,6 +180,14 @@ def _busy(stat: _Stat) -> dict[int, float]:
         for name, ticks in stat.items()
         if name != _ALL
     }
+
+
+def _spent(stat: _Stat) -> dict[str, float]:
+    """CPU seconds of all processors together."""
+    if _ALL not in stat:
+        return {}
+    ticks = stat[_ALL]
+    return {"machine_busy_s": sum(ticks[place] for place in _TAKEN) / _TICKS, "stolen_s": ticks[_STOLEN] / _TICKS}
 
 
 def _at_work(worked: Mapping[int, float], seconds: float) -> list[int]:

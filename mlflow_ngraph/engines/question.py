@@ -11,13 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mlflow_ngraph.analysis.ranking import Candidate
 from mlflow_ngraph.engines import compatibility
 from mlflow_ngraph.engines import trust as trusting
 from mlflow_ngraph.errors import EngineError, TrackingError
 from mlflow_ngraph.tracking import download, signatures
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.analysis.ranking import Candidate, Ranking
+    from mlflow_ngraph.analysis.ranking import Ranking
+    from mlflow_ngraph.analysis.undecided import Rival
     from mlflow_ngraph.engines.manifest import Manifest
     from mlflow_ngraph.engines.trust import Rules
     from mlflow_ngraph.tracking.download import Remote
@@ -42,6 +44,8 @@ class Answer:
     """Cells that are ok, have an engine and keep all bounds."""
     left_out: Mapping[str, int]
     """Cells that do not count, by why."""
+    rivals: tuple[Rival, ...]
+    """Those of them that could be better and would fit this machine, best first: with any, nobody knows the best."""
 
 
 def answer(ranking: Ranking, servers: Mapping[str, str], rules: Rules = trusting.EVERYTHING) -> Answer:
@@ -63,10 +67,21 @@ def answer(ranking: Ranking, servers: Mapping[str, str], rules: Rules = trusting
         if not reason and remote is not None and manifest is not None:
             behind = [one for one in ranked[len(found) + 1 :] if one.model_id != candidate.model_id]
             next_best = behind[0] if behind else None
-            return Answer(candidate, remote, manifest, tuple(found), next_best, len(ranked), ranking.left_out)
+            rivals = _rivals(ranking, candidate, servers, rules)
+            return Answer(candidate, remote, manifest, tuple(found), next_best, len(ranked), ranking.left_out, rivals)
         first = first or manifest
         found.append((candidate, reason))
     raise EngineError(_none(found, first))
+
+
+def _rivals(ranking: Ranking, chosen: Candidate, servers: Mapping[str, str], rules: Rules) -> tuple[Rival, ...]:
+    """What could beat the chosen one here. Without an engine to look at, the device tells whether it would fit."""
+    able = [one for one in ranking.rivals if one.beats(chosen.value)]
+    without = [one for one in able if one.row["model_id"] is None and one.row["device"] == chosen.row["device"]]
+    logged = [one for one in able if one.row["model_id"] is not None]
+    looked = _looked_at([Candidate(one.row, one.metric) for one in logged], servers, rules)
+    fitting = [one for one, (*_, reason) in zip(logged, looked, strict=True) if not reason]
+    return tuple(one for one in able if one in fitting or one in without)
 
 
 def _looked_at(

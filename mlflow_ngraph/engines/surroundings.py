@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mlflow_ngraph import torchvision_hook
 from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.execute import child
 from mlflow_ngraph.measure import memory
@@ -20,5 +21,9 @@ def environment(manifest: Manifest, scratch: Path) -> dict[str, str]:
 
 
 def enter() -> None:
-    """Keep freed memory from now on, as studies do unless they say otherwise; elsewhere than on glibc nothing changes."""
+    """Keep freed memory from now on, as studies do unless they say otherwise; elsewhere than on glibc nothing changes.
+
+    What the engine imports finds a torchvision that can be imported, as in a study.
+    """
     memory.keep_freed()
+    torchvision_hook.install()

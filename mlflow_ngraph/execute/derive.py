@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mlflow_ngraph import custom_metrics
 from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
-from mlflow_ngraph.execute.resources import resources
+from mlflow_ngraph.execute.resources import own_processors, resources
 from mlflow_ngraph.measure import serving, statistics
 from mlflow_ngraph.study import BASELINE
 
@@ -39,7 +39,7 @@ def derive(
             _serve(cell, record.study, processors)
     for lane in lanes:
         baseline = _baseline_of(record, lane)
-        _compare(lane, baseline, companions or {})
+        _compare(lane, baseline, companions or {}, processors)
     custom_metrics.add(record, lanes)
 
 
@@ -109,13 +109,15 @@ def _serve(cell: CellRecord, study: Mapping[str, Any], processors: int) -> None:
         cell.metrics.update(serving.headlines(cell.serving, study["arrivals"]["max_p99_ms"]))
 
 
-def _compare(lane: LaneRecord, baseline: LaneRecord | None, companions: Mapping[str, Sequence[SliceRecord]]) -> None:
+def _compare(
+    lane: LaneRecord, baseline: LaneRecord | None, companions: Mapping[str, Sequence[SliceRecord]], processors: int
+) -> None:
     """Add what needs other cells: the baseline's, or the lane's own at batch size 1."""
     speedups: dict[int, statistics.Estimate] = {}
     for batch, cell in lane.cells.items():
         other = baseline.cells.get(batch) if baseline is not None else None
         if other is not None and cell.samples:
-            estimate = _speedup(cell, other, companions.get(other.id, ()))
+            estimate = _speedup(cell, other, companions.get(other.id, ()), processors)
             if estimate is not None:
                 speedups[batch] = estimate
                 _put(cell.metrics, "speedup", estimate)
@@ -134,7 +136,9 @@ def _compare(lane: LaneRecord, baseline: LaneRecord | None, companions: Mapping[
             _put(metric, "bsr", statistics.ratio(speedups[batch], speedups[1]) if batch > 1 else _exactly(1.0))
 
 
-def _speedup(cell: CellRecord, baseline: CellRecord, companions: Sequence[SliceRecord]) -> statistics.Estimate | None:
+def _speedup(
+    cell: CellRecord, baseline: CellRecord, companions: Sequence[SliceRecord], processors: int
+) -> statistics.Estimate | None:
     """Pair the rounds of both cells. A second identity lane, with other flags, is compared with the first."""
     theirs = {_round(part): part for part in [*companions, *baseline.samples]}
     ours = {_round(part): part for part in cell.samples}
@@ -145,27 +149,27 @@ def _speedup(cell: CellRecord, baseline: CellRecord, companions: Sequence[SliceR
         cell.metrics["cpu_reduction"] = 0.0
         return _exactly(1.0)
     top, bottom = [theirs[key] for key in common], [ours[key] for key in common]
-    _cpu_reduction(cell, bottom, top)
+    _cpu_reduction(cell, _cpu_use(bottom, processors), _cpu_use(top, processors))
     estimate = statistics.paired_ratio(
         statistics.slice_medians(_durations(top)), statistics.slice_medians(_durations(bottom))
     )
     return estimate.times(_samples_per_call(cell) / _samples_per_call(baseline))
 
 
-def _cpu_reduction(cell: CellRecord, ours: Sequence[SliceRecord], theirs: Sequence[SliceRecord]) -> None:
-    """1 - CPU use / CPU use of the baseline in the same rounds."""
-    mine, other = _cpu_share(ours), _cpu_share(theirs)
-    if not (np.all(mine > 0) and np.all(other > 0)):
+def _cpu_reduction(cell: CellRecord, ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> None:
+    """1 - CPU use / CPU use of the baseline in the same rounds; nothing where one of them is not known."""
+    if not (np.all(ours > 0) and np.all(theirs > 0)):
         return
-    share = statistics.paired_ratio(mine, other)
+    share = statistics.paired_ratio(ours, theirs)
     cell.metrics["cpu_reduction"] = 1.0 - share.value
     ends = share.interval()
     if ends is not None:
         cell.metrics["cpu_reduction_ci_low"], cell.metrics["cpu_reduction_ci_high"] = 1.0 - ends[1], 1.0 - ends[0]
 
 
-def _cpu_share(slices: Sequence[SliceRecord]) -> NDArray[np.float64]:
-    return np.array([part["cpu_s"] / part["wall_s"] for part in slices])
+def _cpu_use(slices: Sequence[SliceRecord], processors: int) -> NDArray[np.float64]:
+    """Processors that were busy around each slice; NaN where that cannot be told."""
+    return np.array([own_processors(part, processors) for part in slices], np.float64)
 
 
 def _throughputs(lane: LaneRecord) -> dict[int, statistics.Estimate]:

@@ -111,10 +111,10 @@ class CellRecord:
     """By the names in docs/reference/metrics.md, such as ``throughput`` and ``throughput_ci_low``."""
     samples: list[dict[str, Any]] = field(default_factory=list)
     """The slices, each with ``session``, ``round``, ``position`` (the lane's turn within the round), ``started_ns``,
-    ``wall_s``, ``cpu_s``, ``machine_busy_s``, ``peak_bytes`` and ``durations_ns``. Newer journals have besides: ``loading``
+    ``wall_s``, ``peak_bytes`` and ``durations_ns``. Newer journals have besides: ``loading``
     (how many fresh processes had been started for it before), ``page_faults``, ``resident_bytes``, ``harness_cpu_s`` and
-    ``harness_wall_s`` (of the parent while it waits for the slice), and ``machine`` with the
-    fields of `mlflow_ngraph.devices.sensors.Change`."""
+    ``harness_wall_s`` (of the parent while it waits for the slice), and ``machine`` with the fields of
+    `mlflow_ngraph.devices.sensors.Change`: what was seen while the machine was watched around the slice."""
 
 
 @dataclass

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mlflow_ngraph.measure import shares
 from mlflow_ngraph.measure.stability import of_engine
 
 SliceRecord = Mapping[str, Any]
@@ -28,20 +29,10 @@ def resources(
     threads: processors that the lane was given.
     samples_per_call: inferences within a repetition.
     """
-    wall = sum(part["wall_s"] for part in slices)
-    cpu = sum(part["cpu_s"] for part in slices)
-    busy = sum(part["machine_busy_s"] for part in slices)
     found: dict[str, float] = {
-        "cpu_percent": 100 * cpu / wall / processors,
-        "cpu_percent_of_threads": 100 * cpu / wall / threads,
-        "cpu_cores": cpu / wall,
-        "foreign_cpu_percent": 100 * max(0.0, busy - cpu) / wall / processors,
+        **_processors(slices, processors, threads),
         "peak_memory_mb": max(part["peak_bytes"] for part in slices) / MB,
     }
-    if len(slices) > 1:
-        found["cpu_percent_std"] = (
-            100 * statistics.stdev(part["cpu_s"] / part["wall_s"] for part in slices) / processors
-        )
     resident = [size for part in slices if (size := part.get("resident_bytes")) is not None]
     if resident:
         found["steady_memory_mb"] = statistics.median(resident) / MB
@@ -53,6 +44,32 @@ def resources(
     if waited > 0:
         found["harness_cpu_percent"] = 100 * sum(part.get("harness_cpu_s", 0.0) for part in slices) / waited
     return {**found, **_machine([part for part in slices if "machine" in part], samples_per_call)}
+
+
+def own_processors(part: SliceRecord, processors: int) -> float | None:
+    """How many processors the lane's process kept busy around a slice; None where that cannot be told."""
+    return shares.own_processors(_windows([part]), processors)
+
+
+def _processors(slices: Sequence[SliceRecord], processors: int, threads: int) -> dict[str, float]:
+    """What the lane and others used of the processors, as far as it can be told."""
+    windows, found = _windows(slices), {}
+    own, others = shares.own_processors(windows, processors), shares.foreign(windows, processors)
+    if own is not None:
+        found["cpu_percent"] = 100 * own / processors
+        found["cpu_percent_of_threads"] = 100 * own / threads
+        found["cpu_cores"] = own
+    each = [use for part in slices if (use := own_processors(part, processors)) is not None]
+    if len(each) > 1:
+        found["cpu_percent_std"] = 100 * statistics.stdev(each) / processors
+    if others is not None:
+        found["foreign_cpu_percent"] = 100 * others.share
+    return found
+
+
+def _windows(slices: Sequence[SliceRecord]) -> list[shares.Window]:
+    windows = [shares.Window.of(part.get("machine")) for part in slices]
+    return [window for window in windows if window is not None]
 
 
 def _machine(slices: Sequence[SliceRecord], samples_per_call: float) -> dict[str, float]:
@@ -72,13 +89,16 @@ def _machine(slices: Sequence[SliceRecord], samples_per_call: float) -> dict[str
 
 def _busiest_percent(machines: Sequence[Mapping[str, Any]]) -> float | None:
     """How busy the busiest processor was with anything."""
+    told = [machine for machine in machines if machine["busy_s"]]
+    windows = [machine["seconds"] for machine in told]
+    if shares.sampling_error(windows) > shares.COARSEST:
+        return None
     spent: dict[str, float] = {}
-    for machine in machines:
+    for machine in told:
         for processor, seconds in machine["busy_s"].items():
             spent[processor] = spent.get(processor, 0.0) + seconds
-    watched = sum(machine["seconds"] for machine in machines)
     # A tick more than there was time for is the kernel's rounding.
-    return min(100.0, 100 * max(spent.values()) / watched) if spent and watched > 0 else None
+    return min(100.0, 100 * max(spent.values()) / float(sum(windows)))
 
 
 def _energy(slices: Sequence[SliceRecord], samples_per_call: float) -> dict[str, float]:
@@ -90,8 +110,9 @@ def _energy(slices: Sequence[SliceRecord], samples_per_call: float) -> dict[str,
         # No meter, or one that has not moved in so short a time: nobody computes for nothing.
         return {}
     samples = samples_per_call * sum(len(part["durations_ns"]) for part in metered)
-    seconds = sum(part["machine"]["seconds"] for part in metered)
-    return {"energy_per_sample_j": joules / samples, "power_w": joules / seconds}
+    power_w = joules / sum(part["machine"]["seconds"] for part in metered)
+    # The same work was done all the time that the meters were watched, but only that of the slices was counted.
+    return {"energy_per_sample_j": power_w * sum(part["wall_s"] for part in metered) / samples, "power_w": power_w}
 
 
 def _domains(machine: Mapping[str, Any]) -> set[str]:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.measure import parity
 from mlflow_ngraph.measure.parity import Parity
 from mlflow_ngraph.workloads.materials import Source
@@ -32,6 +33,10 @@ class Verification:
     """Batches of inputs that were tried."""
     ill_conditioned: int = 0
     """Batches that were left out, because at this precision rounding alone changes the answer."""
+    refused: int = 0
+    """Batches that the adapter said it does not take."""
+    too_slow: bool = False
+    """Whether one call would have taken longer than there was time."""
     seconds: float = 0.0
     problem: str = ""
     """Why the engine does not compute the model's function; empty where nothing speaks against it."""
@@ -45,17 +50,24 @@ class Verification:
         return asdict(self)
 
 
-def verify(engine: Engine, source: Source, batch: int, precision: str, limit_s: float, keep: Path) -> Verification:
+def verify(
+    engine: Engine, source: Source, batch: int, precision: str, slowdown: float, limit_s: float, keep: Path
+) -> Verification:
     """Compare an engine with the baseline on trials, until one disagrees, all agree, or the time is over.
 
     Parameters
     ----------
-    limit_s: seconds from which on no further trial is begun; one always is.
+    slowdown: how many times as long as the baseline the engine probably takes. Where one call would take longer than
+        there is time, nothing is tried: the inputs that it is timed on are compared anyway.
+    limit_s: seconds from which on no further trial is begun.
     keep: where inputs and outputs are written that disagree.
     """
     start = time.perf_counter()
     known, example = source.trials(batch), source.example(batch)
     found = Verification(vacuous=_is_vacuous(known.variation, precision))
+    if known.call_s * slowdown > limit_s:
+        found.too_slow = True
+        return found
     telling = [
         (trial, outputs)
         for trial, outputs in zip(known.trials, known.outputs, strict=True)
@@ -64,8 +76,11 @@ def verify(engine: Engine, source: Source, batch: int, precision: str, limit_s: 
     found.ill_conditioned = len(known.trials) - len(telling)
     again: tuple[Arrays, Arrays] | None = None
     for trial, reference in telling:
-        _, inputs = draw(source.inputs, batch, known.seed, trial.number, example)
+        _, inputs = draw(source.inputs, batch, known.seed, trial.number, example, given=known.given)
         agrees = _try(found, engine, f"on inputs of the kind {trial.kind!r}", inputs, reference, precision, keep)
+        if agrees is None:
+            found.refused += 1
+            continue
         again = again or (inputs, reference)
         if not agrees or _over(start, found.inputs, limit_s):
             break
@@ -84,9 +99,12 @@ def _try(
     reference: Arrays,
     precision: str,
     keep: Path,
-) -> bool:
-    """Run the engine once, and note how near it came; False where it disagrees."""
-    invocation = engine.bind(inputs)
+) -> bool | None:
+    """Run the engine once, and note how near it came; False where it disagrees, None where the adapter declines."""
+    try:
+        invocation = engine.bind(inputs)
+    except UnsupportedError:
+        return None
     invocation.call()
     requests = invocation.singly or (invocation,)
     found.inputs += 1

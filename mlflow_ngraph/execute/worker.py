@@ -19,6 +19,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
+
+from mlflow_ngraph import torchvision_hook
 from mlflow_ngraph.errors import CellError, UsageError
 from mlflow_ngraph.execute import space
 from mlflow_ngraph.telling import one_line
@@ -31,6 +34,7 @@ def main() -> None:
     """Serve commands until standard input ends."""
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
+    torchvision_hook.install()  # models of users may import it
     worker = Worker(replies)
     worker.reply({"result": {"pid": os.getpid()}})
     for line in sys.stdin:
@@ -170,11 +174,12 @@ class Worker:
 
         source, batch = Source(Path(command["materials"])), command["batch"]
         target = _target(command)
-        start = time.perf_counter()
-        engine = _compiler(command).load(Path(command["directory"]), batch, target)
+        compiler, start = _compiler(command), time.perf_counter()
+        engine = compiler.load(Path(command["directory"]), batch, target)
         load_s = time.perf_counter() - start
         try:
-            found = verify(engine, source, batch, target.precision, command["limit_s"], Path(command["keep"]))
+            keep, slowdown = Path(command["keep"]), compiler.expected_slowdown
+            found = verify(engine, source, batch, target.precision, slowdown, command["limit_s"], keep)
         finally:
             engine.close()
         return {"load_s": load_s, **found.as_dict()}
@@ -233,7 +238,7 @@ class Worker:
         return asdict(result)
 
     def _slice(self, command: Command) -> dict[str, Any]:
-        from mlflow_ngraph.measure import loop, memory
+        from mlflow_ngraph.measure import impossible, loop, memory
 
         running = self._loaded()
         with running.invocation.repeated() as call:
@@ -243,18 +248,24 @@ class Worker:
             elif running.invocation.requests > 1:
                 # Started all at once, requests need a moment until they end one after the other.
                 loop.settle(call, 0.0)
-            settle_s = time.perf_counter() - start
+            # Other lanes' threads sleep now; what the clocks of the machine count in a slice alone says nothing if it is
+            # short.
             before = self._sensors.begin()
+            unwatched_s = loop.WATCHED_S - min(command["seconds"], command["repetitions"] * running.call_s)
+            if unwatched_s > 0:
+                loop.settle(call, unwatched_s)
+            settle_s = time.perf_counter() - start
             taken = loop.take_slice(call, command["repetitions"], command["seconds"])
             machine = self._sensors.since(before)
         resident = memory.resident_bytes()
         # The kernel brings its high-water mark up to date now and then only.
         found = {"peak_bytes": max(memory.peak_bytes(), resident or 0), "resident_bytes": resident}
-        return {**asdict(taken), "settle_s": settle_s, **found, "machine": asdict(machine)}
+        told = {**asdict(taken), "settle_s": settle_s, **found, "machine": asdict(machine)}
+        return impossible.checked_slice(told, psutil.cpu_count() or 1)
 
     def _arrive(self, command: Command) -> dict[str, Any]:
         """Serve requests that arrive by themselves at one rate."""
-        from mlflow_ngraph.measure import arrival, loop
+        from mlflow_ngraph.measure import arrival, impossible, loop
 
         running = self._loaded()
         if running.call_s < command["settle_below_s"]:
@@ -263,7 +274,9 @@ class Worker:
         due = arrival.schedule(command["rate"], command["window_s"], command["process"], command["seed"])
         before = self._sensors.begin()
         served = arrival.serve([request.call for request in requests], due, command["limit_s"])
-        return {**asdict(served), "servers": len(requests), "machine": asdict(self._sensors.since(before))}
+        machine = asdict(self._sensors.since(before))
+        told = {**asdict(served), "servers": len(requests), "machine": machine}
+        return impossible.checked_arrivals(told, psutil.cpu_count() or 1)
 
     def _unload(self, command: Command) -> None:
         running, self._running = self._running, None

@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mlflow_ngraph.measure.loop import NS, machine_busy
-from mlflow_ngraph.measure.serving import NEVER
-
 if TYPE_CHECKING:
     from mlflow_ngraph.study import Process
 
 Call = Callable[[], object]
 
+NS = 1_000_000_000
+
+NEVER = -1
+"""Stands where a request was not served."""
 SPIN_NS = 300_000
 """Before a request is due, the clock is watched for this long: sleeping alone wakes up late by a fraction of it."""
 HEAD_START_NS = 10_000_000
@@ -72,10 +73,6 @@ class Served:
     started_ns: int
     """Unix time of the beginning in nanoseconds."""
     wall_s: float
-    cpu_s: float
-    """CPU time of this process, all threads."""
-    machine_busy_s: float
-    """CPU time of the whole machine, this process included; in steps of the kernel's clock tick (10 ms)."""
 
 
 def schedule(rate: float, seconds: float, process: Process, seed: Sequence[int]) -> NDArray[np.int64]:
@@ -115,7 +112,7 @@ def serve(calls: Sequence[Call], due: NDArray[np.int64], limit_s: float, clock: 
     gc.collect()
     gc.disable()
     try:
-        busy, cpu, at, entered = machine_busy(), time.process_time(), time.time_ns(), clock.now()
+        at, entered = time.time_ns(), clock.now()
         shift.open(limit_s)
         for thread in threads:
             thread.start()
@@ -123,14 +120,13 @@ def serve(calls: Sequence[Call], due: NDArray[np.int64], limit_s: float, clock: 
         for thread in threads:
             thread.join()
         wall = clock.now() - entered
-        cpu, busy = time.process_time() - cpu, machine_busy() - busy
     finally:
         if collecting:
             gc.enable()
     if shift.errors:
         raise shift.errors[0]
     waited, served = shift.result()
-    return Served(due.tolist(), waited, served, at + HEAD_START_NS, wall / NS, cpu, busy)
+    return Served(due.tolist(), waited, served, at + HEAD_START_NS, wall / NS)
 
 
 class _Shift:

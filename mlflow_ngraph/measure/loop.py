@@ -10,9 +10,9 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import psutil
-
 NS = 1_000_000_000
+WATCHED_S = 0.1
+"""The machine is watched for about so long around a shorter slice, untimed calls before it included: ten ticks."""
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,6 @@ class Slice:
     started_ns: int
     """Unix time of the first repetition in nanoseconds."""
     wall_s: float
-    cpu_s: float
-    """CPU time of this process, all threads."""
-    machine_busy_s: float
-    """CPU time of the whole machine, this process included; in steps of the kernel's clock tick (10 ms)."""
     page_faults: int
     """Pages of memory that the kernel had to give this process meanwhile."""
 
@@ -55,7 +51,7 @@ def take_slice(call: Callable[[], object], repetitions: int, limit_s: float) -> 
     gc.collect()
     gc.disable()
     try:
-        busy, faults, cpu, started = machine_busy(), page_faults(), time.process_time(), time.time_ns()
+        faults, started = page_faults(), time.time_ns()
         begin = clock()
         deadline = begin + int(limit_s * NS)
         index = 0
@@ -67,11 +63,11 @@ def take_slice(call: Callable[[], object], repetitions: int, limit_s: float) -> 
             if end >= deadline:
                 break
         wall = clock() - begin
-        cpu, faults, busy = time.process_time() - cpu, page_faults() - faults, machine_busy() - busy
+        faults = page_faults() - faults
     finally:
         if collecting:
             gc.enable()
-    return Slice(durations[: index + 1].tolist(), started, wall / NS, cpu, busy, faults)
+    return Slice(durations[: index + 1].tolist(), started, wall / NS, faults)
 
 
 def settle(call: Callable[[], object], seconds: float, calls: int = 1) -> None:
@@ -117,9 +113,3 @@ def warm_up(
 def page_faults() -> int:
     """Pages that the kernel has given this process so far without reading them from a disk."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
-
-def machine_busy() -> float:
-    """CPU seconds that all processors together have spent on anything but idling and waiting."""
-    times = psutil.cpu_times()
-    return float(sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal")))

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlflow_ngraph.measure import stability
+from mlflow_ngraph.measure.arrival import NEVER
 
 NS = 1e9
 MS = 1e6
-NEVER = -1
-"""Stands where a request was not served."""
 BEYOND = {"p50": 2, "p90": 10, "p99": 100, "p999": 1000}
 """Percentiles by name: one request in so many takes longer."""
 LATE_SHARE = 0.05
@@ -93,16 +92,7 @@ def invalid(event: Mapping[str, Any], found: Mapping[str, float], processors: in
             f"requests were started {found['lateness_p50_ms']:.3g} ms late in the median, {found['lateness_p99_ms']:.3g} "
             f"ms in the 99th percentile, which is too much beside the latency"
         )
-    machine = event.get("machine", {})
-    facts = stability.SliceFacts(
-        found.get("latency_p50_ms", 0.0),
-        event["wall_s"],
-        event["cpu_s"],
-        event["machine_busy_s"],
-        machine.get("seconds", 0.0),
-        machine.get("counted", {}),
-        machine.get("values", {}),
-    )
+    facts = stability.SliceFacts.beside(found.get("latency_p50_ms", 0.0) / 1e3, event)
     return stability.problem([facts], processors, **quiet) or ""
 
 

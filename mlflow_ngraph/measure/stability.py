@@ -13,8 +13,8 @@ from typing import Any
 
 from scipy import stats
 
-TICK_S = 0.01
-"""The kernel counts the CPU time of the whole machine in steps of this length, on each processor."""
+from mlflow_ngraph.measure.shares import Window, foreign
+
 SIGMA_PER_MAD = 1.4826
 """The standard deviation of a normal distribution in units of its median absolute deviation."""
 DRIFT_LEVEL = 0.01
@@ -36,12 +36,8 @@ class SliceFacts:
     median_s: float
     """Median duration of its repetitions."""
     wall_s: float
-    cpu_s: float
-    """CPU time of the measuring process."""
-    machine_busy_s: float
-    """CPU time of all processes together."""
-    seconds: float = 0.0
-    """Between the looks at the machine before the slice and after it."""
+    window: Window | None = None
+    """In which the machine was watched; None where it was not."""
     counted: Mapping[str, float] = field(default_factory=dict)
     """What happened to the machine meanwhile; see `mlflow_ngraph.devices.sensors`."""
     values: Mapping[str, float] = field(default_factory=dict)
@@ -50,16 +46,14 @@ class SliceFacts:
     @classmethod
     def of(cls, taken: Mapping[str, Any]) -> SliceFacts:
         """The facts of a slice as a worker reports it."""
+        return cls.beside(statistics.median(taken["durations_ns"]) / 1e9, taken)
+
+    @classmethod
+    def beside(cls, median_s: float, taken: Mapping[str, Any]) -> SliceFacts:
+        """What the machine did beside anything that took ``wall_s``, with what was seen of it, if anything was."""
         machine = taken.get("machine", {})
-        return cls(
-            statistics.median(taken["durations_ns"]) / 1e9,
-            taken["wall_s"],
-            taken["cpu_s"],
-            taken["machine_busy_s"],
-            machine.get("seconds", 0.0),
-            machine.get("counted", {}),
-            machine.get("values", {}),
-        )
+        seen = (machine.get("counted", {}), machine.get("values", {}))
+        return cls(median_s, taken["wall_s"], Window.of(machine), *seen)
 
 
 def problem(
@@ -108,26 +102,23 @@ def _throttling(slices: Sequence[SliceFacts]) -> str | None:
     events = _counted(slices, "throttled")
     if events > 0:
         return f"processors were slowed down for heat {events:.0f} times meanwhile; cool the machine, {AGAIN}"
-    held_s, seconds = _counted(slices, "gpu_throttled_s"), sum(part.seconds for part in slices)
-    if held_s > THROTTLED_SHARE * seconds:
+    held_s, seconds = _counted(slices, "gpu_throttled_s"), sum(window.seconds for window in _windows(slices))
+    if seconds and held_s > THROTTLED_SHARE * seconds:
         share = 100 * held_s / seconds
         return f"the GPU was slowed down for heat in {share:.0f} % of the time; cool the machine, {AGAIN}"
     return None
 
 
 def _foreign(slices: Sequence[SliceFacts], processors: int, most: float) -> str | None:
-    foreign = foreign_cpu_percent(slices, processors)
-    if foreign <= most:
+    others = foreign(_windows(slices), processors)
+    if others is None or 100 * others.certain <= most:
         return None
-    others = sum(part.machine_busy_s - part.cpu_s for part in slices)
-    stolen_s = _counted(slices, "stolen_s")
-    if stolen_s > others / 2:
-        share = 100 * stolen_s / others
+    if others.stolen > 0.5:
         return (
-            f"others used {foreign:.0f} % of the machine meanwhile, and {share:.0f} % of that was stolen by other virtual "
-            f"machines of its host; choose a quieter time or a host of your own, {AGAIN}"
+            f"others used at least {100 * others.certain:.0f} % of the machine meanwhile, and {100 * others.stolen:.0f} % of "
+            f"that was stolen by other virtual machines of its host; choose a quieter time or a host of your own, {AGAIN}"
         )
-    return f"other processes used {foreign:.0f} % of the machine meanwhile; stop them, {AGAIN}"
+    return f"other processes used at least {100 * others.certain:.0f} % of the machine meanwhile; stop them, {AGAIN}"
 
 
 def _clocks(slices: Sequence[SliceFacts], most: float) -> str | None:
@@ -164,13 +155,6 @@ def _scatter(slices: Sequence[SliceFacts], most: float) -> str | None:
     if spread is None or spread <= most:
         return None
     return f"the medians of its slices scatter by {100 * spread:.0f} %; quiet the machine, {AGAIN}"
-
-
-def foreign_cpu_percent(slices: Sequence[SliceFacts], processors: int) -> float:
-    """The share of the machine that other processes certainly used: what clock ticks could explain is deducted."""
-    wall = sum(part.wall_s for part in slices)
-    foreign = sum(part.machine_busy_s - part.cpu_s for part in slices) - TICK_S * processors * len(slices)
-    return 100 * max(0.0, foreign) / (wall * processors)
 
 
 def slice_spread(slices: Sequence[SliceFacts]) -> float | None:
@@ -213,6 +197,10 @@ def _spread(values: Sequence[float]) -> float:
     """The standard deviation, estimated from the median absolute deviation."""
     centre = statistics.median(values)
     return SIGMA_PER_MAD * statistics.median(abs(value - centre) for value in values)
+
+
+def _windows(slices: Sequence[SliceFacts]) -> list[Window]:
+    return [part.window for part in slices if part.window is not None]
 
 
 def _counted(slices: Sequence[SliceFacts], name: str) -> float:

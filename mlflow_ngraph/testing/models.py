@@ -18,6 +18,8 @@ INPUTS: Mapping[str, list[dict[str, Any]]] = {
         {"name": "tokens", "shape": ["batch", 10], "dtype": "int64", "high": WORDS},
         {"name": "mask", "shape": ["batch", 10], "dtype": "int64"},
     ],
+    "parallel": [{"name": "image", "shape": ["batch", 3, 16, 16]}],
+    "perceptron": [{"name": "input", "shape": ["batch", 16]}],
     "fixed_batch": [{"name": "input", "shape": [3, 8]}],
     "unknown_operator": [{"name": "input", "shape": ["batch", 4]}],
 }
@@ -39,6 +41,20 @@ def cnn() -> nn.Module:
         nn.Flatten(),
         nn.Linear(16, 10),
     )
+
+
+def parallel() -> nn.Module:
+    """Convolutions beside each other, a choice by ``where``, and a residual connection."""
+    from mlflow_ngraph.testing.torch_models import Parallel
+
+    return Parallel()
+
+
+def perceptron() -> nn.Module:
+    """Three layers with activations that have no upper bound."""
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 5))
 
 
 def two_headed() -> nn.Module:

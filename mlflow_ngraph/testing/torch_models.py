@@ -23,6 +23,23 @@ class Residual(nn.Module):  # type: ignore[misc]
         return image + self.body(image)
 
 
+class Parallel(nn.Module):  # type: ignore[misc]
+    """A narrow and a wide branch beside a residual one, and a choice between what they give."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.narrow = nn.Conv2d(8, 8, 1)
+        self.wide = nn.Conv2d(8, 8, 5, padding=2)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        stem = torch.relu(self.stem(image))
+        both = stem + nn.functional.gelu(self.narrow(stem)) + nn.functional.silu(self.wide(stem))
+        chosen = torch.where(both > stem, both, 0.5 * both)
+        return self.head(chosen.mean((2, 3)))
+
+
 class TwoHeaded(nn.Module):  # type: ignore[misc]
     """A perceptron over two inputs with two outputs."""
 

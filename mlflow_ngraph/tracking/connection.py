@@ -7,8 +7,9 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from mlflow_ngraph.errors import TrackingError
 
@@ -89,19 +90,38 @@ def talking(tracking_uri: str, doing: str, settings: dict[str, str]) -> Iterator
             os.environ.pop(name, None)
 
 
-def reach(tracking_uri: str) -> MlflowClient:
+def reach(tracking_uri: str, *, create: bool = False) -> MlflowClient:
     """A client of a server that answered just now.
+
+    Parameters
+    ----------
+    create: whether MLflow may make a database file that does not exist, which takes long and helps no reader.
 
     Raises
     ------
-    TrackingError: nothing answers within about ten seconds, or it refuses.
+    TrackingError: nothing answers within about ten seconds, it refuses, or there is no such file.
     """
+    missing = None if create else _missing_file(tracking_uri)
+    if missing is not None:
+        raise TrackingError(
+            f"tracking server {tracking_uri}: nothing is recorded there yet: there is no file {missing}; give another "
+            "tracking URI, or run 'mlflow-ngraph benchmark' or 'mlflow-ngraph sync' first"
+        )
     with talking(tracking_uri, "reach it", PREFLIGHT):
         if is_database(tracking_uri):
             _probe_database(tracking_uri)
         client = connect(tracking_uri)
         client.search_experiments(max_results=1)
     return client
+
+
+def _missing_file(tracking_uri: str) -> Path | None:
+    """The file of an SQLite database that does not exist; None of everything else."""
+    parts = urlsplit(tracking_uri)
+    if parts.scheme.partition("+")[0] != "sqlite" or parts.netloc or len(parts.path) < 2 or ":memory:" in tracking_uri:
+        return None
+    path = Path(unquote(parts.path[1:])).absolute()
+    return None if path.exists() else path
 
 
 def every(fetch: Callable[[str | None], PagedList[T]]) -> list[T]:

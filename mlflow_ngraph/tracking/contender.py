@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from mlflow_ngraph.analysis import results
+from mlflow_ngraph.analysis import results, undecided
+from mlflow_ngraph.analysis.compare import latest
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph.execute import journal
 from mlflow_ngraph.tracking import download, sources
-from mlflow_ngraph.tracking.schema import Tag
+from mlflow_ngraph.tracking.schema import CELL_METRICS, Tag
 from mlflow_ngraph.tracking.sources import Wanted
 from mlflow_ngraph.verdicts import Verdict
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import LoggedModel
 
+    from mlflow_ngraph.analysis.undecided import Rival
     from mlflow_ngraph.engines.manifest import Manifest
     from mlflow_ngraph.tracking.download import Remote
 
@@ -86,6 +89,26 @@ def find(named: str, batch: int | None, tracking_uri: str) -> str:
     chosen = batch is not None and _RUN.fullmatch(named)
     wanted = Wanted(batch_sizes=(batch,)) if chosen and batch is not None else Wanted()
     return sources.find(named, tracking_uri, wanted).model_id
+
+
+def rivals(candidate: Contender, cell: Mapping[str, Any], metric: str, batch: int | None) -> tuple[Rival, ...]:
+    """Noisy cells of other engines of the same model, precision and machine that could beat a cell of this one.
+
+    Parameters
+    ----------
+    batch: only at this batch size; at any when left out.
+    """
+    about, origin = candidate.manifest.about, candidate.manifest.origin
+    meant = Selection(
+        workloads=(about.workload,),
+        devices=(origin.device,),
+        precisions=(about.precision,),
+        batch_sizes=() if batch is None else (batch,),
+    )
+    frame = latest(results.select(meant, candidate.remote.tracking_uri))
+    others = frame["model_id"].fillna("") != candidate.model_id
+    here = frame["fingerprint"] == origin.fingerprint.get("digest")
+    return undecided.rivals(frame[others & here.fillna(False)], CELL_METRICS[metric], float(cell[metric]))
 
 
 def _cells(model: LoggedModel, manifest: Manifest, tracking_uri: str) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from mlflow_ngraph.analysis import champion as champions
+from mlflow_ngraph.analysis import undecided
 from mlflow_ngraph.analysis.champion import Comparison
 from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph.tracking import connection, contender, evidence, registry, schema, signatures
@@ -65,6 +66,7 @@ def promote(
     alias: str | None = None,
     metric: str = champions.METRIC,
     batch: int | None = None,
+    accept_undecided: bool = False,
     force: bool = False,
     dry_run: bool = False,
     sign: Ed25519PrivateKey | None = None,
@@ -73,14 +75,16 @@ def promote(
     """Register an engine as a version of a registered model, and let the alias of its device point at it.
 
     It has to be ``ok`` at every batch size and, where there is a champion, significantly better than that: by ``metric``
-    at the batch size that each of them does best, or both at ``batch``, on equal machines.
+    at the batch size that each of them does best, or both at ``batch``, on equal machines. Nothing that was measured of
+    the same model and precision on this machine, and left out for its noise, may be able to beat it; see `undecided`.
 
     Parameters
     ----------
     model: the id of a LoggedModel, a ``models:`` address, or the id of a run with a single engine (at ``batch``).
     name: of the registered model.
     alias: by default the device and ``-champion``.
-    force: overrule what speaks against it; that is recorded with the version.
+    accept_undecided: overrule that a noisy cell could beat it; that is recorded with the version.
+    force: overrule whatever speaks against it; that is recorded with the version.
     dry_run: write nothing.
     sign: sign its manifest first.
     tracking_uri: MLflow's own default when left out.
@@ -105,11 +109,17 @@ def promote(
         if before is not None and before.cell is not None and cell is not None:
             comparison = champions.compare(cell, before.cell, metric)
         objections = _objections(candidate, cell, before, comparison, metric, batch)
+        refused = bool(objections)
+        rivals = contender.rivals(candidate, cell, metric, batch) if cell is not None else ()
+        if rivals and cell is not None:
+            answer = f"{undecided.named(cell)}, {undecided.figure(cell[metric], metric, rivals[0].unit)}"
+            objections = (undecided.said(rivals, answer), *objections)
+            refused = refused or not accept_undecided
         same = before is not None and before.engine is not None and before.engine.model_id == model_id
         if same:
             objections, comparison = (), None
         found = Promotion(
-            state="unchanged" if same else "refused" if objections and not force else "possible",
+            state="unchanged" if same else "refused" if refused and not force else "possible",
             name=name,
             alias=chosen,
             candidate=candidate,

@@ -8,6 +8,7 @@ lock of its journal sees to that.
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -63,7 +64,7 @@ class Recorder:
         ------
         TrackingError: it does not answer within about ten seconds, or refuses.
         """
-        self.client = connection.reach(self.tracking_uri)
+        self.client = connection.reach(self.tracking_uri, create=True)
         with connection.talking(self.tracking_uri, "write to it", connection.PREFLIGHT):
             self._runs().check_writable()
 
@@ -158,7 +159,7 @@ class Recorder:
         if self._view:
             found["view"] = views.link(base, study.experiment_id)
         if not server:
-            found["ui"] = f"mlflow ui --backend-store-uri {shown}"
+            found["ui"] = f"mlflow ui --backend-store-uri {shlex.quote(shown)}"
         return found
 
     def _talking(self, doing: str) -> AbstractContextManager[None]:

@@ -158,12 +158,12 @@ _METRICS = [
     CellMetric("latency_p50_ms", "ms", "lower", "median duration"),
     CellMetric("latency_p90_ms", "ms", "lower", "90th percentile of the duration"),
     CellMetric("latency_p99_ms", "ms", "lower", "99th percentile of the duration"),
-    CellMetric("cpu_percent", "%", "lower", "CPU use while timed, of the whole machine"),
+    CellMetric("cpu_percent", "%", "lower", "CPU use while watched, of the whole machine"),
     CellMetric("cpu_percent_std", "%", "lower", "standard deviation of the CPU use over slices"),
-    CellMetric("cpu_percent_of_threads", "%", "lower", "CPU use while timed, of the processors of the lane"),
-    CellMetric("cpu_percent_busiest_core", "%", "neither", "use of the busiest processor while timed, by anything"),
-    CellMetric("cpu_cores", "1", "lower", "processors that the lane's process kept busy while timed"),
-    CellMetric("foreign_cpu_percent", "%", "lower", "CPU use of other processes while timed, of the machine"),
+    CellMetric("cpu_percent_of_threads", "%", "lower", "CPU use while watched, of the processors of the lane"),
+    CellMetric("cpu_percent_busiest_core", "%", "neither", "use of the busiest processor while watched, by anything"),
+    CellMetric("cpu_cores", "1", "lower", "processors that the lane's process kept busy while watched"),
+    CellMetric("foreign_cpu_percent", "%", "lower", "CPU use of other processes while watched, of the machine"),
     CellMetric(
         "harness_cpu_percent", "%", "lower", "CPU use of the parent while it waits for slices, of one processor"
     ),
@@ -173,8 +173,8 @@ _METRICS = [
         "page_faults_per_sample", "1", "lower", "pages of memory that the kernel had to give the lane's process"
     ),
     CellMetric("steady_memory_mb", "MB", "lower", "resident memory of the lane's process after a slice, median"),
-    CellMetric("energy_per_sample_j", "J", "lower", "energy by all meters while timed / samples"),
-    CellMetric("power_w", "W", "lower", "energy by all meters while timed / seconds"),
+    CellMetric("energy_per_sample_j", "J", "lower", "energy by all meters of the time of the slices / samples"),
+    CellMetric("power_w", "W", "lower", "energy by all meters while watched / seconds"),
     CellMetric("clock_mhz", "MHz", "neither", "clock of what computes, mean over slices"),
     CellMetric("temperature_c", "°C", "lower", "temperature of what computes, largest over slices"),
     CellMetric("engine_size_mb", "MB", "lower", "size of the engine's files"),

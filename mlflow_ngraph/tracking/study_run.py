@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -132,7 +133,7 @@ class StudyRuns:
             if self._asked and found.name != self._asked:
                 raise TrackingError(
                     f"this is run {surrounding.info.run_id} of experiment {found.name!r}, not of {self._asked!r}: "
-                    f"choose the experiment with mlflow run --experiment-name {self._asked}"
+                    f"choose the experiment with mlflow run --experiment-name {shlex.quote(str(self._asked))}"
                 )
             return found
         name = self._asked or os.environ.get("MLFLOW_EXPERIMENT_NAME")

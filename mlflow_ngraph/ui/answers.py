@@ -126,7 +126,7 @@ def findings(frame: pd.DataFrame, question: Question) -> dict[str, Any]:
 def _series(frame: pd.DataFrame, metric: str) -> Iterator[dict[str, Any]]:
     """A curve over batch size for each lane, with the ends of its intervals."""
     known = frame[frame[metric].notna() & frame["batch"].notna()].sort_values("batch")
-    low, high = _interval(known, metric)
+    low, high = significance.ends(known, metric)
     told = {name: list(map(_plain, known[name])) for name in (*_LANE, "label", *_LINKS, "batch", "verdict")}
     told.update(value=list(map(_plain, known[metric])), low=list(map(_plain, low)), high=list(map(_plain, high)))
     for places in known.groupby(list(_LANE), sort=True, dropna=False).indices.values():
@@ -137,22 +137,12 @@ def _series(frame: pd.DataFrame, metric: str) -> Iterator[dict[str, Any]]:
         }
 
 
-def _interval(frame: pd.DataFrame, metric: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The ends of the intervals: recorded ones, or those of the figure that this one is the reciprocal of."""
-    if f"{metric}_ci_low" in frame.columns:
-        return frame[f"{metric}_ci_low"].to_numpy(float), frame[f"{metric}_ci_high"].to_numpy(float)
-    if metric in significance.SAME_ERROR:
-        return significance.figures(frame, metric).interval()
-    missing = np.full(len(frame), np.nan)
-    return missing, missing
-
-
 def _table(here: pd.DataFrame, question: Question) -> list[dict[str, Any]]:
     """The numbers at one batch size, with the best of each group and what cannot be told from it."""
     rows = GROUPS[question.best_of]
     columns = [name for name in ("workload", "device", *_OWN) if name not in rows]
     table = compare(here, rows=rows, columns=columns, metric=question.metric, include=_included(question))
-    low, high = _interval(here, question.metric)
+    low, high = significance.ends(here, question.metric)
     names = ("label", "study", "started_at", *_LINKS)
     columns_of: list[Any] = [*(here[name] for name in names), low, high]
     told = [list(map(_plain, values)) for values in columns_of]

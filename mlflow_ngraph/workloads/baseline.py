@@ -12,6 +12,7 @@ import numpy as np
 
 from mlflow_ngraph.errors import WorkloadError
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec, Wrapper, fixed_batch
+from mlflow_ngraph.workloads.samples import drawn
 from mlflow_ngraph.workloads.specs import running
 
 if TYPE_CHECKING:
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 DISTURBANCE = 1e-6
 """How much inputs and weights are changed, relative, to see what becomes of a rounding error: enough to stand out from the
 baseline's own, and little enough for its effect to be in proportion."""
-_PROBES = (1, 2)
-"""Batch sizes that tell which axis of an output is the batch axis."""
+_PROBES = (2, 3)
+"""Batch sizes that tell which axis of an output is the batch axis. Not every model takes a sample alone: one that
+normalises by its batch does not."""
 
 
 class ModuleBaseline:
@@ -50,7 +52,8 @@ class ModuleBaseline:
         from mlflow_ngraph.workloads.calling import arrays, is_flat, tensors
 
         given = tensors(inputs)
-        with torch.inference_mode():
+        # No inference mode: a model may keep what it computes first, such as a table, and cannot be exported with it then.
+        with torch.no_grad():
             outputs = self.module(*given)
         if not is_flat(outputs):
             self._wrap("flat_outputs")
@@ -66,7 +69,7 @@ class ModuleBaseline:
 
         from mlflow_ngraph.workloads.calling import arrays, tensors
 
-        with torch.inference_mode():
+        with torch.no_grad():
             return arrays(functional_call(self.module, self._disturbed_weights, tuple(tensors(inputs))))
 
     @cached_property
@@ -74,7 +77,7 @@ class ModuleBaseline:
         import torch
 
         generator = torch.Generator().manual_seed(0)
-        with torch.inference_mode():
+        with torch.no_grad():
             return {
                 name: weight * (1 + DISTURBANCE * (2 * torch.rand(weight.shape, generator=generator) - 1))
                 for name, weight in self.module.named_parameters()
@@ -140,8 +143,10 @@ class OnnxBaseline:
 Baseline = ModuleBaseline | OnnxBaseline
 
 
-def output_specs(baseline: Baseline, inputs: tuple[TensorSpec, ...], workload: str) -> tuple[TensorSpec, ...]:
-    """Run the model on random inputs and describe what comes out.
+def output_specs(
+    baseline: Baseline, inputs: tuple[TensorSpec, ...], workload: str, samples: Sequence[NDArray[Any]] | None
+) -> tuple[TensorSpec, ...]:
+    """Run the model on samples, or on random inputs without any, and describe what comes out.
 
     Raises
     ------
@@ -153,7 +158,7 @@ def output_specs(baseline: Baseline, inputs: tuple[TensorSpec, ...], workload: s
     for batch in batches:
         rng = np.random.default_rng(0)
         with running(workload, inputs, batch):
-            runs.append(baseline.run([spec.random(batch, rng) for spec in inputs]))
+            runs.append(baseline.run(drawn(inputs, samples, batch, rng)))
     if not runs[0]:
         raise WorkloadError(f"workload {workload} returns no tensor")
     names = ["output"] if len(runs[0]) == 1 else [f"output_{index}" for index in range(len(runs[0]))]

@@ -6,7 +6,8 @@ Asked of the baseline before anything is compiled. Imports torch: for child proc
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,20 @@ def observe(baseline: Baseline, example: Arrays, others: Sequence[Arrays]) -> Be
     return found
 
 
+def begun_otherwise(baseline: Baseline, again: Baseline, example: Arrays, others: Sequence[Arrays]) -> str:
+    """Whether the model says something else when it is built again and sees other inputs first.
+
+    Parameters
+    ----------
+    again: the same model, which has not run yet.
+    """
+    for other in others:
+        again.run(other)
+    if _differ(baseline.run(example), again.run(example)):
+        return "stateful: built again, and called with other inputs first, the model gives other outputs"
+    return ""
+
+
 def mixing(run: Callable[[Arrays], Arrays], inputs: Sequence[TensorSpec], example: Arrays, outputs: Arrays) -> str:
     """How samples influence each other: what the first and the last are alone, beside what they are in their batch.
 
@@ -79,7 +94,12 @@ def mixing(run: Callable[[Arrays], Arrays], inputs: Sequence[TensorSpec], exampl
     axes = [spec.shape.index(BATCH) if BATCH in spec.shape else None for spec in inputs]
     size = next((array.shape[axis] for array, axis in zip(example, axes, strict=True) if axis is not None), 1)
     for place in sorted({0, size - 1}) if size > 1 else ():
-        alone = run([_only(array, axis, place) for array, axis in zip(example, axes, strict=True)])
+        try:
+            alone = run([_only(array, axis, place) for array, axis in zip(example, axes, strict=True)])
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - whatever the model's own code raises
+            return f"sample {place} of a batch of {size} is not accepted alone"
         for index, (one, whole) in enumerate(zip(alone, outputs, strict=True)):
             if whole.ndim == 0 or whole.shape[0] != size or one.shape != (1, *whole.shape[1:]):
                 return f"output {index} is one for the whole batch of {size}"
@@ -104,10 +124,22 @@ def _kept(baseline: ModuleBaseline, example: Arrays, places: Sequence[str]) -> s
     if drawn:
         where = f", in {places[0]}" if places else ""
         return f"nondeterministic: each call draws random numbers from the generator of {drawn[0]}{where}"
-    if changed:
+    if changed and _matter(baseline, example, changed):
         name = min(changed)
         return f"stateful: each call changes {name!r} of the model, and the next one may depend on it"
     return ""
+
+
+def _matter(baseline: ModuleBaseline, example: Arrays, changed: Iterable[str]) -> bool:
+    """Whether outputs depend on what a call changes. A counter that nobody asks is no memory."""
+    from mlflow_ngraph.workloads import state
+
+    outputs = baseline.run(example)
+    try:
+        with closing(state.moved(baseline.module, changed)) as moves:
+            return any(_differ(outputs, baseline.run(example)) for _ in moves)
+    except TypeError:
+        return True
 
 
 def _unsteady(run: Callable[[Arrays], Arrays], example: Arrays, others: Sequence[Arrays]) -> str:
@@ -142,6 +174,9 @@ def _follow(baseline: ModuleBaseline, example: Arrays, found: Behaviour) -> list
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - not every layer runs while it is watched
+        import torch
+
+        torch.compiler.reset()  # what PyTorch compiled for itself, such as a `torch.cond`, would ask for the watch again
         found.unfollowed = one_line(error)
         return []
     found.reads = followed.reads

@@ -46,7 +46,7 @@ def arrays(outputs: object) -> list[NDArray[Any]]:
 
 
 def _array(tensor: torch.Tensor) -> NDArray[Any]:
-    return np.ascontiguousarray(tensor.detach().cpu().resolve_conj().resolve_neg().numpy()).reshape(tuple(tensor.shape))
+    return np.asarray(tensor.detach().cpu().resolve_conj().resolve_neg().numpy(), order="C")
 
 
 def is_flat(outputs: object) -> bool:

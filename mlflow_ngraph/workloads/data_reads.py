@@ -1,15 +1,18 @@
 """Where a model's Python code looks at the data: `if x.sum() > 0`, `int(x.max())`, `x.tolist()`.
 
-A trace records what Python did for one input, and would do the same for every other. Shapes are no data: an engine is
-made for a batch size. Imports torch: for child processes only.
+A trace records what Python did for one input, and would do the same for every other. Shapes are no data, because an
+engine is made for a batch size, but for those that data decide: `len(x.nonzero())`. Imports torch: for child processes only.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor as Pool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from unittest.mock import patch
 
@@ -19,8 +22,17 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-_TO_PYTHON = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__)
+_TENSOR = torch.Tensor
+_TO_PYTHON = (
+    *(_TENSOR.tolist, _TENSOR.numpy, _TENSOR.__array__, _TENSOR.__dlpack__, _TENSOR.__repr__, _TENSOR.apply_),
+    *(_TENSOR.map_, _TENSOR.__reduce_ex__, _TENSOR.__deepcopy__, _TENSOR.untyped_storage, _TENSOR.data_ptr),
+)
 """Methods that hand memory to Python without an operator."""
+_SIZES = (
+    *(_TENSOR.shape.__get__, _TENSOR.size, _TENSOR.numel, _TENSOR.nelement, _TENSOR.__len__, _TENSOR.__iter__),
+    *(_TENSOR.unbind, torch.unbind),
+)
+"""What tells Python how large a tensor is: data, where the data decide how many elements an operator gives."""
 _OF_SHAPE = (
     *("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"),
     *("new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full"),
@@ -49,7 +61,8 @@ def follow(module: nn.Module, inputs: Sequence[torch.Tensor]) -> Followed:
     way when they are traced, such as one that does not ask whether a mask is all ones, take it here too.
     """
     follower = _Follower(inputs)
-    with torch.no_grad(), patch.object(torch.jit, "is_tracing", lambda: True), follower, _Watch(follower):
+    traced = patch.object(torch.jit, "is_tracing", lambda: True)
+    with torch.no_grad(), traced, _threads_seen(follower), follower, _Watch(follower):
         module(*inputs)
     return Followed(list(dict.fromkeys(follower.reads)), list(dict.fromkeys(follower.draws)))
 
@@ -62,6 +75,12 @@ class _Follower(TorchDispatchMode):  # type: ignore[misc]
         self.reads: list[str] = []
         self.draws: list[str] = []
         self._marked = {_memory(tensor) for tensor in sources}
+        self._sized: set[int] = set()
+        """Memory of tensors that are as large as the data have it."""
+
+    def sizes(self, tensor: torch.Tensor) -> bool:
+        """Whether the shape of a tensor depends on the sources."""
+        return _memory(tensor) in self._sized
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor depends on the sources."""
@@ -79,7 +98,11 @@ class _Follower(TorchDispatchMode):  # type: ignore[misc]
             self.reads.append(_place())
         if torch.Tag.nondeterministic_seeded in function.tags:
             self.draws.append(_place())
-        self._mark([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)], given, function, depends, name)
+        results = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        sized = any(map(self.sizes, given)) or (depends and _decides_sizes(function, name, given))
+        self._mark(results, given, function, depends, name)
+        for tensor in results:
+            (self._sized.add if sized and tensor.ndim else self._sized.discard)(_memory(tensor))
         return result
 
     def _mark(
@@ -107,14 +130,39 @@ class _Watch(TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if function in _TO_PYTHON and args and self._follower.holds(args[0]):
+        if (function in _TO_PYTHON and args and self._follower.holds(args[0])) or (
+            function in _SIZES and args and self._follower.sizes(args[0])
+        ):
             self._follower.reads.append(_place())
         return function(*args, **(kwargs or {}))
 
 
+@contextmanager
+def _threads_seen(follower: _Follower) -> Iterator[None]:
+    """Count work that is given to another thread as a look at the data: whoever watches does so in one thread."""
+
+    def seen(function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            follower.reads.append(_place())
+            return function(*args, **kwargs)
+
+        return called
+
+    with patch.object(Thread, "start", seen(Thread.start)), patch.object(Pool, "submit", seen(Pool.submit)):
+        yield
+
+
+def _decides_sizes(function: Any, name: str, given: Sequence[torch.Tensor]) -> bool:
+    """Whether the data that an operator is given decide how many elements come out."""
+    if name == "index":  # by position it gives as many as there are positions, by a mask as many as are true
+        return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in given[1:])
+    return torch.Tag.dynamic_output_shape in function.tags
+
+
 def _memory(tensor: torch.Tensor) -> int:
     try:
-        return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - no public name for it
+        with torch._C.DisableTorchFunction():  # noqa: SLF001 - no public name for it
+            return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - no public name for it
     except (NotImplementedError, RuntimeError):  # sparse and nested tensors have none
         return id(tensor)
 

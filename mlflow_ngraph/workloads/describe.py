@@ -9,9 +9,13 @@ import numpy as np
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.workloads.base import Workload, WorkloadInfo, fixed_batch
 from mlflow_ngraph.workloads.baseline import ModuleBaseline, output_specs
+from mlflow_ngraph.workloads.samples import drawn
 
 if TYPE_CHECKING:
     import torch
+
+
+_SEVERAL = 2
 
 
 def describe(workload: Workload) -> WorkloadInfo:
@@ -25,7 +29,7 @@ def describe(workload: Workload) -> WorkloadInfo:
         return workload.known
     try:
         module = workload.module()
-        output_specs(ModuleBaseline(module), workload.inputs(), str(workload.ref))
+        output_specs(ModuleBaseline(module), workload.inputs(), str(workload.ref), workload.samples())
     except UnsupportedError:
         return describe_built(workload, None)
     return describe_built(workload, module)
@@ -39,14 +43,13 @@ def describe_built(workload: Workload, module: torch.nn.Module | None) -> Worklo
     only = fixed_batch(inputs)
     parameters = paper_macs = true_macs = None
     if module is not None:
-        from mlflow_ngraph.workloads.calling import tensors
-        from mlflow_ngraph.workloads.macs import count
-
-        batch = only or 1
-        example = tensors([spec.random(batch, np.random.default_rng(0)) for spec in inputs])
-        parameters, paper_total, true_total = count(module, example)
-        paper_macs = None if paper_total is None else paper_total // batch
-        true_macs = true_total // batch
+        try:
+            parameters, paper_macs, true_macs = _counted(module, workload, only or 1)
+        except Exception:
+            if only is not None:
+                raise
+            # Not every model takes a sample alone: one that normalises by its batch does not.
+            parameters, paper_macs, true_macs = _counted(module, workload, _SEVERAL)
     return WorkloadInfo(
         ref=str(workload.ref),
         label=workload.label,
@@ -57,3 +60,13 @@ def describe_built(workload: Workload, module: torch.nn.Module | None) -> Worklo
         true_macs=true_macs,
         fixed_batch=only,
     )
+
+
+def _counted(module: torch.nn.Module, workload: Workload, batch: int) -> tuple[int, int | None, int]:
+    """Parameters, and the paper's and true MACs of one sample out of ``batch``."""
+    from mlflow_ngraph.workloads.calling import tensors
+    from mlflow_ngraph.workloads.macs import count
+
+    example = drawn(workload.inputs(), workload.samples(), batch, np.random.default_rng(0))
+    parameters, paper_macs, true_macs = count(module, tensors(example))
+    return parameters, None if paper_macs is None else paper_macs // batch, true_macs // batch

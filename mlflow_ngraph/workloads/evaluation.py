@@ -32,13 +32,13 @@ where there are no others, so that the model means just that. An empty name: the
 
 
 def evaluate(module: nn.Module, workload: str) -> nn.Module:
-    """Put a model into evaluation mode, and see that it is.
+    """Put a model into evaluation mode, and see that it is. No gradients either: some layers compute otherwise with them.
 
     Raises
     ------
     WorkloadError: a module stays in training mode, because its author has overridden ``train``; names it.
     """
-    module.eval()
+    module.eval().requires_grad_(False)
     insisting = [(name or "the model itself", type(part).__name__) for name, part in _modes(module) if part.training]
     if insisting:
         name, kind = insisting[0]

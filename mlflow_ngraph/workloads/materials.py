@@ -186,9 +186,12 @@ class Source:
         return self._arrays("reference", batch)
 
     def trials(self, batch: int) -> Trials:
-        """What engines are compared with beside `example`, at a batch size."""
+        """What engines are compared with beside `example`, at a batch size; nothing for a model that is no function."""
         self._require(batch)
-        return Trials.read(self.directory / trials_file(batch), self.directory / arrays_file("trials", batch))
+        facts = self.directory / trials_file(batch)
+        if not facts.is_file():
+            return Trials(self.materials.seed)
+        return Trials.read(facts, self.directory / arrays_file("trials", batch))
 
     def module(self) -> torch.nn.Module:
         """The live model in evaluation mode with the prepared weights, built anew.

@@ -40,7 +40,7 @@ class ExportedWorkload(FileWorkload):
         local = ExportedWorkload(self.ref, self.init)
         local._path = directory / _COPY
         if not local._path.is_file():
-            self.check()
+            self.inputs()  # refuses a file that is none
             shutil.copyfile(self._path, local._path)
         return local
 

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from mlflow_ngraph.errors import UnsupportedError, WorkloadError
 from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
-from mlflow_ngraph.workloads.options import NamedOptions, Options
+from mlflow_ngraph.workloads.options import Options, SampledOptions
 
 DataType = Literal[
     "float16",
@@ -85,7 +85,7 @@ def named_specs(inputs: Inputs) -> tuple[TensorSpec, ...]:
     return tuple(entry.spec(f"input_{position}") for position, entry in enumerate(inputs))
 
 
-class FileOptions(NamedOptions):
+class FileOptions(SampledOptions):
     """What a model file may leave open about its inputs."""
 
     dims: dict[str, int] = Field(default_factory=dict)

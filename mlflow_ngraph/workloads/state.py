@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from torch import nn
 
 _DEPTH = 4
 """How deep containers are looked into; who hides state deeper than that is found by what it does to the outputs."""
+_STEPS = (1, 2, 3, 100, 10_000, 1_000_000, -10_000)
+"""By how much numbers that a model keeps are moved, to see whether its outputs depend on them."""
 _GENERATORS = "the generator of random numbers of "
 _TORCH_ONLY = frozenset(vars(nn.Module()))
 """Attributes that every module has."""
@@ -31,6 +34,65 @@ def draws(changed: Mapping[str, object]) -> list[str]:
 def changes(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     """What differs, or is new."""
     return {name: value for name, value in after.items() if before.get(name) != value}
+
+
+def moved(module: nn.Module, names: Iterable[str]) -> Generator[None]:
+    """Set numbers that a model keeps to others, again and again, and back in the end.
+
+    Parameters
+    ----------
+    names: of parameters, buffers or attributes, as `changes` gives them.
+
+    Raises
+    ------
+    TypeError: one of them is no number and no tensor, and nobody knows what else it could be.
+    """
+    places = [_Place.of(module, name) for name in names]
+    try:
+        for step in _STEPS:
+            for place in places:
+                place.move(step)
+            yield
+    finally:
+        for place in places:
+            place.restore()
+
+
+@dataclass
+class _Place:
+    """A number or tensor that is an attribute of a module."""
+
+    owner: nn.Module
+    name: str
+    value: Any
+    """As it was found; of a tensor, a copy."""
+
+    @classmethod
+    def of(cls, module: nn.Module, name: str) -> _Place:
+        path, _, last = name.rpartition(".")
+        owner = module.get_submodule(path)
+        value = getattr(owner, last)
+        if isinstance(value, bool) or not isinstance(value, torch.Tensor | int | float):
+            raise TypeError(f"{name!r} is {type(value).__name__}")
+        return cls(owner, last, value.clone() if isinstance(value, torch.Tensor) else value)
+
+    def move(self, step: int) -> None:
+        self._set(self.value + torch.tensor(step).to(self.value.dtype) if self._is_tensor else self.value + step)
+
+    def restore(self) -> None:
+        self._set(self.value)
+
+    @property
+    def _is_tensor(self) -> bool:
+        return isinstance(self.value, torch.Tensor)
+
+    def _set(self, value: Any) -> None:
+        current = getattr(self.owner, self.name)
+        if self._is_tensor and isinstance(current, torch.Tensor) and current.shape == value.shape:
+            with torch.no_grad():
+                current.copy_(value)
+        else:
+            setattr(self.owner, self.name, value.clone() if self._is_tensor else value)
 
 
 def _entries(module: nn.Module) -> Iterator[tuple[str, int]]:
@@ -79,6 +141,7 @@ _READERS: tuple[tuple[Any, Callable[[Any], bytes]], ...] = (
 
 
 def _of_tensor(tensor: torch.Tensor) -> int:
+    """Of its memory in order: a sum would not see numbers that have changed places."""
     if tensor.is_sparse or tensor.is_quantized or tensor.is_meta or tensor.device.type != "cpu":
         return 0
     memory = tensor.detach().resolve_conj().contiguous().reshape(-1).view(torch.uint8).numpy()

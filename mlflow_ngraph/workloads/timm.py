@@ -120,10 +120,10 @@ class TimmWorkload(Workload):
 
 
 def _timm() -> Any:
-    from mlflow_ngraph.workloads import torchvision_compat
+    from mlflow_ngraph import torchvision_hook
 
     try:
-        torchvision_compat.install()
+        torchvision_hook.install()
         import timm
     except ImportError as error:
         raise DependencyError(

@@ -258,3 +258,20 @@ def test_a_workload_may_leave_options_open() -> None:
     for other in ("block:mha", "block:mha?width=64", "block:conv?width=16", "timm:mha?width=16"):
         with pytest.raises(UnknownNameError, match="unknown workload"):
             Selection(workloads=[other]).check(frame)
+
+
+def test_nothing_is_divided_by_a_baseline_of_zero(tmp_path: Path) -> None:
+    """Eager execution that causes no page faults, as other processes that used nothing."""
+    record = study_record(tmp_path)
+    for name, faults in (("identity", 0.0), ("onnxruntime", 0.25), ("openvino", 0.0)):
+        for cell in record.lanes[lane_id(record, "resnet18", name)].cells.values():
+            cell.metrics["page_faults_per_sample"] = faults
+    frame = results.from_record(record)
+    asked: dict[str, Any] = {"metric": "page_faults_per_sample", "workloads": ["resnet18"], "batch_sizes": [1]}
+    asked["columns"] = ["compiler"]
+    divided = compare(frame, relative_to=("compiler", "identity"), **asked)
+    assert [(one["compiler"], one["value"]) for one in divided.attrs["values"]] == [("identity", 1.0)]
+    assert divided.attrs["without_baseline"] == 2
+    turned = compare(frame, relative_to=("compiler", "onnxruntime"), **asked).attrs["values"]
+    assert {one["compiler"]: one["value"] for one in turned} == {"identity": 0.0, "onnxruntime": 1.0, "openvino": 0.0}
+    assert len(compare(frame, **asked).attrs["values"]) == 3

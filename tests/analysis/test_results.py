@@ -67,12 +67,16 @@ def test_samples_keep_every_repetition_in_order(tmp_path: Path) -> None:
 def test_samples_say_what_the_sensors_saw_over_their_slice(tmp_path: Path) -> None:
     record = study_record(tmp_path)
     cell = record.lanes[lane_id(record, "resnet18", "openvino")].cells[4]
-    cell.samples[0]["machine"] = {"seconds": 1.0, "values": {"clock_mhz": 2100.0}, "counted": {"stolen_s": 0.25}}
+    counted = {"stolen_s": 0.25, "machine_busy_s": 1.5}
+    seen = {"seconds": 1.0, "cpu_s": 0.75, "values": {"clock_mhz": 2100.0}, "counted": counted}
+    cell.samples[0]["machine"] = seen
     frame = samples.from_record(record)
     mine = frame[frame["cell"] == cell.id]
     assert list(mine["clock_mhz"].dropna()) == [2100.0] * 10
     assert set(mine.loc[mine["clock_mhz"].notna(), "round"]) == {cell.samples[0]["round"]}
-    assert set(mine["stolen_s"].dropna()) == {0.25}
+    first = mine[mine["clock_mhz"].notna()]
+    for column, value in {"watched_s": 1.0, "cpu_s": 0.75, **counted}.items():
+        assert set(first[column]) == {value}, column
     assert frame["temperature_c"].isna().all()
 
 

@@ -150,3 +150,34 @@ def test_the_difference_between_two_runs(recorded: Recorded, cli, cli_json) -> N
     assert code == 2
     assert "one run is of a study, the other of a lane" in err
     assert cli("diff", recorded.old, "f" * 32)[0] == 2
+
+
+def test_studies_by_their_names(recorded: Recorded, cli, cli_json) -> None:
+    old, new = "quick-0123abcd-20251009-090000", "quick-0123abcd-20251009-090001"
+    code, out, _ = cli("gate", "--candidate", "quick", "--baseline", old)
+    assert code == 1
+    assert f"quick (the latest of 2 studies, {new}) against {old} ({old}), 3 of 13" in out.replace("\n", " ")
+    out = cli("diff", old, "quick")[1]
+    assert f"left: {old} ({old}); right: quick (the latest of 2 studies, {new})" in out
+    assert "results: 3 of 18 cells that both have differ" in out
+    found = cli_json("diff", recorded.old, "quick")
+    assert (found["left"], found["right"]) == (recorded.old, recorded.new)
+    for arguments in (("gate", "--candidate", "quick", "--baseline", "quick"), ("diff", "quick", "quick")):
+        code, _, err = cli(*arguments)
+        assert code == 2
+        assert "the same" in err
+    assert "unknown study 'quik': did you mean 'quick'" in cli("diff", old, "quik")[2]
+
+
+def test_a_name_of_studies_of_several_devices_is_not_enough(recorded: Recorded, cli, tmp_path: Path) -> None:
+    record = study_record(tmp_path / "orin", device="orin", study_id="quick-4567abcd-20251010-090000")
+    recorder = Recorder(recorded.uri)
+    recorder.open(record, tmp_path / "orin")
+    for lane in record.lanes:
+        recorder.record_lane(record, lane)
+    recorder.close(record, "FINISHED")
+    for arguments in (("gate", "--candidate", "quick", "--baseline", recorded.old), ("diff", "quick", recorded.old)):
+        code, _, err = cli(*arguments)
+        assert code == 2
+        assert "are of several devices: name one by its id; the latest ones are" in err
+        assert "orin: quick-4567abcd-20251010-090000" in err

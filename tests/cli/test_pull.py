@@ -91,7 +91,7 @@ def test_what_was_passed_over_is_said(
         (("--max-latency-ms", "0"), "no engine keeps all bounds: --max-latency-ms 0 alone is kept by 0 of 6"),
         (("--objective", "fame"), "unknown objective 'fame'"),
         (("--device", "orin"), "unknown device 'orin'"),
-        (("0" * 32, "--objective", "latency"), "--objective, bounds and --dry-run are for the best of all"),
+        (("0" * 32, "--objective", "latency"), "--objective, bounds, --dry-run and --accept-undecided are for"),
         (("0" * 32, "--families", "X"), "--families chooses among all engines: leave it out, or leave out 000"),
         (
             ("models:/x@y", "--compilers", "tvm"),

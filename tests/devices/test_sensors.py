@@ -77,6 +77,7 @@ def test_what_a_server_counts(xeon: Path) -> None:
         "throttled": 2 + 2 + 5,
         "swapped_mb": pytest.approx(700 * resource.getpagesize() / 1e6),
         "stolen_s": pytest.approx(8 / TICKS),
+        "machine_busy_s": pytest.approx((100 + 8) / TICKS),
         "energy_j.package-0": pytest.approx(9),
         "energy_j.dram-0": pytest.approx(1),
     }
@@ -110,6 +111,7 @@ def test_a_change_counts_events_and_joules_also_when_the_meter_begins_anew(xeon:
         "throttled": 2,
         "swapped_mb": 0,
         "stolen_s": 0,
+        "machine_busy_s": pytest.approx(1.0),
     }
     assert change.busy_s == {FIRST: pytest.approx(1.0)}
     assert change.seconds > 0
@@ -222,3 +224,5 @@ def test_this_machine_can_be_asked_without_a_gpu() -> None:
     assert all(value >= 0 for value in change.counted.values())
     assert set(change.busy_s) == set(before.busy_s) >= {FIRST}
     assert sum(change.busy_s.values()) > 0, "this loop kept a processor busy"
+    assert 0 < change.cpu_s < 1.5 * change.seconds
+    assert change.counted["machine_busy_s"] >= sum(change.busy_s.values()) - 0.1

@@ -11,25 +11,21 @@ from mlflow_ngraph.tracking.schema import CELL_METRICS
 
 
 def part(repetitions: int = 10, **more: Any) -> dict[str, Any]:
-    """A slice of one second that kept one and a half processors busy."""
-    return {
-        "durations_ns": [10**8] * repetitions,
-        "wall_s": 1.0,
-        "cpu_s": 1.5,
-        "machine_busy_s": 1.7,
-        "peak_bytes": 80_000_000,
-        **more,
-    }
+    """A slice of one second."""
+    return {"durations_ns": [10**8] * repetitions, "wall_s": 1.0, "peak_bytes": 80_000_000, **more}
 
 
 def machine(
     counted: dict[str, float] | None = None,
     busy_s: dict[str, float] | None = None,
     seconds: float = 1.0,
+    cpu_s: float = 1.5,
     **values: float,
 ) -> dict[str, Any]:
+    """What was seen of a machine of which the lane kept one and a half processors busy."""
     said = {name.replace("__", "."): value for name, value in values.items()}
-    return {"machine": {"seconds": seconds, "counted": counted or {}, "busy_s": busy_s or {}, "values": said}}
+    seen = {"seconds": seconds, "cpu_s": cpu_s, "counted": counted or {}, "busy_s": busy_s or {}, "values": said}
+    return {"machine": seen}
 
 
 def derived(*slices: dict[str, Any], samples_per_call: float = 4.0) -> dict[str, float]:
@@ -38,8 +34,13 @@ def derived(*slices: dict[str, Any], samples_per_call: float = 4.0) -> dict[str,
     return found
 
 
-def test_a_journal_of_an_older_version_says_what_it_can() -> None:
-    assert derived(part(), part()) == pytest.approx(
+def test_a_slice_that_nobody_watched_says_what_it_can() -> None:
+    assert derived(part(), part()) == {"peak_memory_mb": 80.0}
+
+
+def test_processors_of_the_lane_and_of_others() -> None:
+    watched = machine({"machine_busy_s": 1.7})
+    assert derived(part(**watched), part(**watched)) == pytest.approx(
         {
             "cpu_percent": 37.5,
             "cpu_percent_std": 0.0,
@@ -53,8 +54,9 @@ def test_a_journal_of_an_older_version_says_what_it_can() -> None:
 
 def test_the_scatter_of_the_cpu_use_is_that_between_slices() -> None:
     # 25 % and 50 % of four processors
-    assert derived(part(cpu_s=1.0), part(cpu_s=2.0))["cpu_percent_std"] == pytest.approx(12.5 * 2**0.5)
-    assert "cpu_percent_std" not in derived(part())
+    one, two = part(**machine(cpu_s=1.0)), part(**machine(cpu_s=2.0))
+    assert derived(one, two)["cpu_percent_std"] == pytest.approx(12.5 * 2**0.5)
+    assert "cpu_percent_std" not in derived(one)
 
 
 def test_memory_between_the_peaks() -> None:
@@ -87,14 +89,14 @@ def test_clock_and_temperature_are_those_of_what_computes() -> None:
 def test_energy_is_that_of_all_meters() -> None:
     meters = {"energy_j.package-0": 90.0, "energy_j.dram-0": 10.0, "energy_j.gpu": 200.0}
     found = derived(*(part(**machine(meters, seconds=1.5, power_w__gpu=250.0)) for _ in range(2)))
-    assert found["energy_per_sample_j"] == pytest.approx(300 / (4 * 10)), "4 samples in each of 10 repetitions"
     assert found["power_w"] == pytest.approx(200), "the meter of the GPU is better than its power of a moment"
+    assert found["energy_per_sample_j"] == pytest.approx(200 * 1.0 / (4 * 10)), "in a second, 4 samples 10 times"
 
 
 def test_power_stands_in_where_there_is_no_meter() -> None:
     found = derived(part(**machine(seconds=1.5, power_w__board=12.0)), samples_per_call=1)
     assert found["power_w"] == pytest.approx(12)
-    assert found["energy_per_sample_j"] == pytest.approx(12 * 1.5 / 10)
+    assert found["energy_per_sample_j"] == pytest.approx(12 * 1.0 / 10)
 
 
 def test_energy_of_slices_that_lack_a_meter_is_not_mixed_with_that_of_others() -> None:

@@ -91,7 +91,7 @@ class Scripted:
         return 0
 
     def load(self, batch):
-        self.loaded = Loaded(batch, None, 0.0)
+        self.loaded = Loaded(batch, None, "", 0.0)
 
     def renew(self):
         return False
@@ -101,7 +101,7 @@ class Scripted:
 
     def slice(self, round_, position, *, companion):
         self.rounds.append(round_)
-        self.loaded.slices.append(SliceFacts(1.0, 1.0, 1.0, 1.0))
+        self.loaded.slices.append(SliceFacts(1.0, 1.0))
         self.loaded.durations.append(np.ones(2))
 
     def wants_more(self, *, accompanying=False):

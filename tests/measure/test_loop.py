@@ -11,23 +11,11 @@ def test_a_slice_has_one_duration_a_repetition():
     assert len(taken.durations_ns) == 20
     assert min(taken.durations_ns) >= 2_000_000
     assert taken.wall_s >= sum(taken.durations_ns) / 1e9
-    assert taken.cpu_s < 0.5 * taken.wall_s, "sleeping is not computing"
 
 
 def test_a_slice_ends_at_its_limit_with_at_least_one_repetition():
     assert len(loop.take_slice(lambda: time.sleep(0.05), 100, 0.12).durations_ns) <= 4
     assert len(loop.take_slice(lambda: time.sleep(0.05), 100, 0.001).durations_ns) == 1
-
-
-def test_cpu_time_counts_the_work_of_this_process():
-    def spin():
-        end = time.process_time() + 0.02
-        while time.process_time() < end:
-            pass
-
-    taken = loop.take_slice(spin, 10, 60)
-    assert 0.2 <= taken.cpu_s <= taken.wall_s * 1.05
-    assert taken.machine_busy_s >= 0.1
 
 
 def test_garbage_collection_is_off_within_and_on_after():

@@ -151,7 +151,7 @@ def _cell(lane: Lane, batch: int, engine: EngineRecord, start: float) -> CellRec
             "position": 1,
             "started_ns": int((start + turn) * 1e9),
             "wall_s": 10 * mean,
-            "cpu_s": 20 * mean,
+            "machine": {"seconds": 10 * mean, "cpu_s": 20 * mean, "counted": {}, "busy_s": {}, "values": {}},
             "durations_ns": [int(value) for value in rng.normal(mean, mean / 50, 10) * 1e9],
         }
         for turn in range(2)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mlflow_ngraph.workloads import torchvision_compat
+from mlflow_ngraph import torchvision_hook
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
 from mlflow_ngraph.workloads.catalogue import catalogue, paper_blocks, paper_models
 from mlflow_ngraph.workloads.describe import describe
@@ -50,7 +50,7 @@ def test_catalogue_repeats_both_tables() -> None:
 
 @pytest.mark.slow
 def test_table_4_is_what_the_counters_find() -> None:
-    torchvision_compat.install()
+    torchvision_hook.install()
     import timm
 
     for name, model in paper_models().items():

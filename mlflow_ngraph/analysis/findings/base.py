@@ -57,6 +57,7 @@ class Finding:
 
 KINDS = {
     "regression": 70.0,
+    "undecided": 65.0,
     "failed": 60.0,
     "reversal-compiled": 50.0,
     "reversal-devices": 50.0,

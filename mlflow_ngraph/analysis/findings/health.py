@@ -14,6 +14,7 @@ _KINDS = {
     Verdict.UNSTABLE: ("unstable", "the machine was not quiet enough"),
     Verdict.UNSUPPORTED: ("unsupported", "the compiler cannot do it"),
     Verdict.PARITY_FAILED: ("failed", "outputs differ from eager execution"),
+    Verdict.UNVERIFIED: ("failed", "the model gives nothing to verify an engine with"),
     Verdict.TIMEOUT: ("failed", "the time limit was reached"),
     Verdict.OOM: ("failed", "memory did not suffice"),
     Verdict.FAILED: ("failed", "the compiler or its engine failed"),

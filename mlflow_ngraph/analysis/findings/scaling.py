@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis import significance, undecided
 from mlflow_ngraph.analysis.findings.base import (
     ABOVE,
     BELOW,
@@ -27,6 +27,7 @@ from mlflow_ngraph.analysis.findings.base import (
     weight,
 )
 from mlflow_ngraph.analysis.significance import Figures
+from mlflow_ngraph.tracking.schema import CELL_METRICS
 
 FLAT = 1.05
 """A batch size is the last that pays if no larger one has more than this many times its throughput."""
@@ -42,6 +43,7 @@ def knees(table: Table) -> Questions:
     with np.errstate(invalid="ignore"):
         # Every larger batch size has to be flat; np.maximum.at carries NaN along.
         np.maximum.at(p_values, owner, beyond.p_below(FLAT))
+    p_values[_doubtful(table, knee)] = np.nan
 
     def answer(sure: Places, adjusted: NDArray[np.float64]) -> list[Finding]:
         lanes = table.codes("place", "threads", "workload", "compiler_label", "precision", "mode")
@@ -82,6 +84,20 @@ def knees(table: Table) -> Questions:
         return found
 
     return Questions(p_values, answer)
+
+
+def _doubtful(table: Table, knee: Places) -> NDArray[np.bool_]:
+    """Behind which batch sizes a larger one stands that was left out for its noise, and may pay."""
+    lane = ["place", "threads", "workload", "compiler_label", "precision", "mode"]
+    throughput = CELL_METRICS["throughput"]
+    noisy = table.latest[undecided.cells(table.latest, throughput.name)]
+    hoped = noisy[[*lane, "batch"]].assign(hoped=undecided.hopeful(noisy, throughput))
+    asked = table.ok.iloc[knee][[*lane, "batch", throughput.name]].reset_index(drop=True).reset_index(names="knee")
+    both = asked.merge(hoped, on=lane, suffixes=("", "_later"))
+    pays = (both["batch_later"] > both["batch"]) & (both["hoped"] > FLAT * both[throughput.name])
+    found = np.zeros(len(knee), bool)
+    found[both.loc[pays, "knee"].to_numpy(int)] = True
+    return found
 
 
 def _steps(table: Table) -> tuple[Places, Places, Places, Places]:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from mlflow_ngraph.analysis import significance
-from mlflow_ngraph.analysis.findings import against, changes, health, reversals, scaling
+from mlflow_ngraph.analysis.findings import against, changes, doubts, health, reversals, scaling
 from mlflow_ngraph.analysis.findings.base import ALPHA, Finding, Table
 from mlflow_ngraph.wording import counted
 
@@ -59,7 +59,7 @@ def survey(frame: pd.DataFrame) -> Survey:
     asked = [ask(table) for ask in _KINDS]
     p_values = np.concatenate([one.p_values for one in asked])
     adjusted = significance.holm(p_values)
-    found = health.findings(table)
+    found = [*health.findings(table), *doubts.findings(table)]
     start = 0
     for one in asked:
         own = adjusted[start : start + len(one.p_values)]

@@ -5,6 +5,7 @@ import { element, fill } from "./dom.js";
 const AT_FIRST = 5;
 const KINDS = {
   regression: "regression",
+  undecided: "undecided",
   failed: "failed",
   "reversal-compiled": "reversal",
   "reversal-devices": "reversal",

@@ -1,0 +1,143 @@
+"""Are engines found that are wrong by a little? Engines damaged in six ways, of eight models, in real studies.
+
+``python benchmarks/broken_engines.py [--home DIR] [--models NAME,...] [--damages NAME,...] [--places 3] [--anew]``
+
+A damage that the verification must find has the verdict ``parity_failed``. A model that has nothing to damage in a way,
+such as no activation to clip, is ``unsupported`` and not counted. One number of one weight being 1 % off is reported by
+itself: of millions of weights most move the outputs by less than rounding does. Each is measured at ``--places`` places
+that chance chooses, the damages of structure at one. Exit code 1: a damage of structure was not found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from support.compilers import registered
+
+from mlflow_ngraph.devices.fingerprint import fingerprint
+from mlflow_ngraph.devices.registry import create
+from mlflow_ngraph.execute import fold, journal, places
+from mlflow_ngraph.runner import run_study
+from mlflow_ngraph.study import Study, parse
+from mlflow_ngraph.testing.models import INPUTS
+
+TOKENS = [
+    {"name": "tokens", "shape": ["batch", 32], "dtype": "int64", "high": 8192},
+    {"name": "mask", "shape": ["batch", 32], "dtype": "int64"},
+    {"name": "types", "shape": ["batch", 32], "dtype": "int64"},
+]
+CONTRACT = "torch:mlflow_ngraph.testing.models"
+SMALL: dict[str, dict[str, Any]] = {
+    "cnn": {"ref": f"{CONTRACT}:cnn", "options": {"inputs": INPUTS["cnn"]}},
+    "parallel": {"ref": f"{CONTRACT}:parallel", "options": {"inputs": INPUTS["parallel"]}},
+    "perceptron": {"ref": f"{CONTRACT}:perceptron", "options": {"inputs": INPUTS["perceptron"]}},
+    "encoder": {
+        "ref": "torch:mlflow_ngraph.testing.transformer:encoder",
+        "options": {"inputs": TOKENS, "kwargs": {"layers": 2, "width": 64}},
+    },
+    "conv-block": {"ref": "block:conv?width=32&depth=3&image_size=28"},
+}
+LARGE: dict[str, dict[str, Any]] = {
+    "mobilenetv3": {"ref": "timm:mobilenetv3_small_050"},
+    "resnet18": {"ref": "timm:resnet18"},
+    "deit-tiny": {"ref": "timm:deit_tiny_patch16_224"},
+}
+DAMAGES = ("swapped", "dropped", "clipped", "repeated", "rounded", "weight")
+BATCH = 4
+SECONDS = 60.0
+"""What finding it may take."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What became of one damaged engine."""
+
+    model: str
+    damage: str
+    place: int
+    verdict: str
+    reason: str
+    seconds: float
+    """From the start of the lane to the verdict."""
+
+
+def main() -> int:
+    """Run what is missing, and print what was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--home", type=Path)
+    parser.add_argument("--models", default=",".join([*SMALL, *LARGE]))
+    parser.add_argument("--damages", default=",".join(DAMAGES))
+    parser.add_argument("--places", type=int, default=3, help="of the damage weight")
+    parser.add_argument("--anew", action="store_true", help="measure what was measured before")
+    options = parser.parse_args()
+    found: list[Found] = []
+    with registered("broken", "mlflow_ngraph.testing.broken:BrokenCompiler"):
+        for model in options.models.split(","):
+            study = _study({**SMALL, **LARGE}[model], model, options.damages.split(","), options.places)
+            found += _measured(study, model, options.home, anew=options.anew)
+            print(f"{model}: measured", file=sys.stderr, flush=True)
+    return _report(found)
+
+
+def _study(workload: dict[str, Any], model: str, damages: Sequence[str], times: int) -> Study:
+    flags = [
+        {"damage": damage, "place": place} for damage in damages for place in range(times if damage == "weight" else 1)
+    ]
+    return parse(
+        {
+            "name": f"broken-{model}",
+            "workloads": [workload],
+            "compilers": ["identity", *({"name": "broken", "flags": one} for one in flags)],
+            "batch_sizes": [BATCH],
+            "repetitions": 1,
+            "slice_repetitions": 1,
+            "warmup": {"window": 2, "max_seconds": 0.01},
+            "stability": {"max_foreign_cpu_percent": 100, "max_spread": 1e9, "max_drift": 1e9},
+            "limits": {"reload_seconds": 0},
+            "cache": "off",
+        }
+    )
+
+
+def _measured(study: Study, model: str, home: Path | None, *, anew: bool) -> Iterator[Found]:
+    key = places.study_key(study, create(study.device).name, fingerprint()["digest"])
+    directory = places.newest(places.home(home), key)
+    if anew or directory is None or not places.finished(directory):
+        directory = run_study(study, resume="never" if anew else "auto", home=home, offline=True).directory
+    built = {event["lane"]: event["at"] for event in journal.read(directory) if event["event"] == "engine_built"}
+    for lane in fold.load(directory).lanes.values():
+        if lane.lane.compiler == "broken":
+            (cell,) = lane.cells.values()
+            seconds = cell.finished_at - built.get(lane.lane.id, cell.finished_at)
+            flags = lane.lane.flags
+            yield Found(model, str(flags["damage"]), int(str(flags["place"])), cell.verdict.value, cell.reason, seconds)
+
+
+def _report(found: Sequence[Found]) -> int:
+    print("| model | damage | place | verdict | s | reason |", "|:--|:--|--:|:--|--:|:--|", sep="\n")
+    for one in found:
+        print(f"| {one.model} | {one.damage} | {one.place} | {one.verdict} | {one.seconds:.1f} | {one.reason} |")
+    groups: dict[str, list[Found]] = defaultdict(list)
+    for one in found:
+        if one.verdict != "unsupported":
+            size = "large models" if one.model in LARGE else "small models"
+            groups[f"weight, {size}" if one.damage == "weight" else "structure"].append(one)
+    for name, members in sorted(groups.items()):
+        caught = [one for one in members if one.verdict == "parity_failed"]
+        slow = [one for one in caught if one.seconds > SECONDS]
+        longest = max((one.seconds for one in caught), default=0.0)
+        print(
+            f"{name}: {len(caught)} of {len(members)} found, {len(slow)} after more than {SECONDS:.0f} s; "
+            f"longest {longest:.1f} s"
+        )
+    return int(any(one.verdict != "parity_failed" or one.seconds > SECONDS for one in groups["structure"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

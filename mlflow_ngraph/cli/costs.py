@@ -1,0 +1,52 @@
+"""What choosing something else than the best costs, in the words that people use for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+_TWICE = 2.0
+"""From this factor on it is said how many times, below it how many percent."""
+_SPEEDS = ("throughput", "speedup", "latency")
+"""How the names of metrics begin whose better figures are faster."""
+
+
+def said(row: Any, told: Mapping[Any, Any]) -> tuple[str, str]:
+    """``12 % slower`` or ``18.7 times slower``, and its interval; the latter empty where there is none.
+
+    Parameters
+    ----------
+    row: of a recommendation, with ``loss`` and its interval; ``told`` are its ``attrs``.
+    """
+    # Performance of a fleet is relative to the best one, of which more is better.
+    lower = told["better"] == "lower" and not told["fleet"]
+    times = _factor(row["loss"], lower=lower) >= _TWICE
+    worse, better = _words(told)
+    unit = "times" if times else "%"
+    text = f"{_number(abs(row['loss']), times=times, lower=lower)} {unit} {worse if row['loss'] >= 0 else better}"
+    low, high = row["loss_ci_low"], row["loss_ci_high"]
+    if any(math.isnan(end) for end in (low, high)):
+        return text, ""
+    ends = " to ".join(_number(end, times=times, lower=lower) for end in (low, high))
+    return text, f"{ends} {unit}"
+
+
+def _factor(loss: float, *, lower: bool) -> float:
+    """How many times the best is better."""
+    if lower:
+        return 1 + loss
+    return 1 / (1 - loss) if loss < 1 else math.inf
+
+
+def _number(loss: float, *, times: bool, lower: bool) -> str:
+    return (f"{_factor(loss, lower=lower):.3g}" if times else f"{100 * loss:.1f}").replace("-", "−")
+
+
+def _words(told: Mapping[Any, Any]) -> tuple[str, str]:
+    """Worse and better."""
+    if told["fleet"]:
+        return "worse", "better"
+    if str(told["metric"]).startswith(_SPEEDS):
+        return "slower", "faster"
+    return ("more", "less") if told["better"] == "lower" else ("less", "more")

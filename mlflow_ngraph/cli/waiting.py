@@ -1,0 +1,43 @@
+"""A line on standard error for whoever waits longer than a moment, with what for."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_AFTER_S = 0.7
+_ERASE = "\r\x1b[2K"
+
+
+@contextmanager
+def waiting(what: str, *, logged: bool = False) -> Iterator[None]:
+    """Say ``what`` is being waited for if that takes long; on a terminal the line goes when it is over.
+
+    Parameters
+    ----------
+    logged: say it, as a note, also where no terminal is.
+    """
+    terminal = sys.stderr.isatty()
+    if not terminal and not logged:
+        yield
+        return
+    shown = threading.Event()
+
+    def show() -> None:
+        shown.set()
+        sys.stderr.write(f"{what} ..." if terminal else f"note: {what} ...\n")
+        sys.stderr.flush()
+
+    timer = threading.Timer(_AFTER_S, show)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        if terminal and shown.is_set():
+            sys.stderr.write(_ERASE)
+            sys.stderr.flush()

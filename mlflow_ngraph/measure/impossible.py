@@ -1,0 +1,146 @@
+"""What a slice, or a rate of arrivals, reports is looked at once before it enters the journal: can it be?
+
+What the clocks of the measurement say counts for every figure of a cell, so one that cannot be is an error of the cell. A
+sensor that says nonsense is a sensor less: its value is left out, as that of a machine without such a sensor. What is only
+coarse is neither; `mlflow_ngraph.measure.shares` knows how far it can be trusted. docs/method.md lists the bounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from mlflow_ngraph.errors import ImpossibleReadingError
+from mlflow_ngraph.measure.arrival import NEVER
+from mlflow_ngraph.measure.loop import NS
+from mlflow_ngraph.measure.shares import TICK_S
+
+SLACK_NS = 1000
+"""Sums of nanoseconds and a float of seconds that were read one after the other may differ by so much."""
+CLOCKS_APART = 1e-3
+"""Clocks of which one is disciplined by a time server, and another is not, run apart by less."""
+KINDS_OF_WORK = 6
+"""Into which the kernel divides the time of processors. It rounds each of them to a tick."""
+TEMPERATURES_C = (-90.0, 150.0)
+"""Silicon ends its work before the upper one; broken sensors say absolute zero, or that they are all ones."""
+MOST_CLOCK_MHZ = 20_000.0
+MOST_POWER_W = 20_000.0
+"""Of one meter: more than the supply of any single machine."""
+
+Report = Mapping[str, Any]
+
+
+def checked_slice(taken: Report, processors: int) -> dict[str, Any]:
+    """What a worker reports of a slice, without what sensors cannot have seen.
+
+    Parameters
+    ----------
+    processors: of the whole machine.
+
+    Raises
+    ------
+    ImpossibleReadingError: a clock or a counter of the measurement itself says what cannot be.
+    """
+    durations = taken["durations_ns"]
+    _require(len(durations) > 0, "a slice", "repetitions", 0, "at least one is timed")
+    shortest = min(durations)
+    _require(shortest > 0, "a slice", "the shortest repetition [ns]", shortest, "it took some time")
+    _times("a slice", taken, busy_ns=sum(durations), at_once=1, processors=processors)
+    settled = taken["settle_s"]
+    _require(
+        math.isfinite(settled) and settled >= 0, "a slice", "the time before it [s]", settled, "it is not negative"
+    )
+    _require(
+        taken["peak_bytes"] > 0, "a slice", "the memory of its process [bytes]", taken["peak_bytes"], "it has some"
+    )
+    kept = {**taken, "machine": _machine(taken["machine"], processors)}
+    if kept["page_faults"] < 0:
+        del kept["page_faults"]
+    return kept
+
+
+def checked_arrivals(served: Report, processors: int) -> dict[str, Any]:
+    """As `checked_slice`, for what a worker reports of requests that arrived by themselves."""
+    due, waited, worked = served["due_ns"], served["waited_ns"], served["served_ns"]
+    done = [place for place, length in enumerate(worked) if length != NEVER]
+    late, first = min((waited[place] for place in done), default=0), min(due, default=0)
+    _require(
+        min(late, first) >= 0, "a rate", "the shortest waiting of a request [ns]", min(late, first), "none came early"
+    )
+    shortest = min((worked[place] for place in done), default=1)
+    _require(shortest > 0, "a rate", "the shortest inference [ns]", shortest, "it took some time")
+    busy_ns = sum(worked[place] for place in done)
+    _times("a rate", served, busy_ns=busy_ns, at_once=served["servers"], processors=processors)
+    ended = max((due[place] + waited[place] + worked[place] for place in done), default=0)
+    _at_most("a rate", "the end of the last request [ns]", ended, served["wall_s"] * NS + SLACK_NS)
+    return {**served, "machine": _machine(served["machine"], processors)}
+
+
+def _times(what: str, report: Report, *, busy_ns: int, at_once: int, processors: int) -> None:
+    """The times that every figure is made of: of the clock, and of the process."""
+    wall, machine = report["wall_s"], report["machine"]
+    window, cpu = machine["seconds"], machine["cpu_s"]
+    _require(report["started_ns"] > 0, what, "the time of day [ns since 1970]", report["started_ns"], "clocks are set")
+    _require(math.isfinite(wall) and wall > 0, what, "its length [s]", wall, "it took some time")
+    _at_most(what, "the sum of its inferences [ns]", busy_ns, at_once * (wall * NS + SLACK_NS))
+    _require(math.isfinite(window), what, "the time in which it was watched [s]", window, "it has an end")
+    _at_most(what, "its length [s]", wall, window * (1 + CLOCKS_APART) + SLACK_NS / NS)
+    _require(math.isfinite(cpu) and cpu >= 0, what, "the CPU time of its process [s]", cpu, "it is not negative")
+    # Threads on other processors are charged at the next tick for what they did before the window began.
+    _at_most(what, "the CPU time of its process [s]", cpu, processors * (window * (1 + CLOCKS_APART) + TICK_S))
+
+
+def _machine(machine: Report, processors: int) -> dict[str, Any]:
+    """What the sensors saw, without what they cannot have seen."""
+    seconds = machine["seconds"]
+    counted = {name: _held(name, grown, seconds) for name, grown in machine["counted"].items()}
+    longest = {name: _longest(name, seconds, processors) for name in counted}
+    busy, rounding = machine["busy_s"], (1 + KINDS_OF_WORK) * TICK_S
+    fine = all(
+        math.isfinite(spent) and 0 <= spent <= seconds * (1 + CLOCKS_APART) + rounding for spent in busy.values()
+    )
+    return {
+        **machine,
+        "counted": {
+            name: grown for name, grown in counted.items() if math.isfinite(grown) and 0 <= grown <= longest[name]
+        },
+        "busy_s": busy if fine else {},
+        "values": {name: value for name, value in machine["values"].items() if _can_be(name, value)},
+    }
+
+
+def _held(name: str, grown: float, seconds: float) -> float:
+    """Drivers move a clock of their own in steps: nothing was held back for longer than it was watched."""
+    return min(grown, seconds) if name in ("gpu_throttled_s", "gpu_power_capped_s") else grown
+
+
+def _longest(name: str, seconds: float, processors: int) -> float:
+    """By how much a counter can grow in a time; any amount where nothing is known. None can go backwards."""
+    if name.startswith("energy_j."):
+        return MOST_POWER_W * seconds
+    if name in ("machine_busy_s", "stolen_s"):
+        return processors * (seconds * (1 + CLOCKS_APART) + TICK_S) + KINDS_OF_WORK * TICK_S
+    return math.inf
+
+
+def _can_be(name: str, value: float) -> bool:
+    if not math.isfinite(value):
+        return False
+    if name.endswith("temperature_c"):
+        return TEMPERATURES_C[0] < value < TEMPERATURES_C[1]
+    if name.endswith("clock_mhz"):
+        return 0 < value <= MOST_CLOCK_MHZ
+    return 0 <= value <= (MOST_POWER_W if name.startswith("power_w.") else math.inf)
+
+
+def _at_most(what: str, reading: str, value: float, bound: float) -> None:
+    _require(value <= bound, what, reading, value, f"it is at most {bound:.9g}")
+
+
+def _require(fine: bool, what: str, reading: str, value: float, rule: str) -> None:
+    if not fine:
+        raise ImpossibleReadingError(
+            f"impossible reading of {what}: {reading} is {value:.9g}, but {rule}; see what `dmesg` says of this machine's "
+            "clock source, then measure again with --fresh"
+        )

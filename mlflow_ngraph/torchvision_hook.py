@@ -1,0 +1,109 @@
+"""Make ``import torchvision`` work where its compiled operators do not fit the installed torch.
+
+The torchvision wheel of PyPI is built for CUDA. Beside a CPU build of torch its operators do not load, and importing it,
+which timm, transformers and other code does unconditionally, fails on their missing schemas. Hardly a model needs them.
+
+A hook waits for the first import of torchvision and declares what is missing just before it; until then it costs nothing
+and imports nothing. `install` puts it into this process. ``python -m mlflow_ngraph.torchvision_hook`` looks whether
+torchvision can be imported in this environment, and if not puts the hook into every interpreter that starts in it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import Any
+
+FILE = "ngraph_torchvision.pth"
+"""What puts the hook into every interpreter; `site` runs the line in it."""
+_AT_START = """\
+import sys
+class TorchvisionHook:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torchvision":
+            sys.meta_path.remove(self)
+            try:
+                from mlflow_ngraph import torchvision_hook
+            except ImportError:
+                return None
+            torchvision_hook.declare()
+        return None
+sys.meta_path.insert(0, TorchvisionHook())
+"""
+"""The hook without an import of this package, which would cost every interpreter some milliseconds."""
+_TIMEOUT_S = 300
+_KEPT: list[Any] = []  # a torch library lives as long as its handle
+
+
+class _Hook:
+    """Finds no module: it is asked for torchvision before the finders that do."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name == "torchvision":
+            sys.meta_path.remove(self)
+            declare()
+        return None
+
+
+def install() -> None:
+    """Let the first import of torchvision in this process succeed."""
+    if "torchvision" not in sys.modules and not any(isinstance(finder, _Hook) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Hook())
+
+
+def declare() -> None:
+    """Declare the operators that torchvision registers fake kernels for, unless its own can be loaded."""
+    found = PathFinder.find_spec("torchvision")
+    if _KEPT or found is None or found.submodule_search_locations is None:
+        return
+    try:
+        import torch
+    except ImportError:  # torchvision itself says so
+        return
+    compiled = PathFinder.find_spec("_C", list(found.submodule_search_locations))
+    if compiled is not None and compiled.origin is not None:
+        try:
+            torch.ops.load_library(compiled.origin)
+        except OSError:
+            pass
+        else:
+            return
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for name in ("nms", "qnms"):
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _KEPT.append(library)
+
+
+def problem() -> str:
+    """Why a fresh interpreter of this environment cannot import torchvision; empty if it can."""
+    command = [sys.executable, "-c", "import torchvision"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"importing it takes more than {_TIMEOUT_S} s"
+    last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+    return "" if done.returncode == 0 else last[0]
+
+
+def main() -> int:
+    """Put the hook into the environment if it needs it, and say what was done; 1 if torchvision stays broken."""
+    before = problem()
+    if not before:
+        sys.stdout.write("torchvision can be imported\n")
+        return 0
+    path = Path(sysconfig.get_path("purelib"), FILE)
+    path.write_text(f"import sys; exec({_AT_START!r}, {{}})\n", encoding="utf-8")
+    after = problem()
+    if after:
+        path.unlink()
+        sys.stderr.write(f"torchvision cannot be imported: {after}\n")
+        return 1
+    sys.stdout.write(f"torchvision does not fit this build of torch ({before}): {path} declares what it lacks\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

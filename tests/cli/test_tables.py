@@ -1,0 +1,113 @@
+"""What one copies from a table is whole, however narrow the terminal is."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from mlflow_ngraph.cli import tables
+from mlflow_ngraph.cli.costs import said
+from mlflow_ngraph.tracking.recorder import Recorder
+from tests.support.records import study_record
+
+Cli = Callable[..., tuple[int, str, str]]
+COLUMNS: list[tables.Column] = [
+    "engine",
+    ("family", tables.spare(1)),
+    ("samples per second", tables.RIGHT),
+    ("what it is", tables.PROSE),
+]
+ROWS = [("m-0123456789abcdef0123456789abcdef", "ResNet", "31.1", "a network with connections that skip layers")]
+
+
+def printed(width: int) -> str:
+    stream = io.StringIO()
+    tables.show(Console(file=stream, width=width), COLUMNS, ROWS)
+    return stream.getvalue()
+
+
+def test_with_room_everything_stands_in_one_line() -> None:
+    assert [line.split() for line in printed(200).splitlines()] == [
+        ["engine", "family", "samples", "per", "second", "what", "it", "is"],
+        [*" ".join(ROWS[0]).split()],
+    ]
+
+
+def test_with_less_room_sentences_go_on_in_the_next_line_and_spare_columns_go() -> None:
+    for width in range(75, 120):
+        lines = printed(width).splitlines()
+        assert max(map(len, lines)) <= width
+        assert ROWS[0][0] in printed(width)
+        assert " ".join(ROWS[0][3].split()[:2]) in printed(width)
+        assert ("ResNet" in printed(width)) != ("no room for family" in printed(width).replace("\n", " "))
+    assert "ResNet" in printed(90)
+    assert "ResNet" not in printed(75)
+
+
+def test_without_room_there_are_records_with_everything() -> None:
+    lines = printed(60).splitlines()
+    assert lines[0].split() == ["engine", ROWS[0][0]]
+    assert lines[1].split() == ["family", "ResNet"]
+    assert lines[3].startswith("what it is          a network")
+    for width in range(20, 60):
+        assert "".join(ROWS[0][0].split()) in printed(width).replace("\n", "")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_verb_cuts_what_one_copies(width: int, sqlite_uri: str, tmp_path: Path, cli: Cli, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", sqlite_uri)
+    monkeypatch.setenv("NGRAPH_HOME", str(tmp_path / "home"))
+    for number in range(2):
+        home = tmp_path / str(number)
+        record = study_record(home, study_id=f"quick-0123abcd-20251009-09000{number}")
+        recorder = Recorder(sqlite_uri)
+        recorder.open(record, home)
+        for lane in record.lanes:
+            recorder.record_lane(record, lane)
+        recorder.close(record, "FINISHED")
+    compilers = {"openvino", "onnxruntime[opt_level=2]"}
+    for arguments, whole in (
+        (("list",), compilers | {"deit-t", "identity"}),
+        (("recommend", "--workloads", "resnet18"), compilers),
+        (("recommend", "--workloads", "resnet18", "--objective", "latency", "--fleet", "--front"), compilers),
+        (("prune", "--keep-newest", "0"), compilers),
+        (("compare",), compilers | {"resnet18"}),
+        (
+            ("gate", "--baseline", "quick-0123abcd-20251009-090000", "--candidate", "quick-0123abcd-20251009-090001"),
+            compilers,
+        ),
+        (("history", "resnet18/openvino/b1"), {"quick-0123abcd-20251009-090000"}),
+        (("workloads",), {"timm:resnet18", "resnet-18"}),
+        (("compilers",), {"torch-compile", "torchscript"}),
+        (("compilers", "openvino"), {"performance_hint"}),
+        (("studies",), {"blocks"}),
+        (("devices",), {"xeon"}),
+        (("benchmark", "paper-models", "--device", "xeon", "--dry-run"), {"mobilenet_v3_large", "torch-compile"}),
+    ):
+        out = cli(*arguments)[1]
+        assert "…" not in out, arguments
+        for text in whole:
+            assert text in out, (arguments, out)
+    out = cli("list")[1]
+    assert len([word for word in out.split() if word.startswith("m-") and len(word) == 34]) == 16 + 4
+
+
+COSTS = [
+    ({"loss": 0.12, "loss_ci_low": 0.11, "loss_ci_high": 0.13}, "throughput", "higher", ("12.0 % slower", "11.0 to 13.0 %")),
+    ({"loss": 0.5, "loss_ci_low": 0.4, "loss_ci_high": 0.6}, "throughput", "higher", ("2 times slower", "1.67 to 2.5 times")),
+    ({"loss": 17.679, "loss_ci_low": 17.0, "loss_ci_high": 18.0}, "latency_p50_ms", "lower", ("18.7 times slower", "18 to 19 times")),
+    ({"loss": 0.3, "loss_ci_low": float("nan"), "loss_ci_high": float("nan")}, "cpu_percent", "lower", ("30.0 % more", "")),
+    ({"loss": -0.01, "loss_ci_low": -0.02, "loss_ci_high": 0.01}, "throughput", "higher", ("1.0 % faster", "−2.0 to 1.0 %")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("row", "metric", "better", "expected"), COSTS)
+def test_costs_are_said_as_people_do(
+    row: dict[str, float], metric: str, better: str, expected: tuple[str, str]
+) -> None:
+    assert said(row, {"metric": metric, "better": better, "fleet": None}) == expected

@@ -1,0 +1,73 @@
+"""What the verification says of modules of which the truth is known, and of engines that are wrong on purpose.
+
+A small part of the zoo: ``python benchmarks/zoo.py`` and ``python benchmarks/broken_engines.py`` have all of it, in
+real studies.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mlflow_ngraph.testing.models import INPUTS
+from mlflow_ngraph.testing.steps import within
+from tests.support.zoo.quick import Said, verdicts
+
+SECONDS = 300.0
+COMPILERS = ("identity", "torchscript", "onnxruntime")
+TELLING = {
+    "branches": ("CommonBranch", "RareBranch", "FloatScale", "HookBranch", "WhereBranch"),
+    "magic": ("MagicValue", "MagicShape", "MagicThread"),
+    "loops": ("CountedLoop",),
+    "state": ("CounterGlobal", "LateCounter", "FirstAnswer", "LazyTable"),
+    "chance": ("RareNoise", "DeadDropout"),
+    "samples": ("BatchSoftmax",),
+    "numbers": ("FarStep", "TwoScales"),
+    "structures": ("ListOutput", "Constant", "ChangesInput", "IgnoresSecond"),
+}
+DAMAGES = ("weight", "swapped", "dropped", "repeated", "rounded", "clipped")
+NETS = ("cnn", "parallel")
+BATCH = 3
+
+
+def _said_of_the_zoo(directory: Path) -> dict[tuple[str, int], Said]:
+    from tests.support.zoo.catalogue import specimens
+
+    chosen = {name: specimens()[name] for names in TELLING.values() for name in names}
+    workloads = {name: {"target": one.target, "inputs": one.inputs} for name, one in chosen.items()}
+    return verdicts(workloads, [(name, {}) for name in COMPILERS], BATCH, directory)
+
+
+def _said_of_the_broken(directory: Path) -> dict[tuple[str, int], Said]:
+    workloads = {name: {"target": f"mlflow_ngraph.testing.models:{name}", "inputs": INPUTS[name]} for name in NETS}
+    return verdicts(workloads, [("broken", {"damage": damage}) for damage in DAMAGES], BATCH, directory)
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Said]:
+    return within(SECONDS, _said_of_the_zoo, tmp_path_factory.mktemp("zoo"))
+
+
+@pytest.fixture(scope="module")
+def broken(broken_compiler: None, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Said]:
+    return within(SECONDS, _said_of_the_broken, tmp_path_factory.mktemp("broken"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("name", [name for names in TELLING.values() for name in names])
+def test_a_verdict_is_among_those_that_are_right(zoo: dict[tuple[str, int], Said], name: str, compiler: str) -> None:
+    from tests.support.zoo.catalogue import specimens
+    from tests.support.zoo.specimen import KINDS
+
+    verdict, reason = zoo[name, COMPILERS.index(compiler)]
+    assert verdict in specimens()[name].verdicts[KINDS[compiler]], reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("net", NETS)
+def test_a_damaged_engine_is_found(broken: dict[tuple[str, int], Said], net: str, damage: str) -> None:
+    verdict, reason = broken[net, DAMAGES.index(damage)]
+    assert verdict == "parity_failed", reason

@@ -1,0 +1,110 @@
+"""What a study would say of an engine, without its processes and its timing: all in one process that imports torch.
+
+The commands are those that a study gives to its children, in the same order.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mlflow_ngraph.compilers.base import Target
+from mlflow_ngraph.compilers.registry import create
+from mlflow_ngraph.execute.worker import Worker
+from mlflow_ngraph.workloads.base import Init, WorkloadRef
+from mlflow_ngraph.workloads.materials import Materials
+
+SECONDS = 60.0
+Said = tuple[str, str]
+"""A verdict and its reason."""
+
+
+def engine_place(directory: Path, name: str, place: int) -> Path:
+    """Where `verdicts` leaves the engine of a workload and a compiler."""
+    return directory / f"{name}-{place}"
+
+
+class RefusedError(Exception):
+    """A command was answered with an error."""
+
+    def __init__(self, verdict: str, reason: str) -> None:
+        super().__init__(reason)
+        self.said = verdict, reason
+
+
+def verdicts(
+    workloads: Mapping[str, Mapping[str, Any]],
+    compilers: Sequence[tuple[str, Mapping[str, Any]]],
+    batch: int,
+    directory: Path,
+) -> dict[tuple[str, int], Said]:
+    """The verdict on every workload with every compiler, by the workload's name and the compiler's place.
+
+    Parameters
+    ----------
+    workloads: names and options of the ``torch:`` scheme, ``target`` among them.
+    compilers: names and flags.
+    """
+    found = {}
+    for name, options in workloads.items():
+        materials = directory / name
+        given = {key: value for key, value in options.items() if key != "target"}
+        ref = WorkloadRef("torch", options["target"], given)
+        try:
+            impure = _prepared(ref, materials, batch, compilers)
+        except RefusedError as refused:
+            found.update({(name, place): refused.said for place in range(len(compilers))})
+            continue
+        for place, (compiler, flags) in enumerate(compilers):
+            try:
+                problem = _verified(compiler, flags, materials, engine_place(directory, name, place), batch, impure)
+            except RefusedError as refused:
+                problem = refused.said
+            found[name, place] = problem
+    return found
+
+
+def _prepared(ref: WorkloadRef, materials: Path, batch: int, compilers: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """Why the model is no function of its inputs, or empty."""
+    worker = _Asked()
+    worker.ask(
+        "prepare", workload=asdict(ref), init=asdict(Init()), directory=str(materials), batch_sizes=[batch], seed=0
+    )
+    formats = {kind for name, flags in compilers for kind in create(name, dict(flags)).formats}
+    worker.ask("export", formats=sorted(formats))
+    return Materials.read(materials).behaviour.impure
+
+
+def _verified(compiler: str, flags: Mapping[str, Any], materials: Path, engine: Path, batch: int, impure: str) -> Said:
+    target = asdict(Target(threads=1))
+    made = {"compiler": compiler, "flags": dict(flags), "directory": str(engine), "materials": str(materials)}
+    worker = _Asked()
+    worker.ask("build", **made, batch_sizes=[batch], target=target, work=str(engine.with_suffix(".work")))
+    if impure:
+        return "unverified", impure
+    keep = str(engine.with_suffix(".npz"))
+    result = worker.ask("verify", **made, batch=batch, target=target, limit_s=SECONDS, keep=keep)
+    if result["problem"]:
+        return "parity_failed", result["problem"]
+    return ("unverified", "constant") if result["vacuous"] else ("ok", "")
+
+
+class _Asked:
+    """A worker without a process of its own."""
+
+    def __init__(self) -> None:
+        self._replies = io.StringIO()
+        self._worker = Worker(self._replies)
+
+    def ask(self, command: str, **fields: Any) -> Any:
+        self._replies.seek(0)
+        self._replies.truncate()
+        self._worker.serve({"command": command, **fields})
+        answer = json.loads(self._replies.getvalue().splitlines()[-1])
+        if "error" in answer:
+            raise RefusedError(answer["error"]["verdict"], answer["error"]["reason"])
+        return answer["result"]
