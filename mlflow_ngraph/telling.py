@@ -41,7 +41,7 @@ _REWRITTEN: tuple[tuple[str, str], ...] = (
     (r"(?:For (?:more|extended) [^\n.,]+, )(?:run with|see|also add) \S+[^\n.]*(?:\.|$)", ""),
     (r"\. You may have run into this message while using an operator with PT2.*", ""),
     (r" If you're using mark_dynamic.*| See https://\S+ .*| This is an internal miniz error.*", ""),
-    (r"(?s)\nSuggested fixes:.*", ""),
+    (r"(?s)\n(?:Suggested fixes:|While executing %).*", ""),
     # torch.onnx
     (r"<OpOverload\(op='([\w.]+)', overload='\w+'\)>", r"\1"),
     (r" Failure message: No decompositions registered for the \S+ input", ""),

@@ -9,14 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import transformers
 from torch import nn
-
-from mlflow_ngraph.workloads import torchvision_compat
-
-# transformers imports torchvision wherever it is installed.
-torchvision_compat.install()
-
-import transformers  # noqa: E402 - once torchvision can be imported
 
 VOCABULARY = 99
 LENGTH = 12

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 
@@ -125,3 +128,28 @@ class StridedFold(nn.Module):
 
 def strided_fold() -> nn.Module:
     return StridedFold()
+
+
+class _Cache:
+    """Has members, as a decoder's cache does, and is nothing that torch knows."""
+
+    def __init__(self, *layers: tuple[torch.Tensor, torch.Tensor | None]) -> None:
+        self._layers = layers
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
+        return iter(self._layers)
+
+
+@dataclass
+class _Kept:
+    values: torch.Tensor
+    name: str
+    cache: _Cache
+
+
+class Keeps(nn.Module):
+    """Its outputs are a dataclass, with a cache in it, and a tuple of None, a number and a tensor."""
+
+    def forward(self, values: torch.Tensor) -> tuple[_Kept, tuple[None, int, torch.Tensor]]:
+        cache = _Cache((values * 2, None), (values[:, :2], None))
+        return _Kept(values + 1, "kept", cache), (None, 3, values - 1)

@@ -14,6 +14,7 @@ COMPILERS = ("identity", "torchscript", "onnxruntime", "openvino")
 
 def problems(name: str, directory: Path) -> dict[str, str | None]:
     """What is wrong with each compiler's engine; and how many outputs the model has."""
+    from mlflow_ngraph import torchvision_hook
     from mlflow_ngraph.compilers.base import Target, Workbench
     from mlflow_ngraph.compilers.registry import create as compiler_named
     from mlflow_ngraph.measure import parity
@@ -23,6 +24,7 @@ def problems(name: str, directory: Path) -> dict[str, str | None]:
     from mlflow_ngraph.workloads.registry import create
     from tests.workloads.huggingface import INPUTS
 
+    torchvision_hook.install()  # transformers imports torchvision wherever it is installed
     options = {"inputs": {key: dict(entry) for key, entry in INPUTS[name].items()}}
     workload = create(WorkloadRef("torch", f"tests.workloads.huggingface:{name}", options), Init())
     materials = directory / "materials"

@@ -247,3 +247,11 @@ def test_damaged_or_missing_materials_are_said(tmp_path: Path) -> None:
     file.write_text(json.dumps({"schema": 0}))
     with pytest.raises(NGraphError, match="another version"):
         Source(tmp_path)
+
+
+def test_every_tensor_is_an_output_however_it_is_kept(tmp_path: Path) -> None:
+    workload = factory("Keeps", inputs=[{"shape": ["batch", 4]}])
+    prepare(workload, tmp_path, batch_sizes=[1, 2], formats=ALL, seed=0)
+    source = Source(tmp_path)
+    assert [spec.shape for spec in source.outputs] == [("batch", 4), ("batch", 4), ("batch", 2), ("batch", 4)]
+    assert_all_formats_agree(source, (1, 2))
