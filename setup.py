@@ -78,6 +78,8 @@ DEV = [
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
     "ruff>=0.11",
+    # Networks as users have them, built from configurations.
+    "transformers>=5,<6",
     "types-PyYAML>=6.0",
     "types-psutil>=6.0",
     "uv>=0.7",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from mlflow_ngraph.analysis.matrix import markdown, merged
@@ -21,7 +22,7 @@ from mlflow_ngraph.devices.registry import create
 from mlflow_ngraph.execute import fold, places
 from mlflow_ngraph.execute.journal import Event
 from mlflow_ngraph.execute.record import StudyRecord
-from mlflow_ngraph.study import load
+from mlflow_ngraph.study import Study, load
 
 STUDIES = "compiler-matrix,compiler-matrix-bf16"
 PAGE = Path(__file__).parents[1] / "docs/reference/compiler-matrix.md"
@@ -45,14 +46,13 @@ class Said:
             print(f"{self._names[event['lane']]}/b{event['batch']} {event['verdict']} {event['reason']}", flush=True)
 
 
-def measured(name: str, home: Path | None, workloads: str, *, anew: bool) -> StudyRecord:
+def measured(study: Study, home: Path | None, workloads: str, *, anew: bool) -> StudyRecord:
     """The record of a study, or of a part of it, after measuring what is missing."""
     from mlflow_ngraph.runner import run_study
 
-    study = load(name)
     chosen = [choice for choice in study.workloads if any(text in choice.ref for text in workloads.split(","))]
     if not chosen:
-        sys.exit(f"study {name} has no workload like {workloads}")
+        sys.exit(f"study {study.name} has no workload like {workloads}")
     study = study.model_copy(update={"workloads": chosen})
     key = places.study_key(study, create(study.device).name, fingerprint()["digest"])
     begun = places.newest(places.home(home), key) is not None
@@ -63,21 +63,34 @@ def measured(name: str, home: Path | None, workloads: str, *, anew: bool) -> Stu
 def main() -> int:
     """Measure or read, and write the page; 1 if a cell is neither ok nor unsupported."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--home", type=Path)
     parser.add_argument("--studies", default=STUDIES, help="ready-made studies or study files")
+    options = parsed(parser, PAGE)
+    return publish(
+        [load(name) for name in options.studies.split(",")],
+        options,
+        "Compiler matrix",
+        "python benchmarks/compiler_matrix.py",
+    )
+
+
+def parsed(parser: argparse.ArgumentParser, page: Path) -> argparse.Namespace:
+    """The arguments of a script that writes a matrix."""
+    parser.add_argument("--home", type=Path)
     parser.add_argument("--workloads", default="", help="only those whose reference contains one of these texts")
     parser.add_argument("--anew", action="store_true")
     parser.add_argument("--from", dest="directories", type=Path, action="append", default=[])
-    parser.add_argument("--output", type=Path, default=PAGE)
-    options = parser.parse_args()
+    parser.add_argument("--output", type=Path, default=page)
+    return parser.parse_args()
+
+
+def publish(studies: Sequence[Study], options: argparse.Namespace, title: str, made_by: str) -> int:
+    """Measure or read, and write a page; 1 if a cell is neither ok nor unsupported."""
     if options.directories:
         records = [fold.load(directory) for directory in options.directories]
     else:
-        names = options.studies.split(",")
-        records = [measured(name, options.home, options.workloads, anew=options.anew) for name in names]
+        records = [measured(study, options.home, options.workloads, anew=options.anew) for study in studies]
     records = merged(records)
-    text = markdown(records, "Compiler matrix", "python benchmarks/compiler_matrix.py")
-    options.output.write_text(text, encoding="utf-8")
+    options.output.write_text(markdown(records, title, made_by), encoding="utf-8")
     wrong = [
         f"{lane.lane.label}/{lane.lane.compiler_label}/{lane.lane.precision}/b{batch}: {cell.verdict} {cell.reason}"
         for record in records

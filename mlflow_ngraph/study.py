@@ -166,7 +166,8 @@ class Limits(_Model):
     load_seconds: float = Field(600, gt=0)
     """Loading an engine, with its first inference."""
     verify_seconds: float = Field(8, gt=0)
-    """Comparing one engine with the baseline on other inputs than those it is timed on; with one of them at least."""
+    """Comparing one engine with the baseline on other inputs than those it is timed on. Where one
+    inference would take longer, the cell says that it was compared on the timed ones alone."""
     cell_seconds: float = Field(120, gt=0)
     """Timed seconds of one cell, with ``repetitions: auto`` those of loading its engine again too; beyond it the cell
     keeps the repetitions that it reached."""

@@ -1,4 +1,4 @@
-"""Other people's exceptions in one line, told apart into "cannot express this" and "went wrong"."""
+"""What compilers raise as errors of this package, told apart into "cannot express this" and "went wrong"."""
 
 from __future__ import annotations
 
@@ -7,14 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mlflow_ngraph.errors import CellError, CompileError, UnsupportedError
+from mlflow_ngraph.telling import causes, one_line
 
-_LIMIT = 300
-_NOISE = re.compile(
-    r"^(Exception from |Check '|Traceback |File \"|Stack trace|Set TORCH|You can suppress|For more info"
-    r"|To get more detail|from user code|Summary:|==>|[-=~^]+$|\[bt\]|Original traceback|Developer debug context"
-    r"|The above exception|During handling|FrontEnd API failed|Model wasn't fully converted)"
-)
-_ERROR = re.compile(r"(?:^|\s)(?:fatal )?error: ")
 _OPERATOR = (
     re.compile(r"No conversion rule found for operations: (.+)"),
     re.compile(r"operators are not supported for frontend ONNX: (.+)"),
@@ -23,28 +17,11 @@ _OPERATOR = (
     re.compile(r"Could not find an implementation for (\S+?)\("),
     re.compile(r"of operator \((\S+?)\) in node"),
     re.compile(r"missing lowering.*?:? *((?:aten|prims|quantized)[.:]+\S+)", re.IGNORECASE),
+    re.compile(r"(\w+::\S+): attempted to run this operator with Meta tensors"),
     re.compile(r"Unknown builtin op: (\S+?)\.?\s*$", re.MULTILINE),
     re.compile(r"Could not find schema for (\S+?)[,.]?(?:\s|$)"),
 )
 """How each runtime names an operator that it does not have."""
-
-
-def one_line(error: BaseException) -> str:
-    """The line of the message that says most, with the exception's type where the message alone says little.
-
-    Of a message that quotes a traceback that is the last line, of a C++ compiler's output the first error, of
-    any other the first line that is not a source location or advice on debugging.
-    """
-    text = str(error)
-    lines = [line.strip() for line in text.splitlines()]
-    telling = [line for line in lines if line and not _NOISE.match(line)]
-    if not telling:
-        return type(error).__name__
-    errors = [line for line in telling if _ERROR.search(line)]
-    line = errors[0] if errors else telling[-1] if "Traceback (most recent" in text else telling[0]
-    if not re.search(r"\w+(Error|Exception)\b", line):
-        line = f"{type(error).__name__}: {line}"
-    return line if len(line) <= _LIMIT else f"{line[: _LIMIT - 3]}..."
 
 
 def operator(error: BaseException, *patterns: re.Pattern[str]) -> str | None:
@@ -54,8 +31,9 @@ def operator(error: BaseException, *patterns: re.Pattern[str]) -> str | None:
     ----------
     patterns: how a runtime of a third party names them, in the first group.
     """
+    texts = [str(link) for link in causes(error)]
     for pattern in (*patterns, *_OPERATOR):
-        found = pattern.search(str(error))
+        found = next((found for text in texts if (found := pattern.search(text))), None)
         if found:
             return found[1].strip()
     return None

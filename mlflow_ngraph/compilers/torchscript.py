@@ -12,10 +12,11 @@ from pydantic import model_validator
 
 from mlflow_ngraph.compilers.base import Build, Engine, Flags, FlagValue, Target, Workbench
 from mlflow_ngraph.compilers.explanation import Explanation
-from mlflow_ngraph.compilers.reasons import one_line, reported
+from mlflow_ngraph.compilers.reasons import reported
 from mlflow_ngraph.compilers.saved import Saved
 from mlflow_ngraph.compilers.torch_adapter import TorchAdapter, TorchFlags, same_accelerator
 from mlflow_ngraph.errors import UnsupportedError
+from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import Format
 from mlflow_ngraph.workloads.behaviour import worded
 

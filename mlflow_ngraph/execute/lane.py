@@ -32,6 +32,7 @@ SETTLE_S = 0.02
 RUNTIME_BYTES = 600 * 2**20
 """A round figure for a process that has imported its runtime."""
 VACUOUS = "outputs do not depend on the input: nothing was verified"
+TIMED_INPUTS_ONLY = "verified on the timed inputs alone, because an inference takes longer than limits.verify_seconds"
 SETTLE_BELOW_S = 0.5
 """Calls that take longer than this are not repeated for settling: what it would gain drowns in them."""
 
@@ -284,6 +285,7 @@ class LaneRunner:
             _located(verified) or result["problem"],
             self.impure or (VACUOUS if verified.get("vacuous") else ""),
             result["first_inference_s"],
+            note=TIMED_INPUTS_ONLY if verified.get("too_slow") else "",
             requests=result["requests"],
             loading_s=result["load_s"] + (1 + RELOAD_CALLS) * result["first_inference_s"],
         )

@@ -26,6 +26,8 @@ class Loaded:
     unverified: str
     """Why no engine's outputs could tell; empty where they can."""
     first_call_s: float
+    note: str = ""
+    """What a reader should know of the verification; empty where there is nothing."""
     warm_up: dict[str, Any] = field(default_factory=dict)
     slices: list[SliceFacts] = field(default_factory=list)
 

@@ -161,6 +161,8 @@ class Rounds:
         if not self._open(runner, batch):
             return None
         verdict, reason = self._judge(loaded)
+        if verdict is Verdict.PARITY_FAILED:
+            runner.disown(batch, reason)
         self._close(runner, batch, verdict, reason, "", loaded.warm_up)
         return verdict
 
@@ -194,12 +196,13 @@ class Rounds:
         unstable = stability.problem(loaded.slices, psutil.cpu_count() or 1, **study.stability.model_dump())
         if unstable:
             return Verdict.UNSTABLE, unstable
+        reached = ""
         if study.repetitions == "auto":
-            return Verdict.OK, _shortfall(loaded, study.adaptive.within)
-        if loaded.repetitions < study.repetitions:
+            reached = _shortfall(loaded, study.adaptive.within)
+        elif loaded.repetitions < study.repetitions:
             reached = f"{loaded.repetitions} of {study.repetitions} repetitions"
-            return Verdict.OK, f"{reached} within the {study.limits.cell_seconds:g} s that a cell may take"
-        return Verdict.OK, ""
+            reached += f" within the {study.limits.cell_seconds:g} s that a cell may take"
+        return Verdict.OK, "; ".join(filter(None, (reached, loaded.note)))
 
     def _attempt(self, runner: LaneRunner, batch: int, step: Callable[[], object]) -> bool:
         """Do a step of a cell; a failure becomes the cell's verdict, and a fresh process serves the next cell."""

@@ -35,6 +35,8 @@ class Verification:
     """Batches that were left out, because at this precision rounding alone changes the answer."""
     refused: int = 0
     """Batches that the adapter said it does not take."""
+    too_slow: bool = False
+    """Whether one call would have taken longer than there was time."""
     seconds: float = 0.0
     problem: str = ""
     """Why the engine does not compute the model's function; empty where nothing speaks against it."""
@@ -48,17 +50,24 @@ class Verification:
         return asdict(self)
 
 
-def verify(engine: Engine, source: Source, batch: int, precision: str, limit_s: float, keep: Path) -> Verification:
+def verify(
+    engine: Engine, source: Source, batch: int, precision: str, slowdown: float, limit_s: float, keep: Path
+) -> Verification:
     """Compare an engine with the baseline on trials, until one disagrees, all agree, or the time is over.
 
     Parameters
     ----------
-    limit_s: seconds from which on no further trial is begun; one always is.
+    slowdown: how many times as long as the baseline the engine probably takes. Where one call would take longer than
+        there is time, nothing is tried: the inputs that it is timed on are compared anyway.
+    limit_s: seconds from which on no further trial is begun.
     keep: where inputs and outputs are written that disagree.
     """
     start = time.perf_counter()
     known, example = source.trials(batch), source.example(batch)
     found = Verification(vacuous=_is_vacuous(known.variation, precision))
+    if known.call_s * slowdown > limit_s:
+        found.too_slow = True
+        return found
     telling = [
         (trial, outputs)
         for trial, outputs in zip(known.trials, known.outputs, strict=True)
@@ -67,7 +76,7 @@ def verify(engine: Engine, source: Source, batch: int, precision: str, limit_s: 
     found.ill_conditioned = len(known.trials) - len(telling)
     again: tuple[Arrays, Arrays] | None = None
     for trial, reference in telling:
-        _, inputs = draw(source.inputs, batch, known.seed, trial.number, example)
+        _, inputs = draw(source.inputs, batch, known.seed, trial.number, example, given=known.given)
         agrees = _try(found, engine, f"on inputs of the kind {trial.kind!r}", inputs, reference, precision, keep)
         if agrees is None:
             found.refused += 1

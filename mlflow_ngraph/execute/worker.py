@@ -24,6 +24,7 @@ import psutil
 from mlflow_ngraph import torchvision_hook
 from mlflow_ngraph.errors import CellError, UsageError
 from mlflow_ngraph.execute import space
+from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.verdicts import Verdict
 
 Command = dict[str, Any]
@@ -173,11 +174,12 @@ class Worker:
 
         source, batch = Source(Path(command["materials"])), command["batch"]
         target = _target(command)
-        start = time.perf_counter()
-        engine = _compiler(command).load(Path(command["directory"]), batch, target)
+        compiler, start = _compiler(command), time.perf_counter()
+        engine = compiler.load(Path(command["directory"]), batch, target)
         load_s = time.perf_counter() - start
         try:
-            found = verify(engine, source, batch, target.precision, command["limit_s"], Path(command["keep"]))
+            keep, slowdown = Path(command["keep"]), compiler.expected_slowdown
+            found = verify(engine, source, batch, target.precision, slowdown, command["limit_s"], keep)
         finally:
             engine.close()
         return {"load_s": load_s, **found.as_dict()}
@@ -328,7 +330,7 @@ def _describe_error(error: Exception) -> dict[str, Any]:
         return {"verdict": Verdict.OOM.value, "reason": f"out of memory: {reason}"}
     if isinstance(error, UsageError):
         return {"verdict": Verdict.FAILED.value, "reason": reason}
-    return {"verdict": Verdict.FAILED.value, "reason": f"{type(error).__name__}: {reason}"[:2000]}
+    return {"verdict": Verdict.FAILED.value, "reason": one_line(error)}
 
 
 if __name__ == "__main__":

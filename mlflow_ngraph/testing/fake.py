@@ -259,7 +259,7 @@ def _answers(source: Source, batch: int) -> Iterator[tuple[Arrays, Arrays]]:
     yield example, source.reference(batch)
     known = source.trials(batch)
     for trial, outputs in zip(known.trials, known.outputs, strict=True):
-        yield draw(source.inputs, batch, known.seed, trial.number, example)[1], list(outputs)
+        yield draw(source.inputs, batch, known.seed, trial.number, example, given=known.given)[1], list(outputs)
 
 
 def _equal(ours: Sequence[NDArray[Any]], theirs: Sequence[NDArray[Any]]) -> bool:

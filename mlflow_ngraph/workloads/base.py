@@ -159,7 +159,7 @@ def fixed_batch(inputs: tuple[TensorSpec, ...]) -> int | None:
     """The only batch size that a model with these inputs accepts, or None when one of them has a batch axis."""
     if any(BATCH in spec.shape for spec in inputs):
         return None
-    return next((int(spec.shape[0]) for spec in inputs if spec.shape), 1)
+    return next((int(spec.shape[0]) for spec in inputs if spec.shape and spec.shape[0] != 0), 1)
 
 
 class Workload(ABC):
@@ -205,6 +205,17 @@ class Workload(ABC):
     @abstractmethod
     def inputs(self) -> tuple[TensorSpec, ...]:
         """The inputs of the model (child process)."""
+
+    def samples(self) -> list[NDArray[Any]] | None:
+        """Inputs to run the model on, an array for each with any number of samples (child process).
+
+        None, the default, stands for random values.
+
+        Raises
+        ------
+        WorkloadError: they do not suit `inputs`.
+        """
+        return None
 
     @abstractmethod
     def module(self) -> torch.nn.Module:

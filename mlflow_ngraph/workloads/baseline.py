@@ -12,6 +12,7 @@ import numpy as np
 
 from mlflow_ngraph.errors import WorkloadError
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec, Wrapper, fixed_batch
+from mlflow_ngraph.workloads.samples import drawn
 from mlflow_ngraph.workloads.specs import running
 
 if TYPE_CHECKING:
@@ -142,8 +143,10 @@ class OnnxBaseline:
 Baseline = ModuleBaseline | OnnxBaseline
 
 
-def output_specs(baseline: Baseline, inputs: tuple[TensorSpec, ...], workload: str) -> tuple[TensorSpec, ...]:
-    """Run the model on random inputs and describe what comes out.
+def output_specs(
+    baseline: Baseline, inputs: tuple[TensorSpec, ...], workload: str, samples: Sequence[NDArray[Any]] | None
+) -> tuple[TensorSpec, ...]:
+    """Run the model on samples, or on random inputs without any, and describe what comes out.
 
     Raises
     ------
@@ -155,7 +158,7 @@ def output_specs(baseline: Baseline, inputs: tuple[TensorSpec, ...], workload: s
     for batch in batches:
         rng = np.random.default_rng(0)
         with running(workload, inputs, batch):
-            runs.append(baseline.run([spec.random(batch, rng) for spec in inputs]))
+            runs.append(baseline.run(drawn(inputs, samples, batch, rng)))
     if not runs[0]:
         raise WorkloadError(f"workload {workload} returns no tensor")
     names = ["output"] if len(runs[0]) == 1 else [f"output_{index}" for index in range(len(runs[0]))]

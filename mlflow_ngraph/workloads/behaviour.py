@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlflow_ngraph.measure import parity
+from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 from mlflow_ngraph.workloads.baseline import Baseline, ModuleBaseline
 
@@ -176,7 +177,7 @@ def _follow(baseline: ModuleBaseline, example: Arrays, found: Behaviour) -> list
         import torch
 
         torch.compiler.reset()  # what PyTorch compiled for itself, such as a `torch.cond`, would ask for the watch again
-        found.unfollowed = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
+        found.unfollowed = one_line(error)
         return []
     found.reads = followed.reads
     return followed.draws

@@ -5,7 +5,8 @@ Imports torch: for child processes only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,20 @@ def tensors(arrays: Sequence[NDArray[Any]], device: str = "cpu") -> list[torch.T
 
 
 def flatten_outputs(outputs: object) -> list[torch.Tensor]:
-    """The tensors of nested lists, tuples, mappings and registered classes, in one order everywhere."""
-    return [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+    """The tensors of nested lists, tuples, mappings, dataclasses and whatever else has members, in one order everywhere.
+
+    What has none, such as a number or None, is left out.
+    """
+    return [tensor for leaf in tree_leaves(outputs) for tensor in _within(leaf)]
+
+
+def _within(leaf: object) -> list[torch.Tensor]:
+    """The tensors of what torch does not know the structure of, such as a decoder's cache."""
+    if isinstance(leaf, torch.Tensor):
+        return [leaf]
+    if is_dataclass(leaf):
+        return flatten_outputs([getattr(leaf, entry.name) for entry in fields(leaf)])
+    return flatten_outputs(list(leaf)) if isinstance(leaf, Iterable) and not isinstance(leaf, (str, bytes)) else []
 
 
 def arrays(outputs: object) -> list[NDArray[Any]]:
@@ -33,7 +46,7 @@ def arrays(outputs: object) -> list[NDArray[Any]]:
 
 
 def _array(tensor: torch.Tensor) -> NDArray[Any]:
-    return np.ascontiguousarray(tensor.detach().cpu().resolve_conj().resolve_neg().numpy()).reshape(tuple(tensor.shape))
+    return np.asarray(tensor.detach().cpu().resolve_conj().resolve_neg().numpy(), order="C")
 
 
 def is_flat(outputs: object) -> bool:

@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,14 +20,17 @@ from mlflow_ngraph.workloads.baseline import Baseline, OnnxBaseline
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import NDArray
     from torch import nn
 
 _PLAIN = (bool, int, float, str, type(None))
 _ADDRESS = re.compile(r"\bat 0x[0-9a-f]+")
 
 
-def digest(info: WorkloadInfo, baseline: Baseline, directory: Path | None) -> str:
-    """sha256 over the inputs, every weight, the files of the model, and its structure and code.
+def digest(
+    info: WorkloadInfo, baseline: Baseline, samples: Sequence[NDArray[Any]] | None, directory: Path | None
+) -> str:
+    """sha256 over the inputs, the samples for them, every weight, the files of the model, and its structure and code.
 
     Parameters
     ----------
@@ -35,6 +38,10 @@ def digest(info: WorkloadInfo, baseline: Baseline, directory: Path | None) -> st
     """
     result = hashlib.sha256(json.dumps([asdict(spec) for spec in info.inputs]).encode())
     result.update(baseline.digest().encode())
+    for array in samples or ():
+        # Traces and tuning follow what they are shown.
+        result.update(f"\nsample {array.dtype} {array.shape} ".encode())
+        result.update(array.tobytes())
     if directory is None:
         # Only a file is content whole; anything else is also what its reference makes of it.
         result.update(f"\nreference {info.ref}".encode())

@@ -9,13 +9,11 @@ import numpy as np
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.workloads.base import Workload, WorkloadInfo, fixed_batch
 from mlflow_ngraph.workloads.baseline import ModuleBaseline, output_specs
+from mlflow_ngraph.workloads.samples import drawn
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import torch
 
-    from mlflow_ngraph.workloads.base import TensorSpec
 
 _SEVERAL = 2
 
@@ -31,7 +29,7 @@ def describe(workload: Workload) -> WorkloadInfo:
         return workload.known
     try:
         module = workload.module()
-        output_specs(ModuleBaseline(module), workload.inputs(), str(workload.ref))
+        output_specs(ModuleBaseline(module), workload.inputs(), str(workload.ref), workload.samples())
     except UnsupportedError:
         return describe_built(workload, None)
     return describe_built(workload, module)
@@ -46,12 +44,12 @@ def describe_built(workload: Workload, module: torch.nn.Module | None) -> Worklo
     parameters = paper_macs = true_macs = None
     if module is not None:
         try:
-            parameters, paper_macs, true_macs = _counted(module, inputs, only or 1)
+            parameters, paper_macs, true_macs = _counted(module, workload, only or 1)
         except Exception:
             if only is not None:
                 raise
             # Not every model takes a sample alone: one that normalises by its batch does not.
-            parameters, paper_macs, true_macs = _counted(module, inputs, _SEVERAL)
+            parameters, paper_macs, true_macs = _counted(module, workload, _SEVERAL)
     return WorkloadInfo(
         ref=str(workload.ref),
         label=workload.label,
@@ -64,12 +62,11 @@ def describe_built(workload: Workload, module: torch.nn.Module | None) -> Worklo
     )
 
 
-def _counted(module: torch.nn.Module, inputs: Sequence[TensorSpec], batch: int) -> tuple[int, int | None, int]:
+def _counted(module: torch.nn.Module, workload: Workload, batch: int) -> tuple[int, int | None, int]:
     """Parameters, and the paper's and true MACs of one sample out of ``batch``."""
     from mlflow_ngraph.workloads.calling import tensors
     from mlflow_ngraph.workloads.macs import count
 
-    parameters, paper_macs, true_macs = count(
-        module, tensors([spec.random(batch, np.random.default_rng(0)) for spec in inputs])
-    )
+    example = drawn(workload.inputs(), workload.samples(), batch, np.random.default_rng(0))
+    parameters, paper_macs, true_macs = count(module, tensors(example))
     return parameters, None if paper_macs is None else paper_macs // batch, true_macs // batch

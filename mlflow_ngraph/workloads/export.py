@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlflow_ngraph.errors import NGraphError, UnsupportedError, WorkloadError
-from mlflow_ngraph.workloads import content
+from mlflow_ngraph.workloads import content, samples
 from mlflow_ngraph.workloads.base import Format, Workload
 from mlflow_ngraph.workloads.baseline import Baseline, ModuleBaseline, OnnxBaseline, output_specs
 from mlflow_ngraph.workloads.behaviour import Behaviour, begun_otherwise, mixing, observe
@@ -85,13 +85,14 @@ class Preparation:
         self._progress = progress
         self._local = workload.localise(directory)
         self.materials, self._baseline = self._open(workload, seed)
+        self._samples = samples.kept(directory)
         self._exporter = Exporter(self.materials, self._baseline, self._local, directory)
 
     def add_references(self, batch_sizes: Sequence[int]) -> None:
         """Write inputs and reference outputs for ``batch_sizes``; a model with a fixed one gets that one only."""
         for batch in _missing(self.materials, batch_sizes):
             self._progress(f"reference b{batch}")
-            _add_reference(self.materials, self._baseline, self._directory, batch)
+            _add_reference(self.materials, self._baseline, self._samples, self._directory, batch)
 
     def export(self, formats: Sequence[Format]) -> None:
         """Export what is missing of ``formats``. One that cannot be exported is recorded with the reason."""
@@ -117,7 +118,8 @@ def _begin(workload: Workload, local: Workload, directory: Path, seed: int) -> t
     for left_over in directory.glob(f"{Path(WEIGHTS).stem}.*"):
         left_over.unlink()  # of an attempt that was killed
     baseline = _build(local)
-    outputs = output_specs(baseline, local.inputs(), str(workload.ref))
+    given = local.samples()
+    outputs = output_specs(baseline, local.inputs(), str(workload.ref), given)
     module = baseline.module if isinstance(baseline, ModuleBaseline) else None
     info = replace(describe_built(local, module), ref=str(workload.ref))
     materials = Materials(
@@ -125,26 +127,30 @@ def _begin(workload: Workload, local: Workload, directory: Path, seed: int) -> t
         init=workload.init,
         seed=seed,
         info=info,
-        digest=content.digest(info, baseline, None if local is workload else directory),
+        digest=content.digest(info, baseline, given, None if local is workload else directory),
         reference_by=baseline.name,
         versions=_versions(),
         wrapped=baseline.wrapped if isinstance(baseline, ModuleBaseline) else [],
         outputs=outputs,
         formats={"module": _save_weights(baseline, directory)},
     )
-    materials.behaviour = _observe(baseline, materials, local, directory)
+    materials.behaviour = _observe(baseline, materials, given, local, directory)
+    if given is not None:
+        save_arrays(directory / samples.FILE, *given)
     materials.write(directory)
     return materials, baseline
 
 
-def _observe(baseline: Baseline, materials: Materials, local: Workload, directory: Path) -> Behaviour:
+def _observe(
+    baseline: Baseline, materials: Materials, given: Sequence[NDArray[Any]] | None, local: Workload, directory: Path
+) -> Behaviour:
     """What the baseline does when it is run again and again, and when it is built again."""
     inputs = materials.info.inputs
     batch = materials.info.fixed_batch or _SEVERAL
-    example = _example(materials, batch)
+    example = _example(materials, given, batch)
     others = []
     for number in range(_OTHERS):
-        _, drawn = draw(inputs, batch, materials.seed, number, example)
+        _, drawn = draw(inputs, batch, materials.seed, number, example, given=given is not None)
         others.append(drawn)
     with running(str(materials.ref), inputs, batch):
         found = observe(baseline, example, others)
@@ -219,14 +225,16 @@ def _missing(materials: Materials, batch_sizes: Sequence[int]) -> list[int]:
     return sorted(wanted - set(materials.batch_sizes))
 
 
-def _add_reference(materials: Materials, baseline: Baseline, directory: Path, batch: int) -> None:
-    inputs = _example(materials, batch)
+def _add_reference(
+    materials: Materials, baseline: Baseline, given: Sequence[NDArray[Any]] | None, directory: Path, batch: int
+) -> None:
+    inputs = _example(materials, given, batch)
     outputs = baseline.run(inputs)
     save_arrays(directory / arrays_file("inputs", batch), *inputs)
     specs, seed = materials.info.inputs, materials.seed
     if not materials.behaviour.impure:
         # A model that is no function of its inputs has nothing to compare with.
-        trials = collect(baseline, specs, batch, seed, inputs, outputs)
+        trials = collect(baseline, specs, batch, seed, inputs, outputs, given=given is not None)
         trials.write(directory / trials_file(batch), directory / arrays_file("trials", batch))
         materials.behaviour.mixes = materials.behaviour.mixes or mixing(baseline.run, specs, inputs, outputs)
     save_arrays(directory / arrays_file("reference", batch), *outputs)
@@ -234,10 +242,9 @@ def _add_reference(materials: Materials, baseline: Baseline, directory: Path, ba
     materials.write(directory)
 
 
-def _example(materials: Materials, batch: int) -> list[NDArray[Any]]:
-    """The seeded example at a batch size."""
-    rng = np.random.default_rng([materials.seed, batch])
-    return [spec.random(batch, rng) for spec in materials.info.inputs]
+def _example(materials: Materials, given: Sequence[NDArray[Any]] | None, batch: int) -> list[NDArray[Any]]:
+    """The samples that were given, or the seeded example, at a batch size."""
+    return samples.drawn(materials.info.inputs, given, batch, np.random.default_rng([materials.seed, batch]))
 
 
 def _versions() -> dict[str, str]:

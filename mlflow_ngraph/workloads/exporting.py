@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mlflow_ngraph.errors import UnsupportedError
+from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import BATCH, Format, TensorSpec, Workload
 from mlflow_ngraph.workloads.baseline import Baseline, OnnxBaseline
 from mlflow_ngraph.workloads.materials import ANY_BATCH, Export, Materials
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     import torch
 
 _STEMS: dict[Format, tuple[str, str]] = {"exported": ("model", ".pt2"), "onnx": ("model", ".onnx")}
-_REASON_LENGTH = 400
 _INLINE_LIMIT = 1_500_000_000
 """Bytes of weights up to which they go into the ONNX file itself; protobuf ends at 2 GB."""
 _EXAMPLE_BATCH = 2
@@ -146,13 +147,14 @@ def save_onnx(
     """Convert a program to ONNX under the names of its inputs and outputs, and write it, whole or not at all."""
     import torch
 
-    converted = torch.onnx.export(
-        program,
-        dynamo=True,
-        input_names=[spec.name for spec in inputs],
-        output_names=[spec.name for spec in outputs],
-        verbose=False,
-    )
+    with _copying(program):
+        converted = torch.onnx.export(
+            program,
+            dynamo=True,
+            input_names=[spec.name for spec in inputs],
+            output_names=[spec.name for spec in outputs],
+            verbose=False,
+        )
     assert converted is not None
     if any(BATCH in spec.shape for spec in inputs):
         converted.rename_axes({_symbol(converted.model.graph.inputs, inputs): BATCH})
@@ -166,6 +168,28 @@ def save_onnx(
     partial.rmdir()
 
 
+@contextmanager
+def _copying(program: torch.export.ExportedProgram) -> Iterator[None]:
+    """A program that copies, within the block, wherever it asks for a tensor that is laid out in order.
+
+    A fused attention lays its output out so that such a tensor is there already, and the exporter drops the request; the
+    operators that the attention is taken apart into do not, and what views their output in another shape fails.
+    """
+    import torch
+
+    aten = torch.ops.aten
+    asking = [node for node in program.graph.nodes if node.target is aten.contiguous.default and not node.kwargs]
+    for node in asking:
+        node.target, node.kwargs = aten.clone.default, {"memory_format": torch.contiguous_format}
+    program.graph_module.recompile()
+    try:
+        yield
+    finally:
+        for node in asking:
+            node.target, node.kwargs = aten.contiguous.default, {}
+        program.graph_module.recompile()
+
+
 def _symbol(nodes: Sequence[Any], inputs: Sequence[TensorSpec]) -> str:
     """What the exporter called the batch axis."""
     return next(
@@ -173,11 +197,3 @@ def _symbol(nodes: Sequence[Any], inputs: Sequence[TensorSpec]) -> str:
         for node, spec in zip(nodes, inputs, strict=True)
         if BATCH in spec.shape
     )
-
-
-def one_line(error: BaseException) -> str:
-    """The type and text of the first cause of an error."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}"[:_REASON_LENGTH]

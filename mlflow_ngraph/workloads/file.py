@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph.workloads.base import Init, Workload, WorkloadRef
 from mlflow_ngraph.workloads.options import canonical, parse_options
 from mlflow_ngraph.workloads.specs import FileOptions
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class FileWorkload(Workload):
@@ -25,5 +29,11 @@ class FileWorkload(Workload):
     def family(self) -> str:
         return self._options.family or self.scheme
 
+    def samples(self) -> list[NDArray[Any]] | None:
+        from mlflow_ngraph.workloads import samples
+
+        return samples.given(self._options.samples, self.inputs(), str(self.ref))
+
     def check(self) -> None:
         self.inputs()
+        self.samples()

@@ -18,12 +18,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from mlflow_ngraph.workloads.base import TensorSpec
 from mlflow_ngraph.workloads.calling import tensors
+from mlflow_ngraph.workloads.samples import drawn
 from mlflow_ngraph.workloads.specs import running
 
 _DRAWS = (
@@ -67,17 +69,27 @@ class Uninitialised(TorchFunctionMode):  # type: ignore[misc]
         return function(*args, **(kwargs or {}))
 
 
-def calibrate(model: nn.Module, inputs: Sequence[TensorSpec], seed: int, workload: str) -> None:
+def calibrate(
+    model: nn.Module,
+    inputs: Sequence[TensorSpec],
+    seed: int,
+    workload: str,
+    samples: Sequence[NDArray[Any]] | None = None,
+) -> None:
     """Make every parameter of a randomly initialised ``model`` matter, in place; the same everywhere for a seed.
+
+    Parameters
+    ----------
+    samples: what the model runs on, as in `mlflow_ngraph.workloads.samples.drawn`; None for random values.
 
     Raises
     ------
-    WorkloadError: the model, called ``workload`` in the message, does not run on random inputs.
+    WorkloadError: the model, called ``workload`` in the message, does not run on its inputs.
     """
     with torch.no_grad():
         _enliven_all(model, torch.Generator().manual_seed(seed))
         with running(workload, inputs, _BATCH):
-            _fit_statistics(model, inputs, seed)
+            _fit_statistics(model, inputs, seed, samples)
 
 
 def _enliven_all(model: nn.Module, generator: torch.Generator) -> None:
@@ -134,8 +146,10 @@ def _lift(parameter: nn.Parameter, target: float) -> None:
         parameter.mul_(target / spread)
 
 
-def _fit_statistics(model: nn.Module, inputs: Sequence[TensorSpec], seed: int) -> None:
-    """Set the running statistics of batch normalisation to the averages over a few random batches."""
+def _fit_statistics(
+    model: nn.Module, inputs: Sequence[TensorSpec], seed: int, samples: Sequence[NDArray[Any]] | None
+) -> None:
+    """Set the running statistics of batch normalisation to the averages over a few batches."""
     normalisations = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     if not normalisations:
         return
@@ -146,7 +160,7 @@ def _fit_statistics(model: nn.Module, inputs: Sequence[TensorSpec], seed: int) -
         module.train()
     rng = np.random.default_rng(seed)
     for _ in range(_BATCHES):
-        model(*tensors([spec.random(_BATCH, rng) for spec in inputs]))
+        model(*tensors(drawn(inputs, samples, _BATCH, rng)))
     for module, momentum in zip(normalisations, momenta, strict=True):
         module.momentum = momentum
         module.eval()

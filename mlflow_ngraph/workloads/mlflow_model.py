@@ -16,6 +16,7 @@ from mlflow_ngraph.workloads.specs import DeclaredInput, FileOptions, Inputs, na
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import NDArray
 
 _COPY = Path("mlflow-model")
 
@@ -48,6 +49,7 @@ class MlflowWorkload(Workload):
 
     def check(self) -> None:
         self.inputs()
+        self.samples()
 
     def inputs(self) -> tuple[TensorSpec, ...]:
         onnx = self._as_onnx()
@@ -56,6 +58,11 @@ class MlflowWorkload(Workload):
         if self._options.inputs is not None:
             return named_specs(self._options.inputs)
         return resolve(self._declared(), self._options, str(self.ref))
+
+    def samples(self) -> list[NDArray[Any]] | None:
+        from mlflow_ngraph.workloads import samples
+
+        return samples.given(self._options.samples, self.inputs(), str(self.ref))
 
     def module(self) -> torch.nn.Module:
         import torch

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from mlflow_ngraph.errors import UnsupportedError
+from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import TensorSpec, fixed_batch
 from mlflow_ngraph.workloads.file import FileWorkload
+from mlflow_ngraph.workloads.samples import drawn
 from mlflow_ngraph.workloads.specs import resolve
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import NDArray
 
 _COPY = Path("source")
 """Directory of the copy within the materials; it holds nothing but the file and its external data."""
@@ -36,7 +39,7 @@ class OnnxWorkload(FileWorkload):
 
         inputs = self.inputs()
         module = convert(self._path)
-        _try(module, inputs)
+        _try(module, inputs, self.samples())
         return module
 
     def skeleton(self) -> torch.nn.Module:
@@ -50,7 +53,7 @@ class OnnxWorkload(FileWorkload):
         local = OnnxWorkload(self.ref, self.init)
         local._path = directory / _COPY / self._path.name
         if not local._path.is_file():
-            self.check()
+            self.inputs()  # refuses a file that is none
             onnx_file.copy(self._path, local._path, self._options.dims)
         local._options = self._options.model_copy(update={"dims": {}})  # the copy has them
         return local
@@ -59,19 +62,17 @@ class OnnxWorkload(FileWorkload):
         return self._path
 
 
-def _try(module: torch.nn.Module, inputs: tuple[TensorSpec, ...]) -> None:
+def _try(module: torch.nn.Module, inputs: tuple[TensorSpec, ...], samples: list[NDArray[Any]] | None) -> None:
     """Run the module once: what an operator cannot do with its attributes shows only then."""
     import torch
 
     from mlflow_ngraph.workloads.calling import tensors
 
-    rng = np.random.default_rng(0)
-    example = [spec.random(fixed_batch(inputs) or 1, rng) for spec in inputs]
+    example = drawn(inputs, samples, fixed_batch(inputs) or 1, np.random.default_rng(0))
     try:
         with torch.inference_mode():
             module(*tensors(example))
     except UnsupportedError:
         raise
     except Exception as error:  # whatever torch says about a graph that it does not run
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise UnsupportedError(f"PyTorch baseline cannot run the ONNX graph: {reason}") from error
+        raise UnsupportedError(f"PyTorch baseline cannot run the ONNX graph: {one_line(error)}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 import onnx
@@ -13,6 +13,10 @@ from mlflow_ngraph.errors import WorkloadError
 from mlflow_ngraph.workloads.specs import DeclaredInput
 
 _DEFAULT_HIGH = 2
+_OF_NUMPY = 1
+"""What NumPy says of its own types; types of eight bits and fewer are those of another package."""
+_FREE_INITIALIZERS = 4
+"""The first IR version in which an initializer need not be an input."""
 _PASS_THROUGH = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 """Operators behind which an index is still the same index."""
 
@@ -44,17 +48,17 @@ def declared_inputs(model: onnx.ModelProto, path: Path) -> list[DeclaredInput]:
     ------
     WorkloadError: an input is no tensor, has no element type NumPy knows, or states no shape.
     """
-    initializers = {initializer.name for initializer in model.graph.initializer}
+    constants = _constants(model.graph)
     bounds = _index_bounds(model.graph)
     found = []
     for value in model.graph.input:
-        if value.name in initializers:
+        if value.name in constants:
             continue
         kind = value.type.tensor_type
         if not value.type.HasField("tensor_type") or not kind.HasField("shape"):
             raise WorkloadError(f"{path}: input {value.name!r} is no tensor with a shape")
         dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
-        if dtype.kind not in "fiub":
+        if dtype.kind not in "fiub" or dtype.isbuiltin != _OF_NUMPY:
             name = onnx.TensorProto.DataType.Name(kind.elem_type)
             raise WorkloadError(f"{path}: input {value.name!r} has type {name}: allowed: float, integer and bool types")
         sizes = [_size(dimension) for dimension in kind.shape.dim]
@@ -63,7 +67,7 @@ def declared_inputs(model: onnx.ModelProto, path: Path) -> list[DeclaredInput]:
 
 
 def _size(dimension: onnx.TensorShapeProto.Dimension) -> int | str | None:
-    if dimension.HasField("dim_value") and dimension.dim_value > 0:
+    if dimension.HasField("dim_value") and dimension.dim_value >= 0:
         return int(dimension.dim_value)
     return dimension.dim_param or None
 
@@ -88,7 +92,7 @@ def _index_bounds(graph: onnx.GraphProto) -> dict[str, int]:
 
 
 def copy(source: Path, target: Path, dims: Mapping[str, int]) -> None:
-    """Copy a file with its external data, with sizes in place of symbols.
+    """Copy a file with its external data, with sizes in place of symbols, and with initializers as constants.
 
     Raises
     ------
@@ -100,11 +104,30 @@ def copy(source: Path, target: Path, dims: Mapping[str, int]) -> None:
         destination = target.parent / file
         destination.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source.parent / file, destination)
-    if not dims:
+    constants = _constants(model.graph)
+    if not dims and not any(value.name in constants for value in model.graph.input):
         shutil.copyfile(source, target)
         return
     _fix(model, dims)
+    _freeze(model, constants)
     onnx.save(model, str(target))
+
+
+def _constants(graph: onnx.GraphProto) -> set[str]:
+    """The names of the initializers."""
+    sparse = {initializer.values.name for initializer in graph.sparse_initializer}
+    return {initializer.name for initializer in graph.initializer} | sparse
+
+
+def _freeze(model: onnx.ModelProto, constants: Container[str]) -> None:
+    """Take initializers from among the inputs, where files before IR version 4 had to list them.
+
+    ONNX Runtime folds none that a caller could replace, and lists those that it removed as inputs that it then demands.
+    """
+    kept = [value for value in model.graph.input if value.name not in constants]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    model.ir_version = max(model.ir_version, _FREE_INITIALIZERS)
 
 
 def _fix(model: onnx.ModelProto, dims: Mapping[str, int]) -> None:

@@ -26,6 +26,13 @@ class NamedOptions(Options):
     """Groups workloads in tables; the default is the scheme."""
 
 
+class SampledOptions(NamedOptions):
+    """What a scheme lets people say about a model that may mean nothing on random inputs."""
+
+    samples: str | None = None
+    """Path of a ``.npz`` file with an array for each input, by its name, in place of random values."""
+
+
 O = TypeVar("O", bound=Options)  # noqa: E741 - reads as "options"
 
 

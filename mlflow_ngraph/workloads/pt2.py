@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mlflow_ngraph.errors import WorkloadError
+from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import TensorSpec
 from mlflow_ngraph.workloads.file import FileWorkload
 from mlflow_ngraph.workloads.specs import DeclaredInput, resolve
@@ -39,7 +40,7 @@ class ExportedWorkload(FileWorkload):
         local = ExportedWorkload(self.ref, self.init)
         local._path = directory / _COPY
         if not local._path.is_file():
-            self.check()
+            self.inputs()  # refuses a file that is none
             shutil.copyfile(self._path, local._path)
         return local
 
@@ -53,8 +54,7 @@ class ExportedWorkload(FileWorkload):
         try:
             return torch.export.load(self._path)
         except Exception as error:  # torch raises whatever the damaged part of the file leads to
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise WorkloadError(f"{self._path} is no torch.export program: {reason}") from error
+            raise WorkloadError(f"{self._path} is no torch.export program: {one_line(error)}") from error
 
     def _declare(self, name: Any, value: Any) -> DeclaredInput:
         import torch

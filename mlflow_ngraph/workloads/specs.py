@@ -10,8 +10,9 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from mlflow_ngraph.errors import UnsupportedError, WorkloadError
+from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
-from mlflow_ngraph.workloads.options import NamedOptions, Options
+from mlflow_ngraph.workloads.options import Options, SampledOptions
 
 DataType = Literal[
     "float16",
@@ -68,9 +69,8 @@ def running(workload: str, inputs: Iterable[TensorSpec], batch: int) -> Iterator
     except (MemoryError, UnsupportedError):
         raise
     except Exception as error:  # whatever the model's own code raises
-        reason = " ".join(str(error).split()) or type(error).__name__
         shapes = ", ".join(f"{spec.name} {spec.dtype}{list(spec.resolve(batch))}" for spec in inputs)
-        raise WorkloadError(f"workload {workload} does not run on {shapes}: {reason}") from error
+        raise WorkloadError(f"workload {workload} does not run on {shapes}: {one_line(error)}") from error
 
 
 Inputs = list[InputOptions] | dict[str, InputOptions]
@@ -85,7 +85,7 @@ def named_specs(inputs: Inputs) -> tuple[TensorSpec, ...]:
     return tuple(entry.spec(f"input_{position}") for position, entry in enumerate(inputs))
 
 
-class FileOptions(NamedOptions):
+class FileOptions(SampledOptions):
     """What a model file may leave open about its inputs."""
 
     dims: dict[str, int] = Field(default_factory=dict)

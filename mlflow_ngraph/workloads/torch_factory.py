@@ -12,14 +12,15 @@ from pydantic import Field
 
 from mlflow_ngraph.errors import WorkloadError
 from mlflow_ngraph.workloads.base import Init, TensorSpec, Workload, WorkloadRef
-from mlflow_ngraph.workloads.options import NamedOptions, canonical, parse_options
+from mlflow_ngraph.workloads.options import SampledOptions, canonical, parse_options
 from mlflow_ngraph.workloads.specs import Inputs, named_specs
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import NDArray
 
 
-class TorchOptions(NamedOptions):
+class TorchOptions(SampledOptions):
     """Options of ``torch:``."""
 
     inputs: Inputs = Field(min_length=1)
@@ -57,16 +58,22 @@ class TorchWorkload(Workload):
 
     def check(self) -> None:
         self._factory()
+        self.samples()
 
     def inputs(self) -> tuple[TensorSpec, ...]:
         return named_specs(self._options.inputs)
+
+    def samples(self) -> list[NDArray[Any]] | None:
+        from mlflow_ngraph.workloads import samples
+
+        return samples.given(self._options.samples, self.inputs(), str(self.ref))
 
     def module(self) -> torch.nn.Module:
         from mlflow_ngraph.workloads.initialise import calibrate
 
         model = self.skeleton()
         if self._options.calibrate and self.init.calibrate:
-            calibrate(model, self.inputs(), self.init.seed, str(self.ref))
+            calibrate(model, self.inputs(), self.init.seed, str(self.ref), self.samples())
         return model
 
     def skeleton(self) -> torch.nn.Module:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -47,9 +48,13 @@ class Trials:
     """The trials of one batch size, and what tells whether they verify anything."""
 
     seed: int
+    given: bool = False
+    """Whether they are made of samples that the user gave."""
     variation: Parity | None = None
     """How far the baseline's outputs are from those for the example, at most; None: further than can be said, because even
     shapes differ."""
+    call_s: float = 0.0
+    """Median seconds in which the baseline ran one."""
     trials: list[Trial] = field(default_factory=list)
     outputs: list[Arrays] = field(default_factory=list)
     """The baseline's, of each trial."""
@@ -61,7 +66,13 @@ class Trials:
         }
         save_arrays(arrays, **named)
         variation = asdict(self.variation) if self.variation is not None else None
-        content = {"seed": self.seed, "variation": variation, "trials": [asdict(trial) for trial in self.trials]}
+        content = {
+            "seed": self.seed,
+            "given": self.given,
+            "variation": variation,
+            "call_s": self.call_s,
+            "trials": [asdict(trial) for trial in self.trials],
+        }
         temporary = facts.with_name(f"partial-{facts.name}")
         temporary.write_text(json.dumps(content), encoding="utf-8")
         temporary.replace(facts)
@@ -77,7 +88,7 @@ class Trials:
             outputs: list[Arrays] = [
                 [saved[f"{place}.{index}"] for index in range(count)] for place in range(len(trials))
             ]
-        return cls(content["seed"], variation, trials, outputs)
+        return cls(content["seed"], content["given"], variation, content["call_s"], trials, outputs)
 
 
 def collect(
@@ -87,6 +98,8 @@ def collect(
     seed: int,
     example: Arrays,
     reference: Arrays,
+    *,
+    given: bool = False,
 ) -> Trials:
     """Run the baseline on as many trials as time and space allow.
 
@@ -95,26 +108,32 @@ def collect(
     Parameters
     ----------
     example, reference: the seeded example, and the baseline's outputs for it.
+    given: whether the example is the user's.
     """
-    found = Trials(seed, parity.compare(reference, reference))
+    found = Trials(seed, given, parity.compare(reference, reference))
+    calls: list[float] = []
     start, size = time.perf_counter(), max(1, sum(array.nbytes for array in reference))
     most = max(FEWEST, min(MOST, _BYTES // size))
     for number in range(MOST):
         taken = len(found.trials)
         if taken >= most or (taken >= FEWEST and time.perf_counter() - start > SECONDS):
             break
-        kind, drawn = draw(inputs, batch, seed, number, example)
+        kind, drawn = draw(inputs, batch, seed, number, example, given=given)
+        began = time.perf_counter()
         try:
             outputs = baseline.run(drawn)
         except MemoryError:
             raise
         except Exception:  # noqa: BLE001, S112 - the model refuses what it is not made for; the example it has run on
             continue
+        spent = time.perf_counter() - began
         if is_extreme(kind) and not all(map(_finite, outputs)):
             continue
+        calls.append(spent)
         found.trials.append(Trial(number, kind, amplification(baseline.disturbed, drawn, outputs, number)))
         found.outputs.append(outputs)
         found.variation = _further(found.variation, outputs, reference)
+    found.call_s = statistics.median(calls) if calls else 0.0
     return found
 
 

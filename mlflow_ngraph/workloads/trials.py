@@ -24,7 +24,13 @@ _Draw = Callable[[np.random.Generator, tuple[int, ...]], "NDArray[np.float64]"]
 
 
 def draw(
-    inputs: Sequence[TensorSpec], batch: int, seed: int, number: int, example: Sequence[NDArray[Any]]
+    inputs: Sequence[TensorSpec],
+    batch: int,
+    seed: int,
+    number: int,
+    example: Sequence[NDArray[Any]],
+    *,
+    given: bool = False,
 ) -> tuple[Kind, list[NDArray[Any]]]:
     """The inputs of one trial, and their kind.
 
@@ -32,10 +38,14 @@ def draw(
     ----------
     number: of the trial, from 0 on; those that tell most come first.
     example: the seeded example at this batch size, which some trials are mutations of.
+    given: whether the example is the user's. Integers remain as they are then: they may be shapes, or indices.
     """
     kind = KINDS[number % len(KINDS)]
     rng = np.random.default_rng([seed, batch, 1 + number])
-    return kind, [_draw_one(kind, spec, batch, rng, given) for spec, given in zip(inputs, example, strict=True)]
+    return kind, [
+        array if given and array.dtype.kind in "iub" else _draw_one(kind, spec, batch, rng, array)
+        for spec, array in zip(inputs, example, strict=True)
+    ]
 
 
 def is_extreme(kind: Kind) -> bool:

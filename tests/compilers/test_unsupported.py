@@ -63,3 +63,31 @@ def test_a_file_that_is_no_model_fails_in_one_line(compiler: str, tmp_path: Path
         in_fresh_process(compile_file, compiler, tmp_path / "model.onnx", tmp_path)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
+
+
+def write_mismatch(path: Path) -> None:
+    import numpy as np
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    node = helper.make_node("Einsum", ["x", "w"], ["y"], name="contract", equation="bi,ij->bj")
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in "xy"]
+    weight = numpy_helper.from_array(np.zeros((3, 4), np.float32), "w")
+    graph = helper.make_graph([node], "g", values[:1], values[1:], [weight])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), str(path))
+
+
+@pytest.mark.parametrize(
+    ("compiler", "reason"),
+    [
+        (
+            "openvino",
+            r"^openvino: Einsum .*f32\[\?,4\].*f32\[3,4\].*: Different input dimensions .* must be broadcastable\.$",
+        ),
+        ("tvm", r"^tvm: Einsum: Cannot broadcast extents 4 and 3$"),
+    ],
+)
+def test_the_reason_is_the_cause_with_the_operator(compiler: str, reason: str, tmp_path: Path) -> None:
+    write_mismatch(tmp_path / "model.onnx")
+    with pytest.raises(CompileError, match=reason):
+        in_fresh_process(compile_file, compiler, tmp_path / "model.onnx", tmp_path)

@@ -91,7 +91,7 @@ class Scripted:
         return 0
 
     def load(self, batch):
-        self.loaded = Loaded(batch, None, 0.0)
+        self.loaded = Loaded(batch, None, "", 0.0)
 
     def renew(self):
         return False

@@ -89,16 +89,16 @@ def zoo(fake_compiler, tmp_path_factory):
         ("slow", "run", "ok", ""),
         ("wrong", "run", "parity_failed", "cosine similarity -1.0"),
         ("nan", "run", "parity_failed", "cosine similarity nan"),
-        ("raise", "compile", "failed", "RuntimeError"),
-        ("raise", "load", "failed", "RuntimeError"),
-        ("raise", "run", "failed", "RuntimeError"),
+        ("raise", "compile", "failed", "the fake compiler failed, as told"),
+        ("raise", "load", "failed", "the fake compiler failed, as told"),
+        ("raise", "run", "failed", "the fake compiler failed, as told"),
         ("unsupported", "compile", "unsupported", "operator"),
         ("oom", "load", "oom", "out of memory"),
         ("crash", "compile", "crashed", "killed by SIGSEGV during build"),
-        ("crash", "load", "crashed", "killed by SIGSEGV during load"),
-        ("crash", "run", "crashed", "killed by SIGSEGV during load"),
+        ("crash", "load", "crashed", "killed by SIGSEGV during verify"),
+        ("crash", "run", "crashed", "killed by SIGSEGV during verify"),
         ("hang", "compile", "timeout", "build did not finish within its time limit"),
-        ("hang", "run", "timeout", "load did not finish within its time limit"),
+        ("hang", "run", "timeout", "verify did not finish within its time limit"),
     ],
 )
 def test_every_way_to_fail_is_a_verdict_with_its_reason(zoo, behaviour, at, verdict, reason):
@@ -126,7 +126,7 @@ def test_nothing_is_left_running(zoo):
 
 
 def test_the_journal_alone_gives_the_record(zoo):
-    assert fold.load(zoo.directory) == zoo.record
+    assert repr(fold.load(zoo.directory)) == repr(zoo.record)  # one NaN does not equal another
 
 
 def test_a_study_is_resumed_where_it_was_interrupted(tmp_path):
@@ -215,7 +215,7 @@ def test_a_damaged_engine_is_built_again(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(given, tmp_path, observer=Damage())
     (directory,) = (tmp_path / "studies").iterdir()
-    damaged = next(path for path in sorted(directory.glob("engines/*/*/outputs-b2.npz")))
+    damaged = next(path for path in sorted(directory.glob("engines/*/*/outputs-b2-0.npz")))
     content = damaged.read_bytes()
     damaged.unlink()  # its content may have other names
     damaged.write_bytes(content[:-1] + b"?")

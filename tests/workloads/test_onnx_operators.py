@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 
@@ -173,3 +175,36 @@ def test_shapes_stay_symbolic_through_a_graph_that_computes_them() -> None:
     program = torch.export.export(module, (torch.rand(2, 6),), dynamic_shapes={"inputs": ({0: batch},)})
     assert program.module()(torch.rand(5, 6)).shape == (5, 3, 2)
     assert torch.jit.trace(module, (torch.rand(2, 6),))(torch.rand(2, 6)).shape == (2, 3, 2)
+
+
+PADDINGS = [
+    {},
+    {"pads": [1, 1, 1, 1]},
+    {"pads": [0, 1, 2, 1]},
+    {"pads": [2, 2, 2, 2]},
+    {"auto_pad": "SAME_UPPER"},
+    {"auto_pad": "SAME_LOWER"},
+    {"auto_pad": "VALID"},
+]
+
+
+@pytest.mark.parametrize("padding", PADDINGS, ids=str)
+@pytest.mark.parametrize("operator", ["MaxPool", "AveragePool"])
+def test_pooling_pads_as_onnxruntime_does(operator: str, padding: dict[str, Any]) -> None:
+    helper = onnx.helper
+    image = np.random.default_rng(0).standard_normal((2, 3, 11, 8)).astype(np.float32)
+    counts = [{"count_include_pad": count} for count in (0, 1)] if operator == "AveragePool" else [{}]
+    for ceil, strides, dilations, count in itertools.product((0, 1), ([1, 1], [2, 3]), ([1, 1], [2, 1]), counts):
+        if "auto_pad" in padding and (ceil or dilations != [1, 1]):
+            continue  # ONNX Runtime gives another shape than the standard
+        options = {"ceil_mode": ceil, "strides": strides, "dilations": dilations, **count, **padding}
+        node = helper.make_node(operator, ["image"], ["result"], kernel_shape=[3, 4], **options)
+        values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in ("image", "result")]
+        values[0].type.tensor_type.shape.CopyFrom(
+            helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, image.shape).tensor_type.shape
+        )
+        content = helper.make_graph([node], "pool", values[:1], values[1:])
+        model = helper.make_model(content, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+        (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"image": image})
+        found = OnnxModule(model).eval()(torch.tensor(image))
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6, err_msg=str(options))

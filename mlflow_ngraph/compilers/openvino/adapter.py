@@ -29,7 +29,7 @@ from mlflow_ngraph.compilers.openvino.library import TELEMETRY, library, optiona
 from mlflow_ngraph.compilers.reasons import reported
 from mlflow_ngraph.compilers.saved import Saved
 from mlflow_ngraph.errors import CompileError, UnsupportedError
-from mlflow_ngraph.workloads.base import BATCH, Format, TensorSpec
+from mlflow_ngraph.workloads.base import Format, TensorSpec
 
 if TYPE_CHECKING:
     from mlflow_ngraph.workloads.materials import Source
@@ -182,15 +182,15 @@ class OpenVINO(Compiler[OpenVINOFlags]):
     def _compiled(
         self, ir: Path, batch: int, shared: bool, inputs: Sequence[TensorSpec], config: Mapping[str, FlagValue]
     ) -> Any:
-        from mlflow_ngraph.compilers.openvino.running import input_name
+        from mlflow_ngraph.compilers.openvino.running import places
 
         ov = library()
         core = ov.Core()
         model = core.read_model(str(ir))
-        shapes: dict[str, Sequence[int]] = {spec.name: spec.resolve(batch) for spec in inputs}
-        if shared and self.flags.dynamic_batch:
-            shapes = {spec.name: [_FREE if size == BATCH else int(size) for size in spec.shape] for spec in inputs}
-        model.reshape({port: ov.PartialShape(list(shapes[input_name(port, shapes)])) for port in model.inputs})
+        axis = _FREE if shared and self.flags.dynamic_batch else batch
+        shapes = [ov.PartialShape(list(spec.resolve(axis))) for spec in inputs]
+        found = places(model.inputs, inputs)
+        model.reshape({port: shapes[place] for port, place in zip(model.inputs, found, strict=True)})
         return core.compile_model(model, "CPU", dict(config))
 
     def _config(self, target: Target) -> dict[str, FlagValue]:

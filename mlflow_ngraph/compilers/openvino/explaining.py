@@ -27,7 +27,7 @@ def explain(
     facts: Mapping[str, str | int | float | bool],
 ) -> Explanation:
     """Run a model that was compiled with `PROFILED` on zeros, and read its runtime model."""
-    request = filled(compiled, {spec.name: np.zeros(spec.resolve(batch), spec.dtype) for spec in inputs})
+    request = filled(compiled, inputs, [np.zeros(spec.resolve(batch), spec.dtype) for spec in inputs])
     for _ in range(_RUNS):
         request.infer()
     found = kernels([_said(step) for step in compiled.get_runtime_model().get_ordered_ops()])

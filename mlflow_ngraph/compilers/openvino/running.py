@@ -11,6 +11,7 @@ import numpy as np
 from mlflow_ngraph.compilers.base import Engine, FlagValue, Invocation, Mode, Precision, Request
 from mlflow_ngraph.compilers.openvino.library import library
 from mlflow_ngraph.compilers.relay import Relay
+from mlflow_ngraph.errors import CompileError
 from mlflow_ngraph.workloads.base import TensorSpec
 
 if TYPE_CHECKING:
@@ -34,12 +35,11 @@ class OpenVINOEngine(Engine):
         self._mode = mode
 
     def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:
-        arrays = dict(zip((spec.name for spec in self._inputs), inputs, strict=True))
         if self._mode == "sync":
-            single = self._single(filled(self._compiled, arrays))
+            single = self._single(filled(self._compiled, self._inputs, inputs))
             return Invocation(single.call, single.outputs)
         count = int(str(self.flags["requests"]))
-        requests = [filled(self._compiled, arrays) for _ in range(count)]
+        requests = [filled(self._compiled, self._inputs, inputs) for _ in range(count)]
         relay = Relay([request.start_async for request in requests], [request.wait for request in requests])
         singly = tuple(self._single(request) for request in requests)
         return Invocation(relay.run, singly[-1].outputs, count, singly, relay.stream)
@@ -56,15 +56,34 @@ class OpenVINOEngine(Engine):
         self._compiled = None
 
 
-def filled(compiled: Any, arrays: Mapping[str, NDArray[np.generic]]) -> Any:
-    """A request with the inputs in tensors of the runtime's own allocator."""
+def filled(compiled: Any, specs: Sequence[TensorSpec], arrays: Sequence[NDArray[np.generic]]) -> Any:
+    """A request with the inputs in tensors of the runtime's own allocator.
+
+    Parameters
+    ----------
+    specs, arrays: the workload's inputs, in its order.
+    """
     ov, request = library(), compiled.create_infer_request()
-    for index, port in enumerate(compiled.inputs):
-        request.set_input_tensor(index, ov.Tensor(np.ascontiguousarray(arrays[input_name(port, arrays)])))
+    for index, place in enumerate(places(compiled.inputs, specs)):
+        request.set_input_tensor(index, ov.Tensor(np.array(arrays[place], order="C")))
     return request
 
 
-def input_name(port: Any, known: Mapping[str, object]) -> str:
-    """The workload's name of an input; a port can have several names."""
-    names: list[str] = sorted(port.get_names())
-    return next(name for name in names if name in known)
+def places(ports: Sequence[Any], specs: Sequence[TensorSpec]) -> list[int]:
+    """Which of the workload's inputs each input of a model is.
+
+    The runtime leaves out inputs that nothing needs, and where nothing is left between an input and an output, the input
+    has the output's name; the order stays.
+
+    Raises
+    ------
+    CompileError: it cannot be told.
+    """
+    known = {spec.name: index for index, spec in enumerate(specs)}
+    found = [next((known[name] for name in port.get_names() if name in known), None) for port in ports]
+    missing = [index for index in range(len(specs)) if index not in found]
+    if None in found and len(missing) != found.count(None):
+        names = ", ".join(repr(specs[index].name) for index in missing)
+        raise CompileError(f"openvino keeps {found.count(None)} of the inputs {names}, and not under its name")
+    renamed = iter(missing)
+    return [next(renamed) if place is None else place for place in found]

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import tvm
 
 from mlflow_ngraph.compilers.base import FlagValue, Target, Workbench
-from mlflow_ngraph.compilers.reasons import one_line
 from mlflow_ngraph.compilers.tvm import kernels, lowering, targets
 from mlflow_ngraph.compilers.tvm.flags import TVMFlags
 from mlflow_ngraph.compilers.tvm.records import Records
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.devices.processors import available
+from mlflow_ngraph.telling import one_line
 
 if TYPE_CHECKING:
     from mlflow_ngraph.compilers.tvm.tuning import Found

@@ -44,7 +44,7 @@ class TVMEngine(Engine):
         import tvm
 
         # A copy in TVM's own memory, because its kernels count on 64-byte alignment.
-        arrays = [np.ascontiguousarray(array) for array in inputs]
+        arrays = [np.asarray(array, order="C") for array in inputs]
         tensors = [tvm.runtime.tensor(array, self._device) for array in arrays]
         # Not a closure saved in the virtual machine: that would hold the machine, and never be freed.
         run = partial(self._machine["main"], *tensors)

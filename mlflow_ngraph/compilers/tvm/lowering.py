@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,14 @@ MAIN = "main"
 def read(path: Path, shapes: Mapping[str, Sequence[int]]) -> Any:
     """The model as a Relax module with fixed shapes and its weights as constants."""
     model = fold_shapes(onnx.load(str(path)), shapes)
-    return from_onnx(model, shape_dict={name: list(shape) for name, shape in shapes.items()})
+    with redirect_stdout(StringIO()) as said:
+        try:
+            return from_onnx(model, shape_dict={name: list(shape) for name, shape in shapes.items()})
+        except Exception as error:
+            if not said.getvalue():
+                raise
+            # The operator that cannot be converted is printed, and missing in the exception.
+            raise RuntimeError(said.getvalue()) from error
 
 
 def convert_layout(module: Any, target: Any) -> Any:

@@ -18,7 +18,6 @@ from typing import Any
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.analysis import estimate_tir_flops
 
-from mlflow_ngraph.compilers.reasons import one_line
 from mlflow_ngraph.compilers.tvm import policy
 from mlflow_ngraph.compilers.tvm.flags import TVMFlags
 from mlflow_ngraph.compilers.tvm.pool import Candidate, Evaluator, Pool
@@ -26,6 +25,7 @@ from mlflow_ngraph.compilers.tvm.records import Records, Trial
 from mlflow_ngraph.compilers.tvm.seeds import Processor, Seeder
 from mlflow_ngraph.compilers.tvm.targets import registers
 from mlflow_ngraph.errors import CompileError
+from mlflow_ngraph.telling import one_line
 
 _SEED_SHARE = 4
 """One in so many candidates of a later batch is a seed, so that no task is stuck with what its first batch found."""

@@ -16,10 +16,15 @@ from mlflow_ngraph.workloads.onnx_torch.values import OPERATORS, Node, Operator,
 _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "Abs": torch.abs,
     "Acos": torch.acos,
+    "Acosh": torch.acosh,
     "Asin": torch.asin,
+    "Asinh": torch.asinh,
     "Atan": torch.atan,
+    "Atanh": torch.atanh,
+    "BitwiseNot": torch.bitwise_not,
     "Ceil": torch.ceil,
     "Cos": torch.cos,
+    "Cosh": torch.cosh,
     "Erf": torch.erf,
     "Exp": torch.exp,
     "Floor": torch.floor,
@@ -35,6 +40,7 @@ _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "Sigmoid": torch.sigmoid,
     "Sign": torch.sign,
     "Sin": torch.sin,
+    "Sinh": torch.sinh,
     "Softplus": functional.softplus,
     "Softsign": functional.softsign,
     "Sqrt": torch.sqrt,
@@ -45,6 +51,9 @@ _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
 _BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "Add": torch.add,
     "And": torch.logical_and,
+    "BitwiseAnd": torch.bitwise_and,
+    "BitwiseOr": torch.bitwise_or,
+    "BitwiseXor": torch.bitwise_xor,
     "Equal": torch.eq,
     "Greater": torch.gt,
     "GreaterOrEqual": torch.ge,
@@ -151,6 +160,18 @@ def _leaky_relu(node: Node, value: Tensor) -> Tensor:
 @operator("PRelu")
 def _prelu(node: Node, value: Tensor, slope: Tensor) -> Tensor:
     return torch.where(value < 0, slope * value, value)
+
+
+@operator("ThresholdedRelu")
+def _thresholded_relu(node: Node, value: Tensor) -> Tensor:
+    return torch.where(value > node.get("alpha", 1.0), value, torch.zeros_like(value))
+
+
+@operator("Shrink")
+def _shrink(node: Node, value: Tensor) -> Tensor:
+    limit, bias = node.get("lambd", 0.5), node.get("bias", 0.0)
+    inner = torch.where(value > limit, value - bias, torch.zeros_like(value))
+    return torch.where(value < -limit, value + bias, inner).to(value.dtype)
 
 
 @operator("Elu")

@@ -1,16 +1,15 @@
-"""Operators that mix elements: products, convolutions, pooling, normalisation, reductions, resampling."""
+"""Operators that mix elements: products, convolutions, normalisation, reductions, resampling."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from mlflow_ngraph.workloads.onnx_torch.values import Node, operator
+from mlflow_ngraph.workloads.onnx_torch.windows import extended, paddings
 
 _CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {
     1: functional.conv1d,
@@ -21,16 +20,6 @@ _TRANSPOSED: dict[int, Callable[..., Tensor]] = {
     1: functional.conv_transpose1d,
     2: functional.conv_transpose2d,
     3: functional.conv_transpose3d,
-}
-_MAX_POOLS: dict[int, Callable[..., Any]] = {
-    1: functional.max_pool1d,
-    2: functional.max_pool2d,
-    3: functional.max_pool3d,
-}
-_AVERAGE_POOLS: dict[int, Callable[..., Tensor]] = {
-    1: functional.avg_pool1d,
-    2: functional.avg_pool2d,
-    3: functional.avg_pool3d,
 }
 
 
@@ -50,6 +39,11 @@ def _gemm(node: Node, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
     return product if c is None else product + beta * c
 
 
+@operator("Det")
+def _det(node: Node, value: Tensor) -> Tensor:
+    return torch.linalg.det(value)
+
+
 @operator("Einsum")
 def _einsum(node: Node, *values: Tensor) -> Tensor:
     return torch.einsum(node.attributes["equation"], *values)
@@ -59,8 +53,10 @@ def _einsum(node: Node, *values: Tensor) -> Tensor:
 def _conv(node: Node, value: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     axes = weight.ndim - 2
     strides, dilations = node.get("strides", [1] * axes), node.get("dilations", [1] * axes)
-    value, padding = _padded(node, value, list(weight.shape[2:]), strides, dilations, 0.0)
-    return _CONVOLUTIONS[axes](value, weight, bias, strides, padding, dilations, node.get("group", 1))
+    before, after = paddings(node, value.shape[2:], weight.shape[2:], strides, dilations)
+    if before != after:  # torch pads both sides alike
+        value, before = extended(value, before, after, 0.0), [0] * axes
+    return _CONVOLUTIONS[axes](value, weight, bias, strides, before, dilations, node.get("group", 1))
 
 
 @operator("ConvTranspose")
@@ -72,65 +68,6 @@ def _conv_transpose(node: Node, value: Tensor, weight: Tensor, bias: Tensor | No
         raise NotImplementedError("ConvTranspose with automatic or asymmetric padding")
     extra = node.get("output_padding", [0] * axes)
     return _TRANSPOSED[axes](value, weight, bias, strides, pads[:axes], extra, node.get("group", 1), dilations)
-
-
-@operator("MaxPool")
-def _max_pool(node: Node, value: Tensor) -> Tensor:
-    kernel = node.attributes["kernel_shape"]
-    axes = len(kernel)
-    if len(node.outputs) > 1:
-        raise NotImplementedError("MaxPool with indices")
-    strides, dilations = node.get("strides", [1] * axes), node.get("dilations", [1] * axes)
-    value, padding = _padded(node, value, kernel, strides, dilations, -math.inf)
-    result: Tensor = _MAX_POOLS[axes](value, kernel, strides, padding, dilations, bool(node.get("ceil_mode", 0)))
-    return result
-
-
-@operator("AveragePool")
-def _average_pool(node: Node, value: Tensor) -> Tensor:
-    kernel = node.attributes["kernel_shape"]
-    axes = len(kernel)
-    dilations = node.get("dilations", [1] * axes)
-    if any(dilation != 1 for dilation in dilations):
-        raise NotImplementedError("AveragePool with dilations")
-    strides, count_pads = node.get("strides", [1] * axes), bool(node.get("count_include_pad", 0))
-    padded, padding = _padded(node, value, kernel, strides, dilations, 0.0)
-    if padded is not value and not count_pads:
-        raise NotImplementedError("AveragePool with asymmetric or wide padding that does not count")
-    return _AVERAGE_POOLS[axes](padded, kernel, strides, padding, bool(node.get("ceil_mode", 0)), count_pads)
-
-
-def _padded(
-    node: Node, value: Tensor, kernel: list[int], strides: list[int], dilations: list[int], fill: float
-) -> tuple[Tensor, list[int]]:
-    """Padding for torch, which wants it symmetric; what is not gets added to the value first."""
-    axes = len(kernel)
-    mode = node.get("auto_pad", "NOTSET")
-    if mode in ("NOTSET", "VALID"):
-        pads = node.get("pads", [0] * 2 * axes) if mode == "NOTSET" else [0] * 2 * axes
-    else:
-        totals = [
-            max((math.ceil(size / stride) - 1) * stride + (width - 1) * dilation + 1 - size, 0)
-            for size, width, stride, dilation in zip(value.shape[2:], kernel, strides, dilations, strict=True)
-        ]
-        small = [total // 2 for total in totals]
-        large = [total - part for total, part in zip(totals, small, strict=True)]
-        pads = small + large if mode == "SAME_UPPER" else large + small
-    small_enough = all(pad <= width // 2 for pad, width in zip(pads, kernel * 2, strict=True))  # torch's pools want it
-    if pads[:axes] == pads[axes:] and (small_enough or node.operator == "Conv"):
-        return value, pads[:axes]
-    pairs = [amount for axis in reversed(range(axes)) for amount in (pads[axis], pads[axis + axes])]
-    return functional.pad(value, pairs, value=fill), [0] * axes
-
-
-@operator("GlobalAveragePool")
-def _global_average_pool(node: Node, value: Tensor) -> Tensor:
-    return value.mean(dim=list(range(2, value.ndim)), keepdim=True)
-
-
-@operator("GlobalMaxPool")
-def _global_max_pool(node: Node, value: Tensor) -> Tensor:
-    return value.amax(dim=list(range(2, value.ndim)), keepdim=True)
 
 
 @operator("BatchNormalization")
@@ -217,6 +154,7 @@ operator("ReduceL1", host=(1,))(_reduction(lambda value, axes, keep: value.abs()
 operator("ReduceL2", host=(1,))(_reduction(lambda value, axes, keep: value.square().sum(axes, keep).sqrt()))
 operator("ReduceSumSquare", host=(1,))(_reduction(lambda value, axes, keep: value.square().sum(axes, keep)))
 operator("ReduceProd", host=(1,))(_reduction(_product))
+operator("ReduceLogSum", host=(1,))(_reduction(lambda value, axes, keep: value.sum(axes, keep).log()))
 operator("ReduceLogSumExp", host=(1,))(_reduction(lambda value, axes, keep: value.logsumexp(axes, keep)))
 
 
@@ -231,9 +169,10 @@ def _arg_min(node: Node, value: Tensor) -> Tensor:
 
 
 def _arg(function: Callable[..., Tensor], node: Node, value: Tensor) -> Tensor:
-    if node.get("select_last_index", 0):
-        raise NotImplementedError("ArgMax or ArgMin with select_last_index")
-    return function(value, dim=node.get("axis", 0), keepdim=bool(node.get("keepdims", 1)))
+    axis, keep = node.get("axis", 0), bool(node.get("keepdims", 1))
+    if not node.get("select_last_index", 0):
+        return function(value, dim=axis, keepdim=keep)
+    return value.shape[axis] - 1 - function(value.flip(axis), dim=axis, keepdim=keep)
 
 
 @operator("TopK", host=(1,))
@@ -297,3 +236,10 @@ def _interpolation(
         if coordinates == "align_corners" and (whole or size is not None):
             return name, True
     raise NotImplementedError(f"Resize with mode {mode!r} and coordinates {coordinates!r}")
+
+
+@operator("GridSample")
+def _grid_sample(node: Node, value: Tensor, grid: Tensor) -> Tensor:
+    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(node.get("mode", "linear"), node.get("mode", "linear"))
+    padding, align = node.get("padding_mode", "zeros"), bool(node.get("align_corners", 0))
+    return functional.grid_sample(value, grid, mode, padding, align)

@@ -122,7 +122,7 @@ def _scatter_nd(node: Node, data: Tensor, indices: Tensor, updates: Tensor) -> T
     raise NotImplementedError(f"ScatterND with reduction {reduction!r}")
 
 
-@operator("ScatterElements")
+@operator("Scatter", "ScatterElements")
 def _scatter_elements(node: Node, data: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     axis = node.get("axis", 0)
     indices = torch.where(indices < 0, indices + data.shape[axis], indices)

@@ -1,0 +1,169 @@
+"""Other people's exceptions in one line: what went wrong, in which operator, and where in the model's own code."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+from mlflow_ngraph.errors import NGraphError
+
+LONGEST = 300
+"""Characters of a reason."""
+_LONGEST_LINE = 80
+"""Characters of a line of code in it."""
+_LONGEST_MESSAGE = 20_000
+"""Characters of a message that are read: a compiler of C++ writes megabytes."""
+
+_NO_NEWS = ("Error", "Exception", "Fail", "InductorError", "InternalError", "RuntimeError")
+"""Types that say nothing beyond what the message says."""
+
+_REWRITTEN: tuple[tuple[str, str], ...] = (
+    # Terminals: colours.
+    (r"\x1b\[[0-9;]*m", ""),
+    # Python: what stands before the last line of a quoted traceback.
+    (r"(?s)^.*\(most recent call last\):.*\n(?=[\w.]*(?:Error|Exception)\b)", ""),
+    (r"^builtins\.|^RuntimeError: ", ""),
+    # Lists.
+    (r"(?m)^\s*--? ", ""),
+    # Compilers and linkers of C++: the first of their errors is the cause of the others.
+    (r"(?ms)\A.*?^(?:\S*/)?((?:\S+: )?(?:fatal )?error: [^\n]+|ld: [^\n]+)$.*\Z", r"\1"),
+    # PyTorch: advice, and the stack in C++.
+    (r"(?s)\nException raised from .*", ""),
+    (r"(?s)\nconsider using data-dependent friendly APIs.*", ""),
+    (r" \(unhinted: .*?\)\.", ""),
+    (r" +\(Size-like symbols: .*?\)", ""),
+    (r"(?s)\n*The (?:following call raised this error|error above occurred when calling).*", ""),
+    (r"(?s)\n*(?:Set TORCH\w+|You can suppress this exception|from user code:|Developer debug context:).*", ""),
+    (r"(?:For (?:more|extended) [^\n.,]+, )(?:run with|see|also add) \S+[^\n.]*(?:\.|$)", ""),
+    (r"\. You may have run into this message while using an operator with PT2.*", ""),
+    (r" If you're using mark_dynamic.*| See https://\S+ .*| This is an internal miniz error.*", ""),
+    (r"(?s)\nSuggested fixes:.*", ""),
+    # torch.onnx
+    (r"<OpOverload\(op='([\w.]+)', overload='\w+'\)>", r"\1"),
+    (r" Failure message: No decompositions registered for the \S+ input", ""),
+    (r"\. See the stack trace for more information.*", ""),
+    # TorchInductor: the operator, and not twice what was wrong with it.
+    (r"(?s)^(\w+: )(.*?)\n\s+target: (\S+).*", r"\1\3: \2"),
+    # TorchScript: what is around the line that it marks.
+    (r'(?s):?\s*File "[^"]+", line \d+\n.*<--- HERE.*', ""),
+    (r"(?s)^(Tracer cannot infer type of ).*\n:", ""),
+    # ONNX Runtime: places in its source code, and what it was doing.
+    (r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", ""),
+    (r"Load model from .*? failed: ?", ""),
+    (r"Non-zero status code returned while running (\w+) node\. Name:('.*?') Status Message: ", r"\1 node \2: "),
+    (r"(?<!\S)\S+\.(?:cc|h):\d+ (?:[\w:~<>,*& ]+\([^\n]*?\)(?: const)? |\w+ )", ""),
+    (r"(?:(?<=: )|^)[^\n:]+ was false\. ", ""),
+    (r"This is an invalid model\. ", ""),
+    # OpenVINO: its checks, and the operators that they belong to.
+    (r"(?m)(?:^|(?<=: ))(?:Exception from|Check '.*' failed at) \S+:\d+:$", ""),
+    (r"(?m)^While validating ONNX node '.*?': *", ""),
+    (r"(?m)^\S+ with a message:\s+(?=While validating node)", ""),
+    (r"(?m)^(\S+) with a message:", r"\1:"),
+    (r"(?m)^While validating node '(?:opset\d+::)?(.*?)(?: -> .*?)?' with friendly_name .*:$", r"\1:"),
+    (r"(?m)^Shape inference input shapes .*$|^Loading input model$", ""),
+    (r"FrontEnd API failed with \w+:\s*(?:Model wasn't fully converted\.)?(?: Failed operations detailed log:)?", ""),
+    (r"(?m)^Conversion is failed for: .*$|^Summary:$", ""),
+    (r"opset\d+::", ""),
+    # TVM
+    (r"Check failed: .*? (?:is false|(\(\S+ vs\. \S+\))) ?: ", r"\1 "),
+    (r"\n# Metadata omitted\. .*? to show it\.", ""),
+    (r'metadata\["ir\.GenericConst"\]\[\d+\]', "a constant"),
+    (r'ir\.Op\(.*?name="([^"]+)".*?support_level=\d+\)', r"\1"),
+    (r"\bT\.int64\((\d+)\)", r"\1"),
+    (r"(?s)\n*Command line: .*", ""),
+)
+"""What runtimes wrap around what they have to say, and what is left of it."""
+
+_ABOUT = (
+    re.compile(r"Error when translating node .*?target=torch\.ops\.(\w+\.\w+)"),
+    re.compile(r"Error converting operator (\w+)"),
+)
+"""How an exception says which operator its cause is about."""
+
+_MARKED = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\w+))?\n(?:(?!\s*File ").*\n)*?(.+)\n[ \t]*~+[ \t]*<--- HERE')
+_QUOTED = re.compile(r'File "([^"]+)", line (\d+), in (\w+)\n[ \t]+(\S.*)')
+"""Places in a message: file, line, function, code."""
+_NOT_THE_MODEL = re.compile(r"^code/__torch__|/torch/|^<")
+_MACHINERY = ("torch", "sympy", "numpy", "mlflow_ngraph")
+"""Packages whose functions a model calls, or that call it."""
+
+
+def one_line(error: BaseException) -> str:
+    """What the last cause of an error says, in at most `LONGEST` characters, without what is not about the model.
+
+    Before it stand the exception's type, where that says anything, and the operator, where an exception that it caused
+    names it; after it the line of the model's own code that led there. An error of this package is told as it is.
+    """
+    if isinstance(error, NGraphError):
+        return str(error)
+    links = causes(error)
+    last = links[-1]
+    text = _shortened(str(last).strip(), _LONGEST_MESSAGE)
+    for pattern, left in _REWRITTEN:
+        text = re.sub(pattern, left, text)
+    text = _trimmed(" ".join(text.split()))
+    about = next((match[1] for link in links for pattern in _ABOUT if (match := pattern.search(str(link)))), "")
+    if about and about not in text:
+        text = _trimmed(f"{about}: {text}")
+    kind = type(last).__name__
+    if not text:
+        text = kind
+    elif kind not in _NO_NEWS and not re.match(r"[\w.]*(Error|Exception): ", text):
+        text = f"{kind}: {text}"
+    place = next((found for link in reversed(links) if (found := _quoted(str(link)) or _raised(link))), "")
+    return f"{_shortened(text, LONGEST - len(place))}{place}"
+
+
+def causes(error: BaseException) -> list[BaseException]:
+    """An error and what it was raised from, the last cause last."""
+    links = [error]
+    while (cause := links[-1].__cause__) is not None and cause not in links:
+        links.append(cause)
+    return links
+
+
+def _trimmed(text: str) -> str:
+    return re.sub(r"(?:[\s:;,]|with a message)+$", "", text).lstrip(" :;,")
+
+
+def _shortened(text: str, longest: int) -> str:
+    """A text that is too long without its middle: what went wrong may stand at either end."""
+    if len(text) <= longest:
+        return text
+    end = longest // 3
+    return f"{text[: longest - end - 5].rstrip()} ... {_trimmed(text[-end:])}"
+
+
+def _quoted(text: str) -> str:
+    """The place in the model's code that a message quotes; a marked one first, and of others the innermost."""
+    text = _shortened(text, _LONGEST_MESSAGE)
+    marked = [place for place in _MARKED.findall(text) if not _NOT_THE_MODEL.search(place[0])]
+    others = [place for place in _QUOTED.findall(text) if not _NOT_THE_MODEL.search(place[0])]
+    return _place(*(marked[:1] or others[-1:])[0]) if marked or others else ""
+
+
+def _raised(error: BaseException) -> str:
+    """The innermost line of the model's own code that was running when an error was raised."""
+    for frame, line in reversed(list(_in_model(error))):
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in _MACHINERY:
+            code = frame.f_code
+            return _place(code.co_filename, line, code.co_name, linecache.getline(code.co_filename, line))
+    return ""
+
+
+def _in_model(error: BaseException) -> Iterator[tuple[FrameType, int]]:
+    """The frames of a traceback from the first ``forward`` on."""
+    inside = False
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        inside = inside or frame.f_code.co_name == "forward"
+        if inside:
+            yield frame, line
+
+
+def _place(file: str, line: int | str, function: str, code: str) -> str:
+    inside = f" in {function}" if function else ""
+    return f"{inside} at {Path(file).name}:{line}: {_shortened(_trimmed(code.strip()), _LONGEST_LINE)}"

@@ -1,0 +1,117 @@
+"""Pooling over windows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from mlflow_ngraph.workloads.onnx_torch.values import Node, operator
+from mlflow_ngraph.workloads.onnx_torch.windows import extended, paddings
+
+_MAX_POOLS: dict[int, Callable[..., Any]] = {
+    1: functional.max_pool1d,
+    2: functional.max_pool2d,
+    3: functional.max_pool3d,
+}
+_AVERAGE_POOLS: dict[int, Callable[..., Tensor]] = {
+    1: functional.avg_pool1d,
+    2: functional.avg_pool2d,
+    3: functional.avg_pool3d,
+}
+_SUMS: dict[int, Callable[..., Tensor]] = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+
+
+class Windows:
+    """The windows of a node over a value."""
+
+    def __init__(self, node: Node, value: Tensor) -> None:
+        self.kernel: list[int] = node.attributes["kernel_shape"]
+        axes = len(self.kernel)
+        self.strides: list[int] = node.get("strides", [1] * axes)
+        self.dilations: list[int] = node.get("dilations", [1] * axes)
+        self.ceil = bool(node.get("ceil_mode", 0))
+        self.before, self.after = paddings(node, value.shape[2:], self.kernel, self.strides, self.dilations)
+
+    @property
+    def torch_pads(self) -> bool:
+        """Whether torch's own pooling can pad like this: alike on both sides, and by half a window at most."""
+        return self.before == self.after and all(
+            pad <= width // 2 for pad, width in zip(self.before, self.kernel, strict=True)
+        )
+
+    def ends(self, sizes: Sequence[int]) -> list[int]:
+        """What has to follow each axis so that the windows fit exactly: those of the standard, the last one whole.
+
+        With ``ceil_mode`` a window may reach beyond the padding, but not begin behind the value and what is before it.
+        """
+        found = []
+        for axis, size in enumerate(sizes):
+            span, stride = (self.kernel[axis] - 1) * self.dilations[axis] + 1, self.strides[axis]
+            room = size + self.before[axis] + self.after[axis] - span
+            last = -(-room // stride) if self.ceil else room // stride
+            if self.ceil and last * stride >= size + self.before[axis]:
+                last -= 1
+            found.append(last * stride + span - size - self.before[axis])
+        return found
+
+
+@operator("MaxPool")
+def _max_pool(node: Node, value: Tensor) -> Tensor:
+    if len(node.outputs) > 1:
+        raise NotImplementedError("MaxPool with indices")
+    windows = Windows(node, value)
+    pool = _MAX_POOLS[len(windows.kernel)]
+    if windows.torch_pads:
+        options = windows.strides, windows.before, windows.dilations, windows.ceil
+    else:
+        lowest = -math.inf if value.is_floating_point() else torch.iinfo(value.dtype).min
+        value = extended(value, windows.before, windows.ends(value.shape[2:]), lowest)
+        options = windows.strides, [0] * len(windows.kernel), windows.dilations, False
+    result: Tensor = pool(value, windows.kernel, *options)
+    return result
+
+
+@operator("AveragePool")
+def _average_pool(node: Node, value: Tensor) -> Tensor:
+    windows, count_pads = Windows(node, value), bool(node.get("count_include_pad", 0))
+    if windows.torch_pads and set(windows.dilations) == {1}:
+        pool = _AVERAGE_POOLS[len(windows.kernel)]
+        return pool(value, windows.kernel, windows.strides, windows.before, windows.ceil, count_pads)
+    sizes = value.shape[2:]
+    ends = windows.ends(sizes)
+    # What is padded counts or not; what only lets a last window fit never does.
+    counted = torch.ones(1, 1, *sizes, dtype=value.dtype, device=value.device)
+    if count_pads:
+        counted = extended(counted, windows.before, windows.after, 1.0)
+        counted = extended(counted, [0] * len(ends), _less(ends, windows.after), 0.0)
+    else:
+        counted = extended(counted, windows.before, ends, 0.0)
+    total = _sums(extended(value, windows.before, ends, 0.0), windows)
+    return total / _sums(counted, windows)
+
+
+def _less(ends: Sequence[int], after: Sequence[int]) -> list[int]:
+    return [end - pad for end, pad in zip(ends, after, strict=True)]
+
+
+def _sums(value: Tensor, windows: Windows) -> Tensor:
+    """The sum over every window of a value, each channel by itself."""
+    ones = torch.ones(1, 1, *windows.kernel, dtype=value.dtype, device=value.device)
+    images = value.reshape(value.shape[0] * value.shape[1], 1, *value.shape[2:])
+    sums = _SUMS[len(windows.kernel)](images, ones, None, windows.strides, 0, windows.dilations)
+    return sums.reshape(*value.shape[:2], *sums.shape[2:])
+
+
+@operator("GlobalAveragePool")
+def _global_average_pool(node: Node, value: Tensor) -> Tensor:
+    return value.mean(dim=list(range(2, value.ndim)), keepdim=True)
+
+
+@operator("GlobalMaxPool")
+def _global_max_pool(node: Node, value: Tensor) -> Tensor:
+    return value.amax(dim=list(range(2, value.ndim)), keepdim=True)
