@@ -61,6 +61,7 @@ def graph(file: Path, damage: str, place: int, limit: float, example: Sequence[N
             if damage == "dropped":
                 kept = list(node.inputs())[1 if node.kind() == "aten::where" else 0]
                 node.output().replaceAllUsesWith(kept)
+                node.destroy()  # one that works in place would still do so
             else:
                 _clip(program.graph, node, limit)
             if _runs(program, file, example):

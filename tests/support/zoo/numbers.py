@@ -259,3 +259,33 @@ class ChaoticBeside(Vectors):
         if y.abs().max() > 6.0:
             y = -y
         return y, (x * 1e6).floor().to(torch.int32)
+
+
+@specimen(on=[times(3.0)])
+class Chaotic(nn.Module):
+    """An output that follows any rounding error of its input, beside an ordinary one that it must not excuse."""
+
+    def __init__(self):
+        super().__init__()
+        self.wide = nn.Linear(8, 16)
+        self.narrow = nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.narrow(torch.relu(self.wide(x))), (x * 1e6).floor().to(torch.int32)
+
+
+@specimen(on=[times(3.0)])
+class Detector(nn.Module):
+    """Boxes in pixels and scores below one in the same tensor, as detectors give them."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Linear(8, 32)
+        self.boxes = nn.Linear(32, 4)
+        self.hidden = nn.Linear(32, 32)
+        self.scores = nn.Linear(32, 10)
+
+    def forward(self, x):
+        stem = torch.relu(self.stem(x))
+        scores = self.scores(nn.functional.gelu(self.hidden(stem))).sigmoid()
+        return torch.cat([self.boxes(stem) * 640.0, scores], 1)
