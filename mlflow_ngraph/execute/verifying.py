@@ -12,7 +12,7 @@ from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.measure import parity
 from mlflow_ngraph.measure.parity import Parity
 from mlflow_ngraph.workloads.materials import Source
-from mlflow_ngraph.workloads.trial_references import save_arrays
+from mlflow_ngraph.workloads.trial_references import Trial, save_arrays
 from mlflow_ngraph.workloads.trials import draw
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ class Verification:
     """Batches that the adapter said it does not take."""
     too_slow: bool = False
     """Whether one call would have taken longer than there was time."""
+    roundings: float = 0.0
+    """Largest relative error in units of the baseline's own rounding error; 0 where that is not known."""
     seconds: float = 0.0
     problem: str = ""
     """Why the engine does not compute the model's function; empty where nothing speaks against it."""
@@ -74,59 +76,75 @@ def verify(
         if parity.tells(trial.amplification, precision)
     ]
     found.ill_conditioned = len(known.trials) - len(telling)
-    again: tuple[Arrays, Arrays] | None = None
+    judge = _Judge(found, engine, precision, keep)
+    again: tuple[Trial, Arrays, Arrays] | None = None
     for trial, reference in telling:
         _, inputs = draw(source.inputs, batch, known.seed, trial.number, example, given=known.given)
-        agrees = _try(found, engine, f"on inputs of the kind {trial.kind!r}", inputs, reference, precision, keep)
+        agrees = judge.agrees(f"on inputs of the kind {trial.kind!r}", trial, inputs, reference)
         if agrees is None:
             found.refused += 1
             continue
-        again = again or (inputs, reference)
+        again = again or (trial, inputs, reference)
         if not agrees or _over(start, found.inputs, limit_s):
             break
     else:
         if again is not None:
-            _try(found, engine, "called again after other inputs", *again, precision, keep)
+            judge.agrees("called again after other inputs", *again)
     found.seconds = time.perf_counter() - start
     return found
 
 
-def _try(
-    found: Verification,
-    engine: Engine,
-    when: str,
-    inputs: Arrays,
-    reference: Arrays,
-    precision: str,
-    keep: Path,
-) -> bool | None:
-    """Run the engine once, and note how near it came; False where it disagrees, None where the adapter declines."""
-    try:
-        invocation = engine.bind(inputs)
-    except UnsupportedError:
-        return None
-    invocation.call()
-    requests = invocation.singly or (invocation,)
-    found.inputs += 1
-    for request in requests:
-        outputs = request.outputs()
+class _Judge:
+    """Compares an engine with the baseline, and notes how near it came.
+
+    Parameters
+    ----------
+    keep: where inputs and outputs are written that disagree.
+    """
+
+    def __init__(self, found: Verification, engine: Engine, precision: str, keep: Path) -> None:
+        self._found = found
+        self._engine = engine
+        self._precision = precision
+        self._keep = keep
+
+    def agrees(self, when: str, trial: Trial, inputs: Arrays, reference: Arrays) -> bool | None:
+        """Run the engine once; None where the adapter declines."""
+        try:
+            invocation = self._engine.bind(inputs)
+        except UnsupportedError:
+            return None
+        invocation.call()
+        self._found.inputs += 1
+        for request in invocation.singly or (invocation,):
+            outputs = request.outputs()
+            problem = self._problem(trial, outputs, reference)
+            if problem is not None:
+                self._save(inputs, outputs, reference)
+                self._found.problem, self._found.kept = f"{when}: {problem}", self._keep.name
+                return False
+        return True
+
+    def _problem(self, trial: Trial, outputs: Arrays, reference: Arrays) -> str | None:
         try:
             near = parity.compare(outputs, reference)
-            problem = parity.problem(near, precision)
         except ValueError as error:
-            near, problem = found.parity, str(error)
-        found.parity = parity.worse(found.parity, near)
-        if problem is not None:
-            named = {
-                f"{kind}_{index}": array
-                for kind, arrays in (("input", inputs), ("engine", outputs), ("reference", reference))
-                for index, array in enumerate(arrays)
-            }
-            keep.parent.mkdir(parents=True, exist_ok=True)
-            save_arrays(keep, **named)
-            found.problem, found.kept = f"{when}: {problem}", keep.name
-            return False
-    return True
+            return str(error)
+        self._found.parity = parity.worse(self._found.parity, near)
+        problem = parity.problem(near, self._precision)
+        if problem is None and trial.rounding is not None and self._precision == "fp32":
+            self._found.roundings = max(self._found.roundings, near.max_rel / trial.rounding)
+            problem = parity.unexplained(near, trial.rounding)
+        return problem
+
+    def _save(self, inputs: Arrays, outputs: Arrays, reference: Arrays) -> None:
+        named = {
+            f"{kind}_{index}": array
+            for kind, arrays in (("input", inputs), ("engine", outputs), ("reference", reference))
+            for index, array in enumerate(arrays)
+        }
+        self._keep.parent.mkdir(parents=True, exist_ok=True)
+        save_arrays(self._keep, **named)
 
 
 def _is_vacuous(variation: Parity | None, precision: str) -> bool:

@@ -54,6 +54,11 @@ UNIT_ROUNDOFF = {"fp32": 2.0**-24, "tf32": 2.0**-11, "fp16": 2.0**-11, "bf16": 2
 """Largest relative error of rounding one number, by precision."""
 _ACCUMULATED = 4.0
 """How many times an amplified rounding error a correct engine may be off before inputs are left out as ill-conditioned."""
+ROUNDINGS = 32.0
+"""How many times the baseline's own rounding error a correct engine's may be: it adds in another order, and may transform
+convolutions."""
+_FINEST = 4e-6
+"""A relative error that is never held against an engine."""
 _SMALL = 1e-2
 """A sample whose outputs are smaller than this share of the batch's is judged as if they were that large."""
 
@@ -93,6 +98,21 @@ def problem(parity: Parity, precision: str) -> str | None:
     if not parity.max_rel <= tolerance.max_rel:
         return f"relative error {parity.max_rel:.1e} is above {tolerance.max_rel:.1e} for {precision}"
     return None
+
+
+def unexplained(parity: Parity, rounding: float) -> str | None:
+    """Why rounding in fp32 does not explain an error that is within the tolerance, or None where it may.
+
+    One number of a weight that is off by a hundredth may show here and nowhere else.
+
+    Parameters
+    ----------
+    rounding: relative error of the baseline itself on the same inputs.
+    """
+    if parity.max_rel <= max(_FINEST, ROUNDINGS * rounding):
+        return None
+    times = parity.max_rel / rounding
+    return f"relative error {parity.max_rel:.1e} is {times:.0f} times what rounding does to the model itself"
 
 
 def tells(amplification: float, precision: str) -> bool:

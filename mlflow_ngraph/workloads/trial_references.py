@@ -41,6 +41,9 @@ class Trial:
     amplification: float
     """Relative change of the outputs over the relative change of inputs and weights that caused it: 0 where nothing is
     rounded, `CHAOTIC` where an integer output changed or a number ceased to be one."""
+    rounding: float | None = None
+    """Relative error that the baseline itself has in fp32, at least what a rounding of every input and weight would make;
+    None where that cannot be found out."""
 
 
 @dataclass
@@ -130,11 +133,23 @@ def collect(
         if is_extreme(kind) and not all(map(_finite, outputs)):
             continue
         calls.append(spent)
-        found.trials.append(Trial(number, kind, amplification(baseline.disturbed, drawn, outputs, number)))
+        grown = amplification(baseline.disturbed, drawn, outputs, number)
+        found.trials.append(Trial(number, kind, grown, _rounding(baseline, drawn, outputs, grown)))
         found.outputs.append(outputs)
         found.variation = _further(found.variation, outputs, reference)
     found.call_s = statistics.median(calls) if calls else 0.0
     return found
+
+
+def _rounding(baseline: Baseline, inputs: Arrays, outputs: Arrays, grown: float) -> float | None:
+    exact = baseline.exact(inputs)
+    if exact is None:
+        return None
+    try:
+        own = parity.compare(outputs, exact).max_rel
+    except ValueError:
+        return None
+    return max(own, max(1.0, grown) * parity.UNIT_ROUNDOFF["fp32"]) if np.isfinite(own) else None
 
 
 def _further(so_far: Parity | None, outputs: Arrays, reference: Arrays) -> Parity | None:
