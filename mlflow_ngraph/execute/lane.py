@@ -32,7 +32,9 @@ SETTLE_S = 0.02
 RUNTIME_BYTES = 600 * 2**20
 """A round figure for a process that has imported its runtime."""
 VACUOUS = "outputs do not depend on the input: nothing was verified"
-TIMED_INPUTS_ONLY = "verified on the timed inputs alone, because an inference takes longer than limits.verify_seconds"
+TIMED_INPUTS_ONLY = "verified on the timed inputs alone, because "
+TOO_SLOW = "an inference takes longer than limits.verify_seconds"
+ILL_CONDITIONED = "rounding changes the answer to all others at this precision"
 SETTLE_BELOW_S = 0.5
 """Calls that take longer than this are not repeated for settling: what it would gain drowns in them."""
 
@@ -285,7 +287,7 @@ class LaneRunner:
             _located(verified) or result["problem"],
             self.impure or (VACUOUS if verified.get("vacuous") else ""),
             result["first_inference_s"],
-            note=TIMED_INPUTS_ONLY if verified.get("too_slow") else "",
+            note=_note(verified),
             requests=result["requests"],
             loading_s=result["load_s"] + (1 + RELOAD_CALLS) * result["first_inference_s"],
         )
@@ -423,6 +425,15 @@ class LaneRunner:
         if self.loaded is None:
             raise RuntimeError(f"lane {self.lane.id} has no engine loaded")
         return self.loaded
+
+
+def _note(verified: Mapping[str, Any]) -> str:
+    """What a reader should know of a verification that tried nothing; else empty."""
+    if not verified or verified["inputs"]:
+        return ""
+    if verified["too_slow"]:
+        return TIMED_INPUTS_ONLY + TOO_SLOW
+    return TIMED_INPUTS_ONLY + ILL_CONDITIONED if verified["ill_conditioned"] else ""
 
 
 def _located(verified: Mapping[str, Any]) -> str:

@@ -54,10 +54,10 @@ UNIT_ROUNDOFF = {"fp32": 2.0**-24, "tf32": 2.0**-11, "fp16": 2.0**-11, "bf16": 2
 """Largest relative error of rounding one number, by precision."""
 _ACCUMULATED = 4.0
 """How many times an amplified rounding error a correct engine may be off before inputs are left out as ill-conditioned."""
-ROUNDINGS = 32.0
+ROUNDINGS = 16.0
 """How many times the baseline's own rounding error a correct engine's may be: it adds in another order, and may transform
-convolutions."""
-_FINEST = 4e-6
+convolutions. Those of four compilers on five networks stay below 4."""
+_FINEST = 2e-6
 """A relative error that is never held against an engine."""
 _SMALL = 1e-2
 """A sample whose outputs are smaller than this share of the batch's is judged as if they were that large."""

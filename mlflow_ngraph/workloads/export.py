@@ -148,16 +148,27 @@ def _observe(
     inputs = materials.info.inputs
     batch = materials.info.fixed_batch or _SEVERAL
     example = _example(materials, given, batch)
-    others = []
-    for number in range(_OTHERS):
-        _, drawn = draw(inputs, batch, materials.seed, number, example, given=given is not None)
-        others.append(drawn)
+    drawn = [
+        draw(inputs, batch, materials.seed, number, example, given=given is not None)[1] for number in range(_OTHERS)
+    ]
+    others = [arrays for arrays in drawn if _accepts(baseline, arrays)]
     with running(str(materials.ref), inputs, batch):
         found = observe(baseline, example, others)
         if not found.impure and isinstance(baseline, ModuleBaseline):
             again = ModuleBaseline(_rebuilt(local, materials, directory), materials.wrapped)
             found.impure = begun_otherwise(baseline, again, example, others)
     return found
+
+
+def _accepts(baseline: Baseline, inputs: Sequence[NDArray[Any]]) -> bool:
+    """Whether a model takes inputs that nobody has asked it to take, such as another step of a range."""
+    try:
+        baseline.run(inputs)
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - whatever the model's own code raises
+        return False
+    return True
 
 
 def _rebuilt(local: Workload, materials: Materials, directory: Path) -> torch.nn.Module:

@@ -159,6 +159,10 @@ def _further(so_far: Parity | None, outputs: Arrays, reference: Arrays) -> Parit
         return None
 
 
+_AT_ZERO = 1e-2
+"""How much zeros are disturbed, as a share of the mean size of their tensor."""
+
+
 def amplification(disturbed: Callable[[Arrays], Arrays], inputs: Arrays, outputs: Arrays, seed: int = 0) -> float:
     """As `Trial.amplification`, for any inputs with the baseline's outputs; ``seed`` draws the disturbance."""
     rng = np.random.default_rng([seed, 1])
@@ -175,7 +179,9 @@ def amplification(disturbed: Callable[[Arrays], Arrays], inputs: Arrays, outputs
 def _disturb(array: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
     if array.dtype.kind not in "fc":
         return array
-    return (array * (1 + DISTURBANCE * rng.uniform(-1, 1, array.shape))).astype(array.dtype)
+    # Zeros too: what divides by the spread of its input rounds there as well.
+    size = np.abs(array) + _AT_ZERO * (np.abs(array).mean() or 1.0) if array.size else array
+    return (array + DISTURBANCE * size * rng.uniform(-1, 1, array.shape)).astype(array.dtype)
 
 
 def save_arrays(path: Path, *arrays: NDArray[Any], **named: NDArray[Any]) -> None:

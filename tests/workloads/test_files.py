@@ -325,9 +325,9 @@ def test_mlflow_decides_whether_pickles_are_read(tracking: Path, monkeypatch: py
 def test_a_graph_that_torch_runs_only_in_part_is_described_too(tmp_path: Path) -> None:
     path = graph(
         tmp_path / "arg.onnx",
-        [helper.make_node("ArgMax", ["values"], ["result"], axis=1, select_last_index=1)],
-        [value("values", ["batch", 3])],
-        [value("result", ["batch", 1], TensorProto.INT64)],
+        [helper.make_node("MaxPool", ["values"], ["result", "indices"], kernel_shape=[2, 2])],
+        [value("values", ["batch", 1, 3, 3])],
+        [value("result", ["batch", 1, 2, 2]), value("indices", ["batch", 1, 2, 2], TensorProto.INT64)],
     )
     assert describe(workload("onnx", path)).parameters is None
     prepare(workload("onnx", path), tmp_path / "m", batch_sizes=[2], formats=["onnx"], seed=0)

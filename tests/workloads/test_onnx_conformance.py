@@ -59,7 +59,11 @@ def test_operators_give_what_the_standard_says(tmp_path: Path) -> None:
         found.update({(name, case.name): attempt.through(name) for name in QUICK})
     for name in ("identity", "torchscript"):
         assert "no ONNX operator SequenceEmpty" in found.pop((name, "test_sequence_model1")).reason
-    assert {key: outcome for key, outcome in found.items() if outcome.verdict != "ok"} == {}
+    bad = {key: outcome for key, outcome in found.items() if outcome.verdict != "ok"}
+    # A trace would keep the sizes and indices that it was made with.
+    read = [key for key, outcome in bad.items() if "Python looks at the data" in outcome.reason]
+    assert {name for name, _ in read} == {"torchscript"}
+    assert {key: outcome for key, outcome in bad.items() if key not in read} == {}
 
 
 def test_the_page_counts_and_tells_what_is_lost() -> None:
