@@ -32,7 +32,7 @@ class Verification:
     inputs: int = 0
     """Batches of inputs that were tried."""
     ill_conditioned: int = 0
-    """Batches that were left out, because at this precision rounding alone changes the answer."""
+    """Batches that were left out, because at this precision rounding alone changes every output."""
     refused: int = 0
     """Batches that the adapter said it does not take."""
     too_slow: bool = False
@@ -73,7 +73,7 @@ def verify(
     telling = [
         (trial, outputs)
         for trial, outputs in zip(known.trials, known.outputs, strict=True)
-        if parity.tells(trial.amplification, precision)
+        if any(parity.tells(grown, precision) for grown in trial.amplification)
     ]
     found.ill_conditioned = len(known.trials) - len(telling)
     judge = _Judge(found, engine, precision, keep)
@@ -127,14 +127,28 @@ class _Judge:
 
     def _problem(self, trial: Trial, outputs: Arrays, reference: Arrays) -> str | None:
         try:
-            near = parity.compare(outputs, reference)
+            if len(outputs) != len(reference):
+                parity.compare(outputs, reference)  # says how many there are
+            found = [self._of_output(trial, index, outputs, reference) for index in range(len(reference))]
         except ValueError as error:
             return str(error)
+        named = [
+            f"output {index}: {problem}" if len(found) > 1 else problem
+            for index, problem in enumerate(found)
+            if problem
+        ]
+        return named[0] if named else None
+
+    def _of_output(self, trial: Trial, index: int, outputs: Arrays, reference: Arrays) -> str | None:
+        """Why one output is wrong; None also where rounding alone decides what it is."""
+        if not parity.tells(trial.amplification[index], self._precision):
+            return None
+        near = parity.compare([outputs[index]], [reference[index]])
         self._found.parity = parity.worse(self._found.parity, near)
-        problem = parity.problem(near, self._precision)
-        if problem is None and trial.rounding is not None and self._precision == "fp32":
-            self._found.roundings = max(self._found.roundings, near.max_rel / trial.rounding)
-            problem = parity.unexplained(near, trial.rounding)
+        problem, rounding = parity.problem(near, self._precision), trial.rounding[index]
+        if problem is None and rounding is not None and self._precision == "fp32":
+            self._found.roundings = max(self._found.roundings, near.max_rel / rounding)
+            problem = parity.unexplained(near, rounding)
         return problem
 
     def _save(self, inputs: Arrays, outputs: Arrays, reference: Arrays) -> None:

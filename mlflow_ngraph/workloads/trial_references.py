@@ -38,12 +38,12 @@ class Trial:
 
     number: int
     kind: str
-    amplification: float
-    """Relative change of the outputs over the relative change of inputs and weights that caused it: 0 where nothing is
-    rounded, `CHAOTIC` where an integer output changed or a number ceased to be one."""
-    rounding: float | None = None
-    """Relative error that the baseline itself has in fp32, at least what a rounding of every input and weight would make;
-    None where that cannot be found out."""
+    amplification: tuple[float, ...]
+    """Of each output: its relative change over the relative change of inputs and weights that caused it. 0 where nothing is
+    rounded, `CHAOTIC` where an integer changed or a number ceased to be one."""
+    rounding: tuple[float | None, ...]
+    """Of each output: the relative error that the baseline itself has in fp32, at least what a rounding of every input and
+    weight would make; None where that cannot be found out."""
 
 
 @dataclass
@@ -84,7 +84,10 @@ class Trials:
     def read(cls, facts: Path, arrays: Path) -> Trials:
         """The inverse of `write`."""
         content = json.loads(facts.read_text(encoding="utf-8"))
-        trials = [Trial(**trial) for trial in content["trials"]]
+        trials = [
+            Trial(trial["number"], trial["kind"], tuple(trial["amplification"]), tuple(trial["rounding"]))
+            for trial in content["trials"]
+        ]
         variation = Parity(**content["variation"]) if content["variation"] is not None else None
         with np.load(arrays) as saved:
             count = len({name.partition(".")[2] for name in saved.files})
@@ -141,12 +144,16 @@ def collect(
     return found
 
 
-def _rounding(baseline: Baseline, inputs: Arrays, outputs: Arrays, grown: float) -> float | None:
+def _rounding(baseline: Baseline, inputs: Arrays, outputs: Arrays, grown: Sequence[float]) -> tuple[float | None, ...]:
     exact = baseline.exact(inputs)
-    if exact is None:
-        return None
+    if exact is None or len(exact) != len(outputs):
+        return (None,) * len(outputs)
+    return tuple(map(_own_error, outputs, exact, grown))
+
+
+def _own_error(ours: NDArray[Any], exact: NDArray[Any], grown: float) -> float | None:
     try:
-        own = parity.compare(outputs, exact).max_rel
+        own = parity.compare([ours], [exact]).max_rel
     except ValueError:
         return None
     return max(own, max(1.0, grown) * parity.UNIT_ROUNDOFF["fp32"]) if np.isfinite(own) else None
@@ -163,12 +170,20 @@ _AT_ZERO = 1e-2
 """How much zeros are disturbed, as a share of the mean size of their tensor."""
 
 
-def amplification(disturbed: Callable[[Arrays], Arrays], inputs: Arrays, outputs: Arrays, seed: int = 0) -> float:
+def amplification(
+    disturbed: Callable[[Arrays], Arrays], inputs: Arrays, outputs: Arrays, seed: int = 0
+) -> tuple[float, ...]:
     """As `Trial.amplification`, for any inputs with the baseline's outputs; ``seed`` draws the disturbance."""
     rng = np.random.default_rng([seed, 1])
     moved = disturbed([_disturb(array, rng) for array in inputs])
+    if len(moved) != len(outputs):
+        return (CHAOTIC,) * len(outputs)
+    return tuple(map(_grown, moved, outputs))
+
+
+def _grown(moved: NDArray[Any], output: NDArray[Any]) -> float:
     try:
-        found = parity.compare(moved, outputs)
+        found = parity.compare([moved], [output])
     except ValueError:  # another number of rows: what is selected hangs on a rounding error
         return CHAOTIC
     if found.integers != 1.0 or not np.isfinite(found.max_rel):
