@@ -39,7 +39,7 @@ def show(console: Console, columns: Sequence[Column], rows: Sequence[Sequence[An
     while (widths := _widths(console.width, titles, options, texts, places)) is None:
         known = [place for place in places if place in spares]
         if not known:
-            _records(console, titles, texts)
+            _records(console, titles, options, texts)
             return
         left_out.append(max(known, key=lambda place: (spares[place], place)))
         places.remove(left_out[-1])
@@ -93,16 +93,23 @@ def _longest(parts: Sequence[str]) -> int:
     return max(map(cell_len, parts), default=0)
 
 
-def _records(console: Console, titles: Sequence[str], texts: Sequence[Sequence[Text]]) -> None:
-    """One record beneath the other, a line for everything that a record has; the terminal itself breaks long ones."""
+def _records(
+    console: Console, titles: Sequence[str], options: Sequence[Mapping[str, Any]], texts: Sequence[Sequence[Text]]
+) -> None:
+    """One record beneath the other, a line for everything that a record has.
+
+    Sentences go on in the next line; of what is copied the terminal itself breaks what is too long.
+    """
     width = _longest(titles) + _GAP
     for number, row in enumerate(texts):
         if number:
             console.print()
-        for title, text in zip(titles, row, strict=True):
-            if text.plain:
-                console.print(Text(title.ljust(width), style="bold"), end="")
-                console.print(text, soft_wrap=True)
+        for title, option, text in zip(titles, options, row, strict=True):
+            folds = "overflow" in option and console.width > width
+            lines = text.wrap(console, console.width - width) if folds else [text]
+            for place, line in enumerate(lines if text.plain else ()):
+                console.print(Text((title if place == 0 else "").ljust(width), style="bold"), end="")
+                console.print(line, soft_wrap=True)
 
 
 def _shown(value: Any) -> str:
