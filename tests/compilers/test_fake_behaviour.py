@@ -50,7 +50,7 @@ def test_it_gives_nan_as_told(cnn: Source, tmp_path: Path) -> None:
 
 def test_it_knows_the_prepared_inputs_only(cnn: Source, tmp_path: Path) -> None:
     engine = loaded(cnn, tmp_path)
-    with pytest.raises(ValueError, match="prepared inputs"):
+    with pytest.raises(UnsupportedError, match="prepared inputs"):
         engine.bind([array + 1 for array in cnn.example(3)])
 
 
