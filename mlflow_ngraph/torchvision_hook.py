@@ -15,6 +15,7 @@ import sys
 import sysconfig
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 FILE = "ngraph_torchvision.pth"
@@ -23,14 +24,22 @@ _AT_START = """\
 import sys
 class TorchvisionHook:
     def find_spec(self, name, path=None, target=None):
-        if name == "torchvision":
-            sys.meta_path.remove(self)
-            try:
-                from mlflow_ngraph import torchvision_hook
-            except ImportError:
-                return None
-            torchvision_hook.declare()
-        return None
+        if name != "torchvision":
+            return None
+        from importlib.machinery import PathFinder
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+            def exec_module(module):
+                try:
+                    from mlflow_ngraph import torchvision_hook
+                except ImportError:
+                    pass
+                else:
+                    torchvision_hook.declare()
+                execute(module)
+            spec.loader.exec_module = exec_module
+        return spec
 sys.meta_path.insert(0, TorchvisionHook())
 """
 """The hook without an import of this package, which would cost every interpreter some milliseconds."""
@@ -39,13 +48,24 @@ _KEPT: list[Any] = []  # a torch library lives as long as its handle
 
 
 class _Hook:
-    """Finds no module: it is asked for torchvision before the finders that do."""
+    """Finds torchvision as everybody does, and lets it declare what is missing when it is imported.
+
+    Not when it is found: whoever only asks whether it is there imports nothing.
+    """
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name == "torchvision":
-            sys.meta_path.remove(self)
-            declare()
-        return None
+        if name != "torchvision":
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                declare()
+                execute(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
 
 
 def install() -> None:

@@ -56,6 +56,8 @@ def test_the_remedy_is_put_into_an_environment_that_needs_it(environment: Path) 
         return
     assert "torchvision does not fit this build of torch (RuntimeError: " in done.stdout
     assert python(environment, "-c", WHERE).stdout == "[]\n"
+    asked = python(environment, "-c", f"import importlib.util; importlib.util.find_spec('torchvision'); {WHERE}")
+    assert asked.stdout == "[]\n", "who asks whether it is there imports nothing"
     after = python(environment, "-c", "import torchvision; import timm; print(torchvision.__version__)")
     assert after.returncode == 0, after.stderr
     assert python(environment, "-m", "mlflow_ngraph.torchvision_hook").stdout == "torchvision can be imported\n"
