@@ -93,7 +93,9 @@ class EngineCache:
         return found
 
     def forget(self, lane: Lane, engine: EngineRecord, reason: str) -> None:
-        """Throw away an engine that was taken from here and turned out to be wrong."""
+        """Throw away an engine that turned out to be wrong, if it is kept here."""
+        if not self._store.used_at(engine.key):
+            return
         self._say(lane, f"an engine in the cache is wrong, and is thrown away: {reason}")
         with suppress(OSError):
             self._store.remove(engine.key)

@@ -226,12 +226,12 @@ class LaneRunner:
         """Compare the engine for ``batch`` with the baseline on other inputs than those that it will be timed on."""
         limits, keep = self._plan.study.limits, self._places.disagreement(self.lane.id, batch)
         self._say(batch)("verify")
-        target = self._loadable(batch)
+        fields = self._loadable(batch)
         result = self._process.ready("run").request(
             "verify",
             limits.load_seconds + limits.verify_seconds,
             accounted=lambda result: float(result["load_s"] + result["seconds"]),
-            **{name: target[name] for name in ("compiler", "flags", "directory", "materials", "batch", "target")},
+            **{name: fields[name] for name in ("compiler", "flags", "directory", "materials", "batch", "target")},
             limit_s=limits.verify_seconds,
             keep=str(keep),
         )

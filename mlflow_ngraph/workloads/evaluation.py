@@ -19,16 +19,16 @@ from mlflow_ngraph.workloads.calling import ExportedGraph
 _DROPPING = ("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "native_dropout")
 """Operators of ATen whose third argument says whether they draw; the second is the probability."""
 _NORMALISING = {
-    "batch_norm": ("training", "running_mean"),
-    "native_batch_norm": ("training", "running_mean"),
-    "_native_batch_norm_legit": ("training", "running_mean"),
-    "_native_batch_norm_legit_functional": ("training", "running_mean"),
-    "cudnn_batch_norm": ("training", "running_mean"),
-    "_batch_norm_with_update": ("", "running_mean"),
-    "_batch_norm_with_update_functional": ("", "running_mean"),
+    "batch_norm": "training",
+    "native_batch_norm": "training",
+    "_native_batch_norm_legit": "training",
+    "_native_batch_norm_legit_functional": "training",
+    "cudnn_batch_norm": "training",
+    "_batch_norm_with_update": "",
+    "_batch_norm_with_update_functional": "",
 }
-"""Operators that may normalise by the statistics of their batch: the argument that says so, and the one that is None
-where there are no others, so that the model means just that. An empty name: they always do."""
+"""Operators that may normalise by the statistics of their batch, and the argument that says so; with an empty name they
+always do. Without running statistics the model means just that."""
 
 
 def evaluate(module: nn.Module, workload: str) -> nn.Module:
@@ -89,8 +89,8 @@ def _in_training(node: torch.fx.Node) -> str:
         probability = given.get("p", 0.0)
         return f"{name} (p={probability})" if given.get("train") and probability else ""
     if name in _NORMALISING:
-        switch, statistics = _NORMALISING[name]
-        if (not switch or given.get(switch)) and given.get(statistics) is not None:
+        switch = _NORMALISING[name]
+        if (not switch or given.get(switch)) and given.get("running_mean") is not None:
             return f"{name} by the statistics of its batch"
     if name in ("rrelu", "rrelu_with_noise") and given.get("training"):
         return f"{name} with random slopes"

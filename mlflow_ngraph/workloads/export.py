@@ -18,7 +18,16 @@ from mlflow_ngraph.workloads.baseline import Baseline, ModuleBaseline, OnnxBasel
 from mlflow_ngraph.workloads.behaviour import Behaviour, begun_otherwise, mixing, observe
 from mlflow_ngraph.workloads.describe import describe_built
 from mlflow_ngraph.workloads.exporting import Exporter
-from mlflow_ngraph.workloads.materials import ANY_BATCH, WEIGHTS, Export, Materials, Source, arrays_file, trials_file
+from mlflow_ngraph.workloads.materials import (
+    ANY_BATCH,
+    WEIGHTS,
+    Export,
+    Materials,
+    Source,
+    arrays_file,
+    restored,
+    trials_file,
+)
 from mlflow_ngraph.workloads.specs import running
 from mlflow_ngraph.workloads.trial_references import collect, save_arrays
 from mlflow_ngraph.workloads.trials import draw
@@ -155,7 +164,7 @@ def _observe(
     with running(str(materials.ref), inputs, batch):
         found = observe(baseline, example, others)
         if not found.impure and isinstance(baseline, ModuleBaseline):
-            again = ModuleBaseline(_rebuilt(local, materials, directory), materials.wrapped)
+            again = ModuleBaseline(restored(local, materials.wrapped, directory), materials.wrapped)
             found.impure = begun_otherwise(baseline, again, example, others)
     return found
 
@@ -169,17 +178,6 @@ def _accepts(baseline: Baseline, inputs: Sequence[NDArray[Any]]) -> bool:
     except Exception:  # noqa: BLE001 - whatever the model's own code raises
         return False
     return True
-
-
-def _rebuilt(local: Workload, materials: Materials, directory: Path) -> torch.nn.Module:
-    """The model once more, as compilers will build it."""
-    from mlflow_ngraph.workloads import weights
-    from mlflow_ngraph.workloads.calling import wrap
-    from mlflow_ngraph.workloads.evaluation import evaluate
-
-    module = wrap(local.skeleton(), materials.wrapped)
-    weights.load(module, directory / WEIGHTS)
-    return evaluate(module, str(materials.ref))
 
 
 def _build(local: Workload) -> Baseline:

@@ -9,7 +9,7 @@ inputs and the outputs of the baseline (``inputs-b8.npz``, ``reference-b8.npz``)
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlflow_ngraph.errors import NGraphError, UnsupportedError
-from mlflow_ngraph.workloads.base import Format, Init, TensorSpec, WorkloadInfo, WorkloadRef, Wrapper
+from mlflow_ngraph.workloads.base import Format, Init, TensorSpec, Workload, WorkloadInfo, WorkloadRef, Wrapper
 from mlflow_ngraph.workloads.behaviour import Behaviour
 from mlflow_ngraph.workloads.registry import create
 from mlflow_ngraph.workloads.trial_references import Trials
@@ -200,15 +200,9 @@ class Source:
         ------
         UnsupportedError: the workload is no PyTorch model and cannot be expressed as one.
         """
-        from mlflow_ngraph.workloads.calling import wrap
-        from mlflow_ngraph.workloads.evaluation import evaluate
-        from mlflow_ngraph.workloads.weights import load
-
         self._export("module")
         workload = create(self.materials.ref, self.materials.init).localise(self.directory)
-        module = wrap(workload.skeleton(), self.materials.wrapped)
-        load(module, self.directory / WEIGHTS)
-        return evaluate(module, self.info.label)
+        return restored(workload, self.materials.wrapped, self.directory)
 
     def _file(self, kind: Format, batch: int | None) -> Path:
         export = self._export(kind)
@@ -239,6 +233,17 @@ class Source:
             raise UnsupportedError(f"{self.info.label} accepts batch size {only} only, not {batch}")
         if batch not in self.materials.batch_sizes:
             raise NGraphError(f"{self.info.label}: batch size {batch} is not prepared in {self.directory}")
+
+
+def restored(workload: Workload, wrapped: Sequence[Wrapper], directory: Path) -> torch.nn.Module:
+    """A model built anew, in evaluation mode, with the weights that are saved in ``directory``."""
+    from mlflow_ngraph.workloads.calling import wrap
+    from mlflow_ngraph.workloads.evaluation import evaluate
+    from mlflow_ngraph.workloads.weights import load
+
+    module = wrap(workload.skeleton(), wrapped)
+    load(module, directory / WEIGHTS)
+    return evaluate(module, str(workload.ref))
 
 
 def trials_file(batch: int) -> str:
