@@ -1,6 +1,8 @@
 # make benchmark   environment, then the quick study on this machine, recorded in mlflow.db
+# make check       linters, types, import rules and the quick tests
 # make test        linters, types, import rules and all tests
 # make lint        linters, types and import rules only
+# make coverage    all tests, with how much of the package they reach
 # make ui          MLflow's web pages on what was recorded
 # make clean       removes the environment and caches; keeps what was recorded
 
@@ -26,7 +28,7 @@ export PATH := $(BIN):$(PATH)
 STAMP := $(VENV)/.installed
 COMMA := ,
 
-.PHONY: help benchmark test lint ui clean environment
+.PHONY: help benchmark check test lint coverage ui clean environment
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -41,9 +43,9 @@ FITS = "$(VENV)/bin/python" -c '$(SUPPORTED)' 2>/dev/null $(if $(GIVEN),&& \
 .PHONY: another
 $(STAMP): $(if $(shell { $(FITS); } && echo yes),,another)
 
-# What the environment holds is written in setup.py; it is made again when that changes. torch goes first, by itself:
-# pip then keeps the build that the machine offers (one without CUDA where there is one) instead of choosing again.
-$(STAMP): setup.py
+# What the environment holds is written in pyproject.toml; it is made again when that changes. torch goes first, by
+# itself: pip then keeps the build that the machine offers (one without CUDA where there is one) instead of choosing again.
+$(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "no Python 3.10 to 3.13 found; name one with PYTHON=/path/to/python" >&2; exit 1; }
 	@"$(PYTHON)" -c '$(SUPPORTED)' 2>/dev/null || { \
 		echo "$(PYTHON) is $$("$(PYTHON)" --version 2>&1 | tail -n 1): Python 3.10 to 3.13 is needed;" \
@@ -53,7 +55,8 @@ $(STAMP): setup.py
 		"$(PYTHON)" -m venv $$(test ! -e "$(VENV)/pyvenv.cfg" || echo --clear) "$(VENV)"; fi
 	@echo "== environment: $(VENV), with $$($(VENV)/bin/python --version); takes some minutes the first time"
 	@echo "== installing torch"
-	@$(VENV)/bin/python -m pip install --quiet "$$(sed -n 's/^XEON = \["\(torch==[^"]*\)".*/\1/p' setup.py)"
+	@$(VENV)/bin/python -m pip install --quiet \
+		"$$(sed -n 's/^torch-release = .*"\(torch==[^"]*\)".*/\1/p' pyproject.toml)"
 	@echo "== installing mlflow-ngraph with the compilers of device xeon and the tools of its tests"
 	@$(VENV)/bin/python -m pip install --quiet --editable '.[xeon,dev]'
 	@echo "== $$($(VENV)/bin/python -m mlflow_ngraph.torchvision_hook 2>&1)"
@@ -71,17 +74,36 @@ benchmark: $(STAMP)
 	@$(BENCHMARK)
 	@echo "== the results in a browser: make ui"
 
+# Another word leaves types out, where libraries are of other versions than those that the types were written with.
+MYPY ?= mypy
+
 lint: $(STAMP)
 	@echo "== ruff" && ruff check . && ruff format --check .
-	@echo "== mypy" && mypy
+	@echo "== mypy" && $(MYPY)
 	@echo "== import rules" && lint-imports
+	@echo "== docstrings" && find mlflow_ngraph -name '*.py' -print0 | xargs -0 numpydoc lint
+
+# What make says about where to record is not for tests.
+TESTED := env -u MLFLOW_TRACKING_URI -u MLFLOW_EXPERIMENT_NAME
+PYTEST := pytest -n 2 --dist loadfile
+
+# All that needs no process, server or compiler; tests/support/quick.py sees to it.
+check: lint
+	@echo "== pytest" && $(TESTED) python -m pytest -n 2 --dist worksteal -q -m 'not slow'
 
 test: lint
-	@echo "== pytest" && env -u MLFLOW_TRACKING_URI -u MLFLOW_EXPERIMENT_NAME python -m pytest -n 2 --dist loadfile
+	@echo "== pytest" && $(TESTED) python -m $(PYTEST) --durations=25
+
+# Settings and the floor are in pyproject.toml.
+coverage: $(STAMP)
+	@coverage erase
+	@echo "== pytest" && { $(TESTED) python -m coverage run -m $(PYTEST) && passed=0 || passed=$$?; } && \
+		echo "== coverage" && coverage combine --quiet && coverage report && exit $$passed
 
 ui: $(STAMP)
 	@mlflow server --app-name ngraph --backend-store-uri "$$MLFLOW_TRACKING_URI" --port 5000
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .nox build dist *.egg-info htmlcov .coverage .coverage.*
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
