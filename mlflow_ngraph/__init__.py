@@ -11,19 +11,19 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mlflow_ngraph.version import __version__
+
 if TYPE_CHECKING:
     from mlflow_ngraph.analysis.results import load as load_results
-    from mlflow_ngraph.engines.flavor import load_model, log_model, save_model
-    from mlflow_ngraph.engines.loaded import LoadedEngine
-    from mlflow_ngraph.engines.pulling import pull_engine as pull
+    from mlflow_ngraph.engines.local_engine import LoadedEngine
     from mlflow_ngraph.errors import EngineError, NGraphError, UsageError
     from mlflow_ngraph.execute.record import StudyRecord
+    from mlflow_ngraph.release.flavor import load_model, log_model, save_model
+    from mlflow_ngraph.release.pulling import pull_engine as pull
     from mlflow_ngraph.runner import Outcome, plan_study, run_study, sync_study
     from mlflow_ngraph.study import Study
     from mlflow_ngraph.study import load as load_study
     from mlflow_ngraph.verdicts import Verdict
-
-__version__ = "0.1.0"
 
 __all__ = [
     "EngineError",
@@ -48,7 +48,7 @@ __all__ = [
 
 _HOMES = {
     "EngineError": "errors:EngineError",
-    "LoadedEngine": "engines.loaded:LoadedEngine",
+    "LoadedEngine": "engines.local_engine:LoadedEngine",
     "NGraphError": "errors:NGraphError",
     "Outcome": "runner:Outcome",
     "Study": "study:Study",
@@ -56,13 +56,13 @@ _HOMES = {
     "UsageError": "errors:UsageError",
     "Verdict": "verdicts:Verdict",
     "load_results": "analysis.results:load",
-    "load_model": "engines.flavor:load_model",
+    "load_model": "release.flavor:load_model",
     "load_study": "study:load",
-    "log_model": "engines.flavor:log_model",
+    "log_model": "release.flavor:log_model",
     "plan_study": "runner:plan_study",
-    "pull": "engines.pulling:pull_engine",
+    "pull": "release.pulling:pull_engine",
     "run_study": "runner:run_study",
-    "save_model": "engines.flavor:save_model",
+    "save_model": "release.flavor:save_model",
     "sync_study": "runner:sync_study",
 }
 

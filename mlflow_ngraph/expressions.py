@@ -36,7 +36,8 @@ class Expression:
 
     Raises
     ------
-    ValueError: it is no such formula; says what is wrong, and where.
+    ValueError
+        It is no such formula; says what is wrong, and where.
     """
 
     def __init__(self, text: str) -> None:
@@ -56,7 +57,8 @@ class Expression:
 
         Raises
         ------
-        ValueError: names it, and the closest known one.
+        ValueError
+            Names it, and the closest known one.
         """
         for name in sorted(self.names - set(known)):
             close = get_close_matches(name, known, n=1)

@@ -1,66 +1,177 @@
-"""The formulas of the paper (sections V-A4 and V-C), as pure functions.
+"""What is known of a cell: its metrics, with their units and meanings, and the columns of the results table.
 
-``T_c(b)`` is the throughput in samples/s of compiler ``c`` at batch size ``b``. Arguments may be numbers or
-arrays of equal shape.
+The one place that names them. docs/reference/metrics.md has what they mean at length, docs/method.md the formulas.
 """
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
-Number = TypeVar("Number", float, NDArray[np.float64])
-
-
-def speedup(throughput: Number, baseline: Number) -> Number:
-    """``S_c(b) = T_c(b) / T_identity(b)``; above 1 the compiler is faster than eager execution."""
-    return throughput / baseline
-
-
-def relative_throughput_rate(throughput: Number, at_batch_1: Number) -> Number:
-    """``RTR_c(b) = T_c(b) / T_c(1)``: how often the throughput of batch size 1 is reached."""
-    return throughput / at_batch_1
+Better = Literal["higher", "lower", "neither"]
+Interval = Literal["none", "own", "complement", "reciprocal"]
+"""Where the confidence interval of a metric comes from: it has none; it has one; the one of ``1 - metric``; or that of the
+metric which it is an exact number divided by."""
+LOW, HIGH = "_ci_low", "_ci_high"
+"""After the name of a metric: the ends of its 95 % interval."""
+LOG_ERROR, FREEDOM = "_log_se", "_df"
+"""After the name of a metric: the standard error of its logarithm (of a complement: of the logarithm of ``1 - metric``), and
+the degrees of freedom of that error. What is known exactly has the error 0 and no degrees of freedom."""
 
 
-def absolute_scaling_efficiency(throughput: Number, at_batch_1: Number, batch: int) -> Number:
-    """``ASE_c(b) = T_c(b) / (b * T_c(1))``; 1.0 is perfect batch parallelism."""
-    return throughput / (batch * at_batch_1)
+@dataclass(frozen=True)
+class Metric:
+    """A number of a cell."""
+
+    name: str
+    unit: str
+    better: Better
+    meaning: str
+    interval: Interval = "none"
+    of: str = ""
+    """The metric that it is the reciprocal of."""
+
+    @property
+    def estimated(self) -> bool:
+        """Whether tables have an interval for it, and the error that this is made of."""
+        return self.interval in ("own", "complement")
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """The names of the ends of its interval, which a table has where the metric has an interval of its own."""
+        return self.name + LOW, self.name + HIGH
 
 
-def batch_scaling_resilience(ase: Number, ase_baseline: Number) -> Number:
-    """``BSR_c(b) = ASE_c(b) / ASE_identity(b)``; above 1 the compiler keeps its efficiency better than eager."""
-    return ase / ase_baseline
+def with_estimates(names: Iterable[str]) -> list[str]:
+    """Names of metrics, each followed by what a table may have of its uncertainty, or of that of its reciprocal."""
+    sources = [source for name in names for source in dict.fromkeys((name, reciprocal_of(name)))]
+    return [name + end for name in dict.fromkeys(sources) for end in ("", LOW, HIGH, LOG_ERROR, FREEDOM)]
 
 
-def cpu_reduction(cpu_percent: float, baseline_percent: float) -> float:
-    """Relative reduction of CPU usage against identity: ``1 - CPU_c(b) / CPU_identity(b)``."""
-    return 1.0 - cpu_percent / baseline_percent
+def reciprocal_of(name: str) -> str:
+    """The metric whose error a metric has: another one, or itself."""
+    return METRICS[name].of or name if name in METRICS else name
 
 
-def depth_slope(depths: ArrayLike, speedups: ArrayLike) -> float:
-    """Least-squares slope of the speed-up over depth, in speed-up per stacked block.
-
-    Raises
-    ------
-    ValueError: fewer than two different depths.
-    """
-    x, y = np.asarray(depths, float), np.asarray(speedups, float)
-    if np.unique(x).size < 2:
-        raise ValueError("a slope needs at least two different depths")
-    centred = x - x.mean()
-    return float(centred @ (y - y.mean()) / (centred @ centred))
+def is_complement(name: str) -> bool:
+    """Whether it is ``1 - metric`` that has a logarithm."""
+    return name in METRICS and METRICS[name].interval == "complement"
 
 
-def depth_retention(depths: ArrayLike, speedups: ArrayLike) -> float:
-    """Speed-up at the deepest stack divided by the speed-up at depth one.
+def is_uncertainty(name: str) -> bool:
+    """Whether a column says how certain a metric is, and is none itself."""
+    return name.endswith((LOW, HIGH, LOG_ERROR, FREEDOM))
 
-    Raises
-    ------
-    ValueError: depth one is missing.
-    """
-    x, y = np.asarray(depths, float), np.asarray(speedups, float)
-    if 1.0 not in x:
-        raise ValueError("retention needs the speed-up at depth one")
-    return float(y[x.argmax()] / y[x == 1.0][0])
+
+_METRICS = [
+    Metric("throughput", "samples/s", "higher", "batch * requests / mean duration", interval="own"),
+    Metric("throughput_std", "samples/s", "lower", "standard deviation over repetitions"),
+    Metric("throughput_p50", "samples/s", "higher", "batch * requests / median duration"),
+    Metric("latency_mean_ms", "ms", "lower", "mean duration of a repetition", interval="reciprocal", of="throughput"),
+    Metric("latency_std_ms", "ms", "lower", "standard deviation of the duration"),
+    Metric("latency_p50_ms", "ms", "lower", "median duration"),
+    Metric("latency_p90_ms", "ms", "lower", "90th percentile of the duration"),
+    Metric("latency_p99_ms", "ms", "lower", "99th percentile of the duration"),
+    Metric("cpu_percent", "%", "lower", "CPU use while watched, of the whole machine"),
+    Metric("cpu_percent_std", "%", "lower", "standard deviation of the CPU use over slices"),
+    Metric("cpu_percent_of_threads", "%", "lower", "CPU use while watched, of the processors of the lane"),
+    Metric("cpu_percent_busiest_core", "%", "neither", "use of the busiest processor while watched, by anything"),
+    Metric("cpu_cores", "1", "lower", "processors that the lane's process kept busy while watched"),
+    Metric("foreign_cpu_percent", "%", "lower", "CPU use of other processes while watched, of the machine"),
+    Metric("harness_cpu_percent", "%", "lower", "CPU use of the parent while it waits for slices, of one processor"),
+    Metric("cpu_reduction", "1", "higher", "1 - CPU use / CPU use of identity", interval="complement"),
+    Metric("peak_memory_mb", "MB", "lower", "largest resident memory of the lane's process"),
+    Metric("page_faults_per_sample", "1", "lower", "pages of memory that the kernel had to give the lane's process"),
+    Metric("steady_memory_mb", "MB", "lower", "resident memory of the lane's process after a slice, median"),
+    Metric("energy_per_sample_j", "J", "lower", "energy by all meters of the time of the slices / samples"),
+    Metric("power_w", "W", "lower", "energy by all meters while watched / seconds"),
+    Metric("clock_mhz", "MHz", "neither", "clock of what computes, mean over slices"),
+    Metric("temperature_c", "°C", "lower", "temperature of what computes, largest over slices"),
+    Metric("engine_size_mb", "MB", "lower", "size of the engine's files"),
+    Metric("export_s", "s", "lower", "exporting the workload to the compiler's format"),
+    Metric("convert_s", "s", "lower", "converting the export to the compiler's representation"),
+    Metric("tune_s", "s", "lower", "searching for fast kernels by measuring them"),
+    Metric("compile_s", "s", "lower", "compiling"),
+    Metric("save_s", "s", "lower", "writing the engine"),
+    Metric("compile_total_s", "s", "lower", "export + convert + tune + compile + save"),
+    Metric("load_s", "s", "lower", "loading the engine in a fresh process"),
+    Metric("first_inference_s", "s", "lower", "the first inference after loading"),
+    Metric("repetitions", "1", "neither", "timed repetitions reached"),
+    Metric("rounds", "1", "neither", "slices that the repetitions were taken in"),
+    Metric("warmup_repetitions", "1", "neither", "repetitions before timing"),
+    Metric("parity_max_abs", "1", "lower", "largest absolute error against identity in fp32"),
+    Metric("parity_max_rel", "1", "lower", "largest absolute error / largest absolute reference value"),
+    Metric("parity_cosine", "1", "higher", "smallest cosine similarity over samples"),
+    Metric("parity_top1", "1", "higher", "share of samples whose largest output is at the same place"),
+    Metric("parity_inputs", "1", "neither", "inputs that the engine's outputs were compared for"),
+    Metric("verify_s", "s", "lower", "verifying the engine on them, before anything was timed"),
+    Metric("speedup", "1", "higher", "throughput / throughput of identity, same batch", interval="own"),
+    Metric("rtr", "1", "higher", "throughput / throughput at batch 1", interval="own"),
+    Metric("ase", "1", "higher", "throughput / (batch * throughput at batch 1)", interval="own"),
+    Metric("bsr", "1", "higher", "ASE / ASE of identity, same batch", interval="own"),
+    Metric("serve_max_rate", "requests/s", "higher", "highest rate of arrivals whose p99 kept the bound"),
+    Metric("serve_max_rate_p99_ms", "ms", "lower", "99th percentile of the latency at serve_max_rate"),
+    Metric("serve_peak_rate", "requests/s", "higher", "highest rate of arrivals without overload"),
+    Metric("serve_peak_p99_ms", "ms", "lower", "99th percentile of the latency at serve_peak_rate"),
+    Metric("serve_peak_p999_ms", "ms", "lower", "99.9th percentile of the latency at serve_peak_rate"),
+]
+METRICS: dict[str, Metric] = {metric.name: metric for metric in _METRICS}
+"""The metrics of a cell by name."""
+
+
+def _ends(metric: Metric) -> list[Metric]:
+    return [
+        Metric(name, metric.unit, metric.better, f"{side} end of the 95 % interval")
+        for name, side in zip(metric.ends, ("lower", "upper"), strict=True)
+    ]
+
+
+CELL_METRICS: dict[str, Metric] = {
+    one.name: one for metric in _METRICS for one in [metric, *(_ends(metric) if metric.estimated else ())]
+}
+"""The metrics of a cell and the ends of their intervals, by name: what MLflow gets."""
+ESTIMATES = tuple(name + end for name, metric in METRICS.items() if metric.estimated for end in (LOG_ERROR, FREEDOM))
+"""Columns with the errors and degrees of freedom that other figures are compared by."""
+
+TEXT_COLUMNS = (
+    "study_id",
+    "study",
+    "device",
+    "fingerprint",
+    "workload",
+    "label",
+    "family",
+    "compiler",
+    "compiler_label",
+    "flags",
+    "precision",
+    "precision_in_force",
+    "mode",
+    "verdict",
+    "reason",
+    "engine",
+    "engine_reused",
+    "lane",
+    "cell",
+    "run_id",
+    "lane_run_id",
+    "model_id",
+    "custom_metrics",
+    "log_medians",
+)
+"""``flags`` is JSON: every flag with the value in force. ``engine_reused`` is the study that compiled the engine, where
+it was another one. ``custom_metrics`` is JSON: formula, unit and what is better of each metric that the study declares.
+``log_medians`` is JSON: the natural logarithm of the median duration in nanoseconds of each round, by session and round,
+such as ``{"0.3": 14.2}``. What does not apply is missing (NaN)."""
+MODEL_COLUMNS = ("parameters", "paper_macs", "true_macs")
+"""Facts of the model."""
+INTEGER_COLUMNS = ("threads", "batch", *MODEL_COLUMNS)
+TIME_COLUMNS = ("started_at", "finished_at")
+"""Unix seconds: the start of the study, the end of the cell."""
+COLUMNS = (*TEXT_COLUMNS, *INTEGER_COLUMNS, *TIME_COLUMNS, *CELL_METRICS, *ESTIMATES)
+"""Columns that a table of results always has; metrics that a study declares follow them."""
+RUN_COLUMNS = ("tracking_uri", "experiment", "git_commit")
+"""Columns that say where a row was read; they come from the run and stand last."""
+TABLE = (*COLUMNS, *RUN_COLUMNS)
+"""The documented columns of a table that was read from servers; no metric of a study may have one of these names."""

@@ -7,7 +7,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -15,21 +15,24 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, Protocol
 
+from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph.devices import registry as devices
 from mlflow_ngraph.devices.fingerprint import fingerprint, versions
-from mlflow_ngraph.engines.store import Store
+from mlflow_ngraph.engines import environment
+from mlflow_ngraph.engines.store import EngineStore
 from mlflow_ngraph.errors import DiskFullError, StudyError, WorkloadError
-from mlflow_ngraph.execute import checked, fold, places
+from mlflow_ngraph.execute import fold, known_workloads, places
 from mlflow_ngraph.execute.cache import EngineCache, Maker
-from mlflow_ngraph.execute.child import Child, ChildFailure, Warden, environment
+from mlflow_ngraph.execute.child import Child, ChildFailure, Warden
 from mlflow_ngraph.execute.exclusive import ExclusiveMachine, Holder, WhenBusy
-from mlflow_ngraph.execute.journal import SCHEMA_VERSION, Event, Journal, read
-from mlflow_ngraph.execute.plan import Plan, WorkloadPlan, make
+from mlflow_ngraph.execute.journal import SCHEMA_VERSION, Event, Journal
+from mlflow_ngraph.execute.plan import StudyPlan, make
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.execute.supervisor import Supervisor
 from mlflow_ngraph.study import Study
 from mlflow_ngraph.tracking.recorder import Recorder
+from mlflow_ngraph.tracking.recording import Recording
 from mlflow_ngraph.tracking.shared_engines import ServerEngines
 from mlflow_ngraph.verdicts import Verdict
 from mlflow_ngraph.workloads.registry import create
@@ -77,22 +80,23 @@ class Outcome:
         return 0 if all(cell.verdict is Verdict.OK for cell in cells) else 3
 
 
-def plan_study(study: Study) -> Plan:
+def plan_study(study: Study) -> StudyPlan:
     """What `run_study` would do on this machine. Asks a child process for models whose names are not known to exist.
 
     Raises
     ------
-    UsageError: the study cannot run here; says why.
+    UsageError
+        The study cannot run here; says why.
     """
     plan = make(study, devices.create(study.device))
     workloads = [create(workload.ref, study.init) for workload in plan.workloads if workload.known is None]
-    found = {str(one.ref): answer for one in workloads if (answer := checked.recall(one)) is not None}
+    found = {str(one.ref): answer for one in workloads if (answer := known_workloads.recall(one)) is not None}
     unknown = [workload for workload in workloads if str(workload.ref) not in found]
     if unknown:
         refs = [asdict(workload.ref) for workload in unknown]
         answers = ask_child("check", workloads=refs, init=asdict(study.init))
         for workload, answer in zip(unknown, answers, strict=True):
-            checked.keep(workload, answer)
+            known_workloads.keep(workload, answer)
             found[str(workload.ref)] = answer
     return plan.with_checked(found)
 
@@ -102,14 +106,15 @@ def ask_child(command: str, **fields: Any) -> Any:
 
     Raises
     ------
-    WorkloadError: the command failed; the message is the child's.
+    WorkloadError
+        The command failed; the message is the child's.
     """
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         warden = Warden()
         stack.callback(warden.close)
         log = Path(scratch) / "check.log"
         try:
-            child = Child("check", environment(None, Path(scratch)), log, warden)
+            child = Child("check", environment.of_threads(None, Path(scratch)), log, warden)
             stack.callback(child.close)
             return child.request(command, CHECK_SECONDS, **fields)
         except ChildFailure as failure:
@@ -131,24 +136,33 @@ def run_study(
 
     Parameters
     ----------
-    resume: ``auto`` continues the newest study of the same content on this machine if it was interrupted, else starts
-        anew. ``always`` continues the newest one even if it came to its end, and measures unstable, crashed,
-        timed-out and out-of-memory cells again. ``never`` starts anew.
-    home: directory for studies; see `places.home`.
-    tracking_uri, experiment: where to record; by default as MLflow itself decides.
-    offline: measure only; `sync_study` records later.
-    observer: told of every event.
-    when_busy: what to do while somebody else measures on this machine: ``wait`` for the end, or ``refuse``.
+    resume : Resume
+        ``auto`` continues the newest study of the same content on this machine if it was interrupted, else starts anew.
+        ``always`` continues the newest one even if it came to its end, and measures unstable, crashed, timed-out and
+        out-of-memory cells again. ``never`` starts anew.
+    home : Path | None
+        Directory for studies; see `home_directory.directory`.
+    tracking_uri, experiment : str | None
+        Where to record; by default as MLflow itself decides.
+    offline : bool
+        Measure only; `sync_study` records later.
+    observer : Observer | None
+        Told of every event.
+    when_busy : WhenBusy
+        What to do while somebody else measures on this machine: ``wait`` for the end, or ``refuse``.
 
     Raises
     ------
-    UsageError: the request was wrong; nothing was written.
-    DeviceBusyError: somebody else measures, and ``when_busy`` is ``refuse``; nothing was written.
-    Interrupted: the process was asked to end; the study can be resumed, and its run says KILLED.
+    UsageError
+        The request was wrong; nothing was written.
+    DeviceBusyError
+        Somebody else measures, and ``when_busy`` is ``refuse``; nothing was written.
+    Interrupted
+        The process was asked to end; the study can be resumed, and its run says KILLED.
     """
     plan = plan_study(study)
     machine = fingerprint()
-    root, key = places.home(home), places.study_key(study, plan.device, machine["digest"])
+    root, key = home_directory.directory(home), places.study_key(study, plan.device, machine["digest"])
     _resumable(study, resume, root, key)  # complains before anybody waits
     recorder = None if offline else Recorder(tracking_uri, experiment)
     if recorder is not None:
@@ -162,8 +176,9 @@ def run_study(
         journal = stack.enter_context(Journal(directory, observer.on_event if observer else lambda event: None))
         if continued is None:
             _start(journal, directory, plan, machine)
-        before = fold.load(directory)
-        session = 1 + sum(event["event"] == "session_started" for event in read(directory))
+        recording = Recording(recorder, directory, journal)
+        before = recording.before()
+        session = before.sessions + 1
         done = sum(len(lane.cells) for lane in before.lanes.values())
         journal.append(
             "session_started",
@@ -174,7 +189,6 @@ def run_study(
             cells=plan.cells,
             done=done,
         )
-        recording = _Recording(recorder, directory, journal)
         recording.open(before)
         supervisor = Supervisor(
             plan,
@@ -194,10 +208,11 @@ def run_study(
         except BaseException as error:
             with suppress(DiskFullError):  # the error that is told may be just that
                 journal.append("study_interrupted", reason=type(error).__name__)
+            # From the beginning: the signal may have come while an event was taken in.
             recording.close(fold.load(directory), "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
             raise
         journal.append("study_finished", status="FINISHED")
-        record = fold.load(directory)
+        record = recording.record()
         recording.close(record, "FINISHED")
     return Outcome(record, directory, recording.where, recording.problem)
 
@@ -212,8 +227,10 @@ def sync_study(
 
     Raises
     ------
-    JournalError: there is no study in ``directory``.
-    TrackingError: the server cannot be reached.
+    JournalError
+        There is no study in ``directory``.
+    TrackingError
+        The server cannot be reached.
     """
     record = fold.load(directory)
     recorder = Recorder(tracking_uri, experiment)
@@ -224,63 +241,6 @@ def sync_study(
             recorder.record_lane(record, lane.lane.id)
     recorder.close(record, "FINISHED" if record.finished_at is not None else "KILLED")
     return Outcome(record, directory, recorder.where())
-
-
-class _Recording:
-    """Passes a study on to the tracking server. A server that fails costs nothing but a later sync."""
-
-    def __init__(self, recorder: Recorder | None, directory: Path, journal: Journal) -> None:
-        self.where: Mapping[str, str] = {}
-        self.problem = ""
-        self._recorder = recorder
-        self._directory = directory
-        self._journal = journal
-        self._pending: set[str] = set()
-
-    def open(self, record: StudyRecord) -> None:
-        self._attempt(lambda recorder: recorder.open(record, self._directory))
-
-    def workload(self, workload: WorkloadPlan) -> None:
-        """Record the lanes of a finished workload."""
-        lane_ids = [lane.id for lane in workload.lanes]
-        self._pending.update(lane_ids)
-        if self._recorder is None or self.problem:
-            return
-        record = fold.load(self._directory, str(workload.ref))
-        self._attempt(lambda recorder: self._record(recorder, record, lane_ids))
-
-    def close(self, record: StudyRecord, status: str) -> None:
-        """Record what is still pending, then the study itself. One more try after an earlier failure."""
-        if self.problem:
-            self.problem = ""
-            # Lanes that an earlier session measured may be missing on the server as well.
-            self._pending.update(record.lanes)
-            self.open(record)
-        if not self.problem:
-            self._attempt(lambda recorder: self._close(recorder, record, status))
-
-    def _close(self, recorder: Recorder, record: StudyRecord, status: str) -> None:
-        self._record(recorder, record, [lane for lane in record.lanes if lane in self._pending])
-        recorder.close(record, status)
-        self.where = recorder.where()
-
-    def _record(self, recorder: Recorder, record: StudyRecord, lane_ids: Sequence[str]) -> None:
-        for lane_id in lane_ids:
-            if record.lanes[lane_id].cells:
-                run_id = recorder.record_lane(record, lane_id)
-                self._journal.append("lane_recorded", lane=lane_id, run_id=run_id)
-            self._pending.discard(lane_id)
-
-    def _attempt(self, step: Callable[[Recorder], object]) -> None:
-        if self._recorder is None:
-            return
-        try:
-            step(self._recorder)
-        except Exception as error:  # noqa: BLE001
-            # Whatever a client library raises must not cost a measurement; the journal has everything.
-            _log.debug("recording failed", exc_info=True)
-            self.problem = " ".join(str(error).split()) or type(error).__name__
-            self._journal.append("recording_failed", reason=self.problem)
 
 
 def _say_who_measures(observer: Observer | None, holder: Holder | None) -> None:
@@ -300,7 +260,7 @@ def _engine_cache(
         return None
     shared = ServerEngines(recorder.tracking_uri) if study.cache == "server" and recorder is not None else None
     maker = Maker(record.name, record.id, str(record.fingerprint["digest"]))
-    return EngineCache(journal, maker, Store(places.engine_store(root)), shared)
+    return EngineCache(journal, maker, EngineStore(home_directory.engine_store(root)), shared)
 
 
 def _resumable(study: Study, resume: Resume, root: Path, key: str) -> Path | None:
@@ -316,7 +276,7 @@ def _resumable(study: Study, resume: Resume, root: Path, key: str) -> Path | Non
     return last
 
 
-def _start(journal: Journal, directory: Path, plan: Plan, machine: Mapping[str, Any]) -> None:
+def _start(journal: Journal, directory: Path, plan: StudyPlan, machine: Mapping[str, Any]) -> None:
     (directory / "study.yaml").write_text(plan.study.to_yaml(), encoding="utf-8")
     journal.append(
         "study_started",
@@ -331,7 +291,7 @@ def _start(journal: Journal, directory: Path, plan: Plan, machine: Mapping[str, 
     )
 
 
-def _compiler_versions(plan: Plan) -> dict[str, str]:
+def _compiler_versions(plan: StudyPlan) -> dict[str, str]:
     """The version of each compiler of the plan, under the compiler's own name."""
     names = {lane.compiler for lane in plan.lanes}
     return {name: COMPILERS.get(name).availability().version or "" for name in sorted(names)}

@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from mlflow_ngraph import study_metrics
 from mlflow_ngraph.compilers.base import Mode, Precision, Transfers
 from mlflow_ngraph.errors import StudyError
-from mlflow_ngraph.measure.memory import FreedMemory
+from mlflow_ngraph.process_memory import FreedMemory
 from mlflow_ngraph.study_metrics import CustomMetric
 from mlflow_ngraph.validation import explain
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
@@ -137,7 +137,8 @@ class Arrivals(_Model):
 
         Parameters
         ----------
-        throughput: requests per second in the closed loop.
+        throughput : float
+            Requests per second in the closed loop.
         """
         if self.rates == "auto":
             return [fraction * throughput for fraction in AUTO_FRACTIONS]
@@ -324,7 +325,8 @@ def load(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Study
 
     Raises
     ------
-    StudyError: the file or an override is invalid; names the file, the key and what is allowed.
+    StudyError
+        The file or an override is invalid; names the file, the key and what is allowed.
     """
     ready = ready_made()
     path = ready.get(name_or_path) or Path(name_or_path)
@@ -351,7 +353,8 @@ def parse(content: Mapping[str, Any], origin: str = "study") -> Study:
 
     Raises
     ------
-    StudyError: as in `load`.
+    StudyError
+        As in `load`.
     """
     try:
         return Study.model_validate(dict(content))

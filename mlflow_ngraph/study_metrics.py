@@ -9,17 +9,10 @@ from difflib import get_close_matches
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mlflow_ngraph.expressions import FUNCTIONS, Expression
-from mlflow_ngraph.tracking.schema import CELL_METRICS, Better
+from mlflow_ngraph.metrics import CELL_METRICS, MODEL_COLUMNS, TABLE, Better, is_uncertainty
 
-FACTS = ("batch", "threads", "parameters", "paper_macs", "true_macs")
+FACTS = ("batch", "threads", *MODEL_COLUMNS)
 """What a formula may name besides metrics and constants: known of a cell without measuring it."""
-RESERVED = (
-    "study_id", "study", "device", "fingerprint", "workload", "label", "family", "compiler", "compiler_label", "flags",
-    "precision", "precision_in_force", "mode", "verdict", "reason", "engine", "engine_reused", "lane", "cell", "run_id",
-    "lane_run_id", "model_id", "custom_metrics", "started_at", "finished_at", "tracking_uri", "experiment", "git_commit",
-    *FACTS,
-)  # fmt: skip
-"""Columns of the results table that are no metrics."""
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -53,7 +46,8 @@ class CustomMetric(BaseModel):
 
         Parameters
         ----------
-        names: what the workload is called.
+        names : Sequence[str]
+            What the workload is called.
         """
         found = {}
         for name, value in self.constants.items():
@@ -68,17 +62,18 @@ def check(metrics: Mapping[str, CustomMetric], workloads: Sequence[Sequence[str]
 
     Parameters
     ----------
-    workloads: what each workload is called.
+    workloads : Sequence[Sequence[str]]
+        What each workload is called.
 
     Raises
     ------
-    ValueError: says which.
+    ValueError
+        Says which.
     """
     for name, metric in metrics.items():
         if not _NAME.fullmatch(name):
             raise ValueError(f"metric {name!r}: a name has small letters, digits and _")
-        taken = name in RESERVED or name in CELL_METRICS or name in FUNCTIONS
-        if taken or name.endswith(("_ci_low", "_ci_high")):
+        if name in TABLE or name in FUNCTIONS or is_uncertainty(name):
             raise ValueError(f"metric {name!r}: this name is taken, choose another one")
         for constant, numbers in metric.constants.items():
             missing = [names[0] for names in workloads if isinstance(numbers, dict) and not {*names} & {*numbers}]

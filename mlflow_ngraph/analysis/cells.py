@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.execute import journal
+from mlflow_ngraph.execute.fold import Fold
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from mlflow_ngraph.execute.record import LaneRecord
 
 _ADDRESS = re.compile(
     r"(?P<label>[^/]+)/(?P<compiler>.+?)(?:/(?P<precision>fp32|tf32|bf16|fp16|\*))?(?:/b(?P<batch>\d+|\*))?"
@@ -62,13 +65,16 @@ def choose(queries: Sequence[str], studies: Iterable[Sequence[Cell]]) -> list[Ce
 
     Parameters
     ----------
-    queries: a cell's id, or ``LABEL/COMPILER/bBATCH``, where ``*`` stands for any text, the batch size may be left
-        out, and a precision may stand before it.
-    studies: the cells of each study, newest first; read only as far as needed.
+    queries : Sequence[str]
+        A cell's id, or ``LABEL/COMPILER/bBATCH``, where ``*`` stands for any text, the batch size may be left out, and
+        a precision may stand before it.
+    studies : Iterable[Sequence[Cell]]
+        The cells of each study, newest first; read only as far as needed.
 
     Raises
     ------
-    UsageError: no study has such a cell, or a name without ``*`` fits several.
+    UsageError
+        No study has such a cell, or a name without ``*`` fits several.
     """
     found: dict[str, list[Cell]] = {}
     seen: list[Cell] = []
@@ -137,13 +143,14 @@ def of_home(home: Path, study: str | None = None) -> Iterator[list[Cell]]:
 
     Parameters
     ----------
-    study: the name or the id of the only study to look at.
+    study : str | None
+        The name or the id of the only study to look at.
     """
     started = []
     for path in (home / "studies").glob("*"):
-        first = next(journal.read(path), None) if (path / journal.FILE_NAME).is_file() else None
-        if first is not None and study in (None, first["study_id"], first["study"]["name"]):
-            started.append((first["at"], path))
+        start = journal.first(path) if (path / journal.FILE_NAME).is_file() else None
+        if start is not None and study in (None, start["study_id"], start["study"]["name"]):
+            started.append((start["at"], path))
     for _, path in sorted(started, reverse=True):
         yield of_directory(path)
 
@@ -151,84 +158,48 @@ def of_home(home: Path, study: str | None = None) -> Iterator[list[Cell]]:
 def of_directory(directory: Path) -> list[Cell]:
     """The cells of a study that have an engine or a verdict.
 
-    The journal is read as it is, without deriving metrics: that takes the time that a person waits.
+    Nothing that was measured is taken in, and no figure derived: that takes memory, and the time that a person waits.
 
     Raises
     ------
-    JournalError: there is no readable journal.
+    JournalError
+        There is no readable journal.
     """
-    study = _Study(directory)
-    for event in journal.read(directory):
-        step = _STEPS.get(event["event"])
-        if step is not None:
-            step(study, event)
-    return study.cells()
+    state = Fold()
+    state.extend(event for event in journal.read(directory) if event["event"] not in _MEASURED)
+    record = state.record
+    about = {"study": record.name, "study_id": record.id, "device": record.device}
+    return [
+        cell
+        for lane in record.lanes.values()
+        for batch in lane.lane.batch_sizes
+        if (cell := _recorded(directory, lane, batch, about)) is not None
+    ]
 
 
-class _Study:
-    """What a journal says about cells, as far as a person names or explains one."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._about: dict[str, str] = {}
-        self._lanes: dict[str, dict[str, Any]] = {}
-        self._engines: dict[tuple[str, int], Path] = {}
-        self._unexplained: dict[str, str] = {}
-        self._in_force: dict[str, str] = {}
-        self._verdicts: dict[str, tuple[str, str]] = {}
-
-    def started(self, event: journal.Event) -> None:
-        self._about = {"study": event["study"]["name"], "study_id": event["study_id"], "device": event["device"]}
-        self.continued(event)
-
-    def continued(self, event: journal.Event) -> None:
-        self._lanes.update({lane["id"]: lane for lane in event["lanes"]})
-
-    def built(self, event: journal.Event) -> None:
-        for batch in event["batch_sizes"]:
-            self._engines[event["lane"], batch] = self._directory / event["directory"]
-
-    def unexplained(self, event: journal.Event) -> None:
-        self._unexplained[event["lane"]] = event["reason"]
-
-    def ready(self, event: journal.Event) -> None:
-        self._in_force[event["cell"]] = event["precision"]
-
-    def finished(self, event: journal.Event) -> None:
-        self._verdicts[event["cell"]] = event["verdict"], event["reason"]
-
-    def cells(self) -> list[Cell]:
-        return [
-            self._cell(lane, batch)
-            for lane in self._lanes.values()
-            for batch in lane["batch_sizes"]
-            if (lane["id"], batch) in self._engines or journal.cell_id(lane["id"], batch) in self._verdicts
-        ]
-
-    def _cell(self, lane: dict[str, Any], batch: int) -> Cell:
-        cell_id = journal.cell_id(lane["id"], batch)
-        verdict, reason = self._verdicts.get(cell_id, ("", ""))
-        return Cell(
-            id=cell_id,
-            batch=batch,
-            verdict=verdict,
-            reason=reason,
-            precision_in_force=self._in_force.get(cell_id, ""),
-            engine=self._engines.get((lane["id"], batch)),
-            unexplained=self._unexplained.get(lane["id"], ""),
-            **{name: lane[name] for name in ("label", "compiler", "compiler_label", "precision")},
-            **self._about,
-        )
+_MEASURED = ("slice", "arrivals")
 
 
-_STEPS: dict[str, Callable[[_Study, journal.Event], None]] = {
-    "study_started": _Study.started,
-    "session_started": _Study.continued,
-    "engine_built": _Study.built,
-    "engine_unexplained": _Study.unexplained,
-    "cell_ready": _Study.ready,
-    "cell_finished": _Study.finished,
-}
+def _recorded(directory: Path, lane: LaneRecord, batch: int, about: Mapping[str, str]) -> Cell | None:
+    """The cell of a lane at a batch size; None where it has neither an engine nor a verdict."""
+    engine = lane.engine_at(batch)
+    measured = lane.cells.get(batch)
+    if engine is None and measured is None:
+        return None
+    return Cell(
+        id=lane.lane.cell(batch),
+        label=lane.lane.label,
+        compiler=lane.lane.compiler,
+        compiler_label=lane.lane.compiler_label,
+        precision=lane.lane.precision,
+        batch=batch,
+        verdict=measured.verdict.value if measured is not None else "",
+        reason=measured.reason if measured is not None else "",
+        precision_in_force=(measured.precision_in_force or "") if measured is not None else "",
+        engine=directory / engine.directory if engine is not None else None,
+        unexplained=lane.unexplained,
+        **about,
+    )
 
 
 def of_results(frame: pd.DataFrame) -> Iterator[list[Cell]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,15 +10,14 @@ import pandas as pd
 
 from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.compare import TIED_FROM
-from mlflow_ngraph.analysis.results import COLUMNS, typed
 from mlflow_ngraph.errors import UnknownNameError, UsageError
-from mlflow_ngraph.tracking.schema import CELL_METRICS
+from mlflow_ngraph.metrics import COLUMNS, METRICS, is_complement, reciprocal_of
+from mlflow_ngraph.tables.columns import typed
+from mlflow_ngraph.text import plain
 from mlflow_ngraph.verdicts import Verdict
 
 METRIC = "throughput"
 """What engines are compared by where nothing else is said."""
-_OF_COMPLEMENT = "cpu_reduction"
-"""Its ratios are those of one minus itself, of which less is better."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Comparison:
         """Whether the candidate is better, and chance alone would rarely make it look so."""
         if self.p_value is None or self.p_value >= TIED_FROM:
             return False
-        higher = CELL_METRICS[self.metric].better == "higher" and self.metric != _OF_COMPLEMENT
+        higher = METRICS[self.metric].better == "higher" and not is_complement(self.metric)
         return self.ratio > 1 if higher else self.ratio < 1
 
     @property
@@ -62,12 +60,14 @@ def check_metric(metric: str) -> str:
 
     Raises
     ------
-    UnknownNameError: there is no such metric.
-    UsageError: neither high nor low is better.
+    UnknownNameError
+        There is no such metric.
+    UsageError
+        Neither high nor low is better.
     """
-    known = CELL_METRICS.get(metric)
-    if known is None or metric.endswith(("_ci_low", "_ci_high")):
-        raise UnknownNameError("metric", metric, (name for name in CELL_METRICS if not name.endswith("_ci_low")))
+    known = METRICS.get(metric)
+    if known is None:
+        raise UnknownNameError("metric", metric, METRICS)
     if known.better == "neither":
         raise UsageError(f"no engine is better by its {metric}: choose another metric, such as {METRIC}")
     return metric
@@ -87,7 +87,7 @@ def best(cells: pd.DataFrame, metric: str, batch: int | None = None) -> Mapping[
     found = trusted if len(trusted) else found
     if found.empty:
         return None
-    ordered = found.sort_values(metric, ascending=CELL_METRICS[metric].better == "lower", kind="stable")
+    ordered = found.sort_values(metric, ascending=METRICS[metric].better == "lower", kind="stable")
     return dict(ordered.iloc[0])
 
 
@@ -101,23 +101,18 @@ def compare(candidate: Mapping[str, Any], champion: Mapping[str, Any], metric: s
         candidate=float(candidate[metric]),
         champion=float(champion[metric]),
         ratio=float(ratio.value[0]),
-        ci_low=_known(low[0]),
-        ci_high=_known(high[0]),
-        p_value=_known(ratio.p_differs()[0]),
+        ci_low=plain(low[0]),
+        ci_high=plain(high[0]),
+        p_value=plain(ratio.p_differs()[0]),
         paired=_paired(frame, metric),
     )
 
 
 def _paired(frame: pd.DataFrame, metric: str) -> bool:
-    if significance.SAME_ERROR.get(metric, metric) != "throughput":
+    if reciprocal_of(metric) != "throughput":
         return False
-    intervals = [f"speedup_ci_{end}" for end in ("low", "high")]
     together = all(frame[name].iloc[0] == frame[name].iloc[1] for name in significance.PAIRED)
-    return bool(together and frame[intervals].notna().all(axis=None))
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
+    return bool(together and significance.figures(frame, "speedup").known.all())
 
 
 def _p(value: float) -> str:

@@ -28,9 +28,11 @@ def change_points(logs: ArrayLike, errors: ArrayLike, freedom: ArrayLike, level:
 
     Parameters
     ----------
-    logs: logarithms of the figures, in the order of time.
-    errors, freedom: standard error of each, with its degrees of freedom; NaN where there is none, which then scatters
-        like the others.
+    logs : ArrayLike
+        Logarithms of the figures, in the order of time.
+    errors, freedom : ArrayLike
+        Standard error of each, with its degrees of freedom; NaN where there is none, which then scatters like the
+        others.
     """
     values, known, counts = (np.asarray(one, float) for one in (logs, errors, freedom))
     if len(values) < 2:

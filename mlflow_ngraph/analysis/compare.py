@@ -10,29 +10,28 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mlflow_ngraph.analysis import custom_metrics, significance
+from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.selection import FILTERED, Selection
-from mlflow_ngraph.analysis.significance import Figures
-from mlflow_ngraph.analysis.summary import fallback_nodes
 from mlflow_ngraph.errors import UnknownNameError, UsageError
-from mlflow_ngraph.tracking.schema import CellMetric
+from mlflow_ngraph.estimates import Estimate
+from mlflow_ngraph.metrics import Metric, with_estimates
+from mlflow_ngraph.tables import vocabulary
+from mlflow_ngraph.tables.summary import fallback_nodes
+from mlflow_ngraph.text import plain
 from mlflow_ngraph.verdicts import Verdict
 
 ALIKE = ("device", "workload", "compiler_label", "precision", "mode", "threads", "batch")
 """What tells cells apart within a study; a baseline shares all but what it is the baseline of."""
 _SETS_APART = {"compiler": ("compiler_label",), "study": (), "study_id": (), "git_commit": (), "label": ("workload",)}
 """Of `ALIKE`, what a baseline that is chosen by a column need not share, where it is not that column itself."""
-_MACHINE = ("rounds", "fingerprint")
-"""What another reader of the numbers needs to test them."""
 TIED_FROM = 0.05
 """p-value from which on two figures are not told apart."""
 
 
 def needed(rows: Sequence[str], columns: Sequence[str], metric: str, more: Collection[str] = ()) -> list[str]:
     """The columns of the tidy table that `compare` looks at."""
-    source = significance.SAME_ERROR.get(metric, metric)
-    figures = [f"{name}{end}" for name in (metric, source, "speedup") for end in ("", "_ci_low", "_ci_high")]
-    own = ["cell", "verdict", "flags", "precision_in_force", "study_id", "started_at", "finished_at", *_MACHINE]
+    figures = with_estimates([metric, "speedup"])
+    own = ["cell", "verdict", "flags", "precision_in_force", "study_id", "started_at", "finished_at", "fingerprint"]
     filtered = [name for names in FILTERED.values() for name in names]
     return list(dict.fromkeys([*rows, *columns, *figures, *own, *ALIKE, *filtered, *more]))
 
@@ -57,28 +56,42 @@ def compare(
 
     Parameters
     ----------
-    frame: the tidy table of `results.load` or `results.from_record`.
-    rows, columns: columns of ``frame`` that span the pivot.
-    metric: a metric of a cell.
-    selection, filters: which cells are meant; ``filters`` are the fields of a `Selection` by name.
-    include: verdicts whose numbers are shown beside those that are ``ok``.
-    relative_to: a column and its value, such as ``("compiler", "identity")``: numbers are divided by those of the cell
-        that has this value there and is otherwise alike. It need not fit the selection.
-    best: show only the best of all cells that are equal in these columns, and what cannot be told from it.
-    sort: a column of the pivot's rows, or ``value`` for the best number of a row; ascending unless it begins with ``-``.
+    frame : pd.DataFrame
+        The tidy table of `results.load` or `results.from_record`.
+    rows, columns : Sequence[str]
+        Columns of ``frame`` that span the pivot.
+    metric : str
+        A metric of a cell.
+    selection : Selection | None
+        Which cells are meant.
+    include : Collection[str]
+        Verdicts whose numbers are shown beside those that are ``ok``.
+    relative_to : tuple[str, str] | None
+        A column and its value, such as ``("compiler", "identity")``: numbers are divided by those of the cell that has
+        this value there and is otherwise alike. It need not fit the selection.
+    best : Sequence[str]
+        Show only the best of all cells that are equal in these columns, and what cannot be told from it.
+    sort : str | None
+        A column of the pivot's rows, or ``value`` for the best number of a row; ascending unless it begins with ``-``.
+    **filters : Sequence[Any] | None
+        Which cells are meant, by the fields of a `Selection`.
 
     Returns
     -------
-    The pivot. ``attrs["left_out"]`` counts by verdict the cells that were left out, ``attrs["cells"]`` the others,
-    ``attrs["without_baseline"]`` those that there is nothing to divide by, and ``attrs["metric"]``, ``attrs["unit"]``
-    and ``attrs["relative_to"]`` say what is shown. ``attrs["values"]`` says of every number which cell it is of, with
-    its verdict, interval, the precision in force and how many of its nodes fell back to another provider; whether it is
-    the ``best`` of its row; and whether it is ``tied``: not told apart from the best or, with ``relative_to``, from 1.
+    pd.DataFrame
+        The pivot. ``attrs["left_out"]`` counts by verdict the cells that were left out, ``attrs["cells"]`` the others,
+        ``attrs["without_baseline"]`` those that there is nothing to divide by, and ``attrs["metric"]``,
+        ``attrs["unit"]`` and ``attrs["relative_to"]`` say what is shown. ``attrs["values"]`` says of every number which
+        cell it is of, with its verdict, interval, the precision in force and how many of its nodes fell back to another
+        provider; whether it is the ``best`` of its row; and whether it is ``tied``: not told apart from the best or,
+        with ``relative_to``, from 1.
 
     Raises
     ------
-    UnknownNameError: there is no such column, metric or verdict, or a filter names what the table does not have.
-    UsageError: several cells fall together and neither high nor low is better; or no cell fits all filters.
+    UnknownNameError
+        There is no such column, metric or verdict, or a filter names what the table does not have.
+    UsageError
+        Several cells fall together and neither high nor low is better; or no cell fits all filters.
     """
     measured = _check(frame, [*rows, *columns, *best], metric, include)
     given: dict[str, Any] = {name: tuple(value) for name, value in filters.items() if value}
@@ -117,7 +130,7 @@ class Shown:
     frame: pd.DataFrame
     metric: str
     better: str
-    divided: Figures | None = None
+    divided: Estimate | None = None
     """The ratios to the baseline, row by row, where the numbers are such."""
 
     @property
@@ -132,13 +145,7 @@ class Shown:
         """The ends of the intervals; NaN where there are none."""
         if self.divided is not None:
             return self.divided.interval()
-        source = self.metric
-        missing = np.full(len(self.frame), np.nan)
-        low, high = (
-            self.frame[f"{source}_ci_{end}"].to_numpy(float) if f"{source}_ci_{end}" in self.frame else missing
-            for end in ("low", "high")
-        )
-        return low, high
+        return significance.interval(self.frame, self.metric)
 
     def take(self, places: np.ndarray[Any, Any]) -> Shown:
         """The cells at some places."""
@@ -196,18 +203,21 @@ class Shown:
         if relative and self.divided is not None:
             ties = significance.holm(self.divided.p_differs()) >= TIED_FROM
         low, high = self.interval
+        estimate = significance.figures(self.frame, self.metric) if self.divided is None else self.divided
         records = self.frame.to_dict("records")
         return [
             {
                 "cell": row["cell"],
                 "verdict": row["verdict"],
-                "precision_in_force": None if pd.isna(row["precision_in_force"]) else row["precision_in_force"],
+                "precision_in_force": plain(row["precision_in_force"]),
                 "fallback_nodes": fallback_nodes(json.loads(row["flags"])) if "fallback" in row["flags"] else 0,
-                **{name: None if pd.isna(row[name]) else row[name] for name in _MACHINE if name in row},
+                "fingerprint": plain(row["fingerprint"]),
                 **{name: str(row[name]) for name in names},
                 "value": float(value),
-                "ci_low": None if np.isnan(low[place]) else float(low[place]),
-                "ci_high": None if np.isnan(high[place]) else float(high[place]),
+                "ci_low": plain(low[place]),
+                "ci_high": plain(high[place]),
+                "log_se": plain(estimate.error[place]),
+                "df": plain(estimate.freedom[place]),
                 "best": bool(leads[place]),
                 "tied": bool(ties[place]),
             }
@@ -219,7 +229,7 @@ class Shown:
         values: np.ndarray[Any, Any] = self.values.to_numpy(float)[places]
         return values if self.better == "lower" else -values
 
-    def _ratios(self, tops: np.ndarray[Any, Any], bottoms: np.ndarray[Any, Any]) -> Figures:
+    def _ratios(self, tops: np.ndarray[Any, Any], bottoms: np.ndarray[Any, Any]) -> Estimate:
         if self.divided is not None:
             return self.divided.take(tops).over(self.divided.take(bottoms))
         return significance.ratios(self.frame, self.metric, tops, bottoms)
@@ -232,12 +242,12 @@ def latest(frame: pd.DataFrame) -> pd.DataFrame:
     return newest
 
 
-def _check(frame: pd.DataFrame, names: Sequence[str], metric: str, include: Collection[str]) -> CellMetric:
+def _check(frame: pd.DataFrame, names: Sequence[str], metric: str, include: Collection[str]) -> Metric:
     """Complain about names that do not exist; what the metric is."""
     for name in names:
         if name not in frame.columns:
             raise UnknownNameError("column", name, (str(known) for known in frame.columns))
-    metrics = custom_metrics.known(frame)
+    metrics = vocabulary.known(frame)
     if metric not in metrics:
         raise UnknownNameError("metric", metric, metrics)
     for name in include:

@@ -15,13 +15,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mlflow_ngraph.analysis import custom_metrics, results, significance, study_names
+from mlflow_ngraph.analysis import results, significance, study_names
 from mlflow_ngraph.analysis.listing import Server, study_run
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.errors import TrackingError, UnknownNameError, UsageError
+from mlflow_ngraph.tables import vocabulary
+from mlflow_ngraph.text import counted
 from mlflow_ngraph.tracking.schema import Artifact, Kind, Param, Tag
 from mlflow_ngraph.verdicts import Verdict
-from mlflow_ngraph.wording import counted
 
 ASPECTS = ("study", "flags", "versions", "machine", "state", "results")
 COLUMNS = ("aspect", "name", "left", "right", "change", "ci_low", "ci_high", "p", "differs")
@@ -58,12 +59,15 @@ def read(named: str, tracking_uri: str | None = None) -> Run:
 
     Parameters
     ----------
-    named: the id of a run, or the name or id of a study, of which the latest one counts.
+    named : str
+        The id of a run, or the name or id of a study, of which the latest one counts.
 
     Raises
     ------
-    TrackingError: the server cannot be reached, or the run does not exist.
-    UsageError: the run is neither of a study nor of a lane, or several studies may be meant.
+    TrackingError
+        The server cannot be reached, or the run does not exist.
+    UsageError
+        The run is neither of a study nor of a lane, or several studies may be meant.
     """
     server = Server(tracking_uri)
     run_id, said = named, named
@@ -110,19 +114,22 @@ def difference(left: Run, right: Run, metric: str = "throughput") -> pd.DataFram
 
     Returns
     -------
-    One row a difference and one a cell that both runs have, with the columns of `COLUMNS`. ``attrs`` has ``cells`` (that
-    both have), ``left_only`` and ``right_only`` (how many one of them has).
+    pd.DataFrame
+        One row a difference and one a cell that both runs have, with the columns of `COLUMNS`. ``attrs`` has ``cells``
+        (that both have), ``left_only`` and ``right_only`` (how many one of them has).
 
     Raises
     ------
-    UnknownNameError: there is no such metric.
-    UsageError: one run is of a study and the other one of a lane.
+    UnknownNameError
+        There is no such metric.
+    UsageError
+        One run is of a study and the other one of a lane.
     """
     if left.kind != right.kind:
         raise UsageError(f"one run is of a {left.kind}, the other of a {right.kind}: name two of one kind")
     keys = ["batch"] if left.kind == Kind.LANE else [*_LANE, "batch"]
     both = pd.concat([left.frame, right.frame], ignore_index=True)
-    if metric not in (metrics := custom_metrics.known(both)):
+    if metric not in (metrics := vocabulary.known(both)):
         raise UnknownNameError("metric", metric, metrics)
     pairs = _pairs(both, len(left.frame), keys)
     rows = [

@@ -10,7 +10,7 @@ import pandas as pd
 
 from mlflow_ngraph.analysis import fleet_choice, undecided
 from mlflow_ngraph.analysis.undecided import Rival
-from mlflow_ngraph.tracking.schema import CellMetric
+from mlflow_ngraph.metrics import Metric
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,15 @@ class Doubt:
         }
 
 
-def of_devices(table: pd.DataFrame, noisy: pd.DataFrame, metric: CellMetric) -> Iterator[Doubt]:
+def of_devices(table: pd.DataFrame, noisy: pd.DataFrame, metric: Metric) -> Iterator[Doubt]:
     """Where the choice for a workload on a device may be another one.
 
     Parameters
     ----------
-    table: a recommendation for each device.
-    noisy: the cells of `undecided.cells` that keep all limits.
+    table : pd.DataFrame
+        A recommendation for each device.
+    noisy : pd.DataFrame
+        The cells of `undecided.cells` that keep all limits.
     """
     best = {(row["workload"], row["device"]): row for row in table[table["rank"] == 1].to_dict("records")}
     for inside in noisy.groupby(["workload", "device"], sort=False, dropna=False).indices.values():
@@ -64,7 +66,7 @@ def of_fleet(
     table: pd.DataFrame,
     candidates: pd.DataFrame,
     noisy: pd.DataFrame,
-    metric: CellMetric,
+    metric: Metric,
     chosen: pd.DataFrame,
     rule: Literal["maximin", "geomean"],
 ) -> Iterator[Doubt]:
@@ -72,8 +74,10 @@ def of_fleet(
 
     Parameters
     ----------
-    table: a recommendation for the fleet; ``candidates``, ``chosen`` and ``rule`` are what it was made of.
-    noisy: as in `of_devices`.
+    table : pd.DataFrame
+        A recommendation for the fleet; ``candidates``, ``chosen`` and ``rule`` are what it was made of.
+    noisy : pd.DataFrame
+        As in `of_devices`.
     """
     best = {row["workload"]: row for row in table[table["rank"] == 1].to_dict("records")}
     hoped = noisy.assign(**{metric.name: undecided.hopeful(noisy, metric)})

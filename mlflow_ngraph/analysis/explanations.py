@@ -31,13 +31,17 @@ def explain_local(queries: Sequence[str], home: Path, study: str | None = None) 
 
     Parameters
     ----------
-    queries: as in `cells.choose`.
-    home: holds the studies.
-    study: name or id of the only study to look at.
+    queries : Sequence[str]
+        As in `cells.choose`.
+    home : Path
+        Holds the studies.
+    study : str | None
+        Name or id of the only study to look at.
 
     Raises
     ------
-    UsageError: there is no such study or cell, or a name fits several.
+    UsageError
+        There is no such study or cell, or a name fits several.
     """
     studies = recorded.of_home(home, study)
     newest = next(studies, None)
@@ -58,15 +62,21 @@ def explain_recorded(
 
     Parameters
     ----------
-    queries: as in `cells.choose`.
-    tracking_uri, experiments: as in `results.load`.
-    run: the study run, or one of its lane runs, to look at alone.
-    study: name or id of the only study to look at.
+    queries : Sequence[str]
+        As in `cells.choose`.
+    tracking_uri, experiments : str | None, Sequence[str] | None
+        As in `results.load`.
+    run : str | None
+        The study run, or one of its lane runs, to look at alone.
+    study : str | None
+        Name or id of the only study to look at.
 
     Raises
     ------
-    UsageError: there is no such cell, or a name fits several.
-    TrackingError: the server cannot be reached or refuses.
+    UsageError
+        There is no such cell, or a name fits several.
+    TrackingError
+        The server cannot be reached or refuses.
     """
     from mlflow_ngraph.analysis import results
 

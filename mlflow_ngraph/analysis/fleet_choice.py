@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.compare import TIED_FROM
-from mlflow_ngraph.analysis.significance import Figures
-from mlflow_ngraph.tracking.schema import CellMetric
+from mlflow_ngraph.estimates import Estimate, satterthwaite
+from mlflow_ngraph.metrics import Metric, is_complement
 
 CONFIGURATION = ("compiler_label", "precision", "mode", "batch")
 """What is chosen. Threads are not: machines differ in them."""
@@ -19,20 +19,24 @@ Places = NDArray[np.int64]
 
 
 def ranked(
-    candidates: pd.DataFrame, metric: CellMetric, chosen: pd.DataFrame, rule: Literal["maximin", "geomean"]
+    candidates: pd.DataFrame, metric: Metric, chosen: pd.DataFrame, rule: Literal["maximin", "geomean"]
 ) -> pd.DataFrame:
     """A row for each choice and device that it has a candidate on, the best choice first.
 
     Parameters
     ----------
-    candidates: cells that keep all limits.
-    chosen: all cells that are meant; their devices are the fleet of a workload.
-    rule: ``maximin`` or ``geomean``.
+    candidates : pd.DataFrame
+        Cells that keep all limits.
+    chosen : pd.DataFrame
+        All cells that are meant; their devices are the fleet of a workload.
+    rule : Literal['maximin', 'geomean']
+        ``maximin`` or ``geomean``.
 
     Returns
     -------
-    ``place`` in ``candidates``, ``rank`` (equal on all devices), ``tied``, ``score``, ``worst_device``, and ``loss`` of the
-    score with its interval.
+    pd.DataFrame
+        ``place`` in ``candidates``, ``rank`` (equal on all devices), ``tied``, ``score``, ``worst_device``, and
+        ``loss`` of the score with its interval.
     """
     parts: list[dict[str, Any]] = []
     for workload, inside in candidates.groupby("workload", sort=False, dropna=False).indices.items():
@@ -44,7 +48,7 @@ def ranked(
 
 
 def _of_workload(
-    candidates: pd.DataFrame, inside: Places, devices: list[str], metric: CellMetric, rule: str
+    candidates: pd.DataFrame, inside: Places, devices: list[str], metric: Metric, rule: str
 ) -> list[dict[str, Any]]:
     values = candidates[metric.name].to_numpy(float)
     badness = values if metric.better == "lower" else -values
@@ -70,7 +74,7 @@ def _of_workload(
     against = _against(candidates, metric, rows, tops, relative, lead, rule)
     adjusted = significance.holm(np.where(np.arange(len(names)) != lead, against.p_differs(), np.nan))
     low, high = against.interval()
-    tested = np.isfinite(against.error) & (metric.name not in significance.COMPLEMENTS)
+    tested = np.isfinite(against.error) & (not is_complement(metric.name))
     value = np.where(tested, against.value, scores / scores[lead])
     low, high = (np.where(tested, end, np.nan) for end in (low, high))
     found = []
@@ -96,19 +100,21 @@ def _of_workload(
 
 def _against(
     candidates: pd.DataFrame,
-    metric: CellMetric,
+    metric: Metric,
     rows: Places,
     tops: Places,
     relative: NDArray[np.float64],
     lead: int,
     rule: str,
-) -> Figures:
+) -> Estimate:
     """The scores of all choices over that of the best one, with their errors.
 
     Parameters
     ----------
-    rows: the cell of each choice on each device; ``tops``: the best cell of each device.
-    relative: performance of each choice on each device, relative to the best cell.
+    rows : Places
+        The cell of each choice on each device; ``tops``: the best cell of each device.
+    relative : NDArray[np.float64]
+        Performance of each choice on each device, relative to the best cell.
     """
     sign = 1 if metric.better == "higher" else -1
     if rule == "geomean":
@@ -117,18 +123,12 @@ def _against(
             significance.ratios(candidates, metric.name, rows[:, column], np.full(len(rows), rows[lead, column]))
             for column in range(rows.shape[1])
         ]
-        count = len(parts)
-        variance = sum(part.error**2 for part in parts) / count**2
-        with np.errstate(divide="ignore", invalid="ignore"):
-            spread = sum(
-                np.where(
-                    part.error > 0, (part.error / count) ** 4 / part.freedom, np.where(np.isnan(part.error), np.nan, 0)
-                )
-                for part in parts
-            )
-            freedom = np.where(spread > 0, variance**2 / spread, np.inf)
-        log = sign * sum(part.log for part in parts) / count
-        return Figures(np.asarray(log), np.sqrt(variance), np.where(np.isnan(variance), np.nan, freedom))
+        logs, errors, freedoms = (
+            np.stack([getattr(part, name) for part in parts]) for name in ("log", "error", "freedom")
+        )
+        variances = (errors / len(parts)) ** 2
+        freedom = satterthwaite(variances, freedoms)
+        return Estimate(sign * logs.mean(axis=0), np.sqrt(variances.sum(axis=0)), freedom)
     worst = relative.argmin(axis=1)
     own = rows[np.arange(len(rows)), worst]
     its = np.full(len(rows), rows[lead, worst[lead]])
@@ -136,4 +136,4 @@ def _against(
     mine = significance.ratios(candidates, metric.name, own, tops[worst])
     theirs = significance.ratios(candidates, metric.name, its, np.full(len(rows), tops[worst[lead]]))
     found = direct.where(worst == worst[lead], mine.over(theirs))
-    return Figures(sign * found.log, found.error, found.freedom)
+    return Estimate(sign * found.log, found.error, found.freedom)

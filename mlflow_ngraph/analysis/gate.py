@@ -11,11 +11,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mlflow_ngraph.analysis import custom_metrics, significance
+from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.compare import ALIKE
-from mlflow_ngraph.analysis.significance import Figures
 from mlflow_ngraph.errors import UnknownNameError, UsageError
-from mlflow_ngraph.tracking.schema import CellMetric
+from mlflow_ngraph.estimates import Estimate
+from mlflow_ngraph.metrics import Metric, is_complement
+from mlflow_ngraph.tables import vocabulary
 from mlflow_ngraph.verdicts import Verdict
 
 ALPHA = 0.05
@@ -48,7 +49,8 @@ class Threshold:
 
         Raises
         ------
-        UsageError: it is no threshold.
+        UsageError
+            It is no threshold.
         """
         found = _THRESHOLD.fullmatch(text.strip())
         if found is None:
@@ -58,12 +60,13 @@ class Threshold:
         share = float(found["number"]) / 100 * (-1 if found["sign"] == "-" else 1)
         return cls(found["metric"], share, not found["sign"])
 
-    def bound(self, metric: CellMetric) -> float:
+    def bound(self, metric: Metric) -> float:
         """The largest change for the worse that is allowed.
 
         Raises
         ------
-        UsageError: the metric has no worse direction, or this is the better one.
+        UsageError
+            The metric has no worse direction, or this is the better one.
         """
         if metric.better == "neither":
             raise UsageError(f"{self.metric} cannot be gated: neither high nor low is better")
@@ -96,25 +99,31 @@ def gate(
 
     Parameters
     ----------
-    candidate, baseline: of a cell that was measured several times the latest study counts.
-    thresholds: `DEFAULT` when left out.
-    across_machines: compare also what was measured on different machines; threads then need not be equal.
+    candidate, baseline : Side
+        Of a cell that was measured several times the latest study counts.
+    thresholds : Sequence[Threshold]
+        `DEFAULT` when left out.
+    across_machines : bool
+        Compare also what was measured on different machines; threads then need not be equal.
 
     Returns
     -------
-    One row a cell and metric, with the columns of `COLUMNS`; ``outcome`` is ``passed``, ``failed``, ``missing`` (of the
-    candidate), ``not ok`` (of the candidate) or ``unmeasured`` (the metric, on either side). ``attrs`` has ``passed``,
-    ``tested`` (hypotheses), ``new`` (cells of the candidate alone), ``skipped`` (cells of the baseline that are not
-    ``ok``), ``machines`` (of both sides), ``candidate``, ``baseline`` and ``thresholds``.
+    pd.DataFrame
+        One row a cell and metric, with the columns of `COLUMNS`; ``outcome`` is ``passed``, ``failed``, ``missing`` (of
+        the candidate), ``not ok`` (of the candidate) or ``unmeasured`` (the metric, on either side). ``attrs`` has
+        ``passed``, ``tested`` (hypotheses), ``new`` (cells of the candidate alone), ``skipped`` (cells of the baseline
+        that are not ``ok``), ``machines`` (of both sides), ``candidate``, ``baseline`` and ``thresholds``.
 
     Raises
     ------
-    UnknownNameError: there is no such metric.
-    UsageError: a threshold cannot be, the baseline has no ``ok`` cell, nothing can be matched, or machines differ.
+    UnknownNameError
+        There is no such metric.
+    UsageError
+        A threshold cannot be, the baseline has no ``ok`` cell, nothing can be matched, or machines differ.
     """
     asked = list(thresholds) or [Threshold.parse(text) for text in DEFAULT]
     both = pd.concat([candidate.frame, baseline.frame], ignore_index=True)
-    metrics = custom_metrics.known(both)
+    metrics = vocabulary.known(both)
     for one in asked:
         if one.metric not in metrics:
             raise UnknownNameError("metric", one.metric, metrics)
@@ -203,7 +212,7 @@ def _judged(
     matches: Sequence[tuple[int, int | None]],
     trusted: NDArray[np.bool_],
     bounds: Mapping[str, float],
-    metrics: Mapping[str, CellMetric],
+    metrics: Mapping[str, Metric],
 ) -> list[dict[str, Any]]:
     """A row for each cell and metric."""
     found: list[dict[str, Any]] = []
@@ -227,18 +236,18 @@ def _judged(
     return found
 
 
-def _changes(ratios: Figures, place: int, values: tuple[float, float], name: str) -> tuple[float, float, float]:
+def _changes(ratios: Estimate, place: int, values: tuple[float, float], name: str) -> tuple[float, float, float]:
     """The change as a share of the baseline, with its interval."""
     old, new = values
     plain = new / old - 1 if old else np.nan
-    if not np.isfinite(ratios.error[place]) or name in significance.COMPLEMENTS:
+    if not np.isfinite(ratios.error[place]) or is_complement(name):
         return plain, np.nan, np.nan
     low, high = (float(end[0]) for end in ratios.take([place]).interval())
     return float(ratios.value[place]) - 1, low - 1, high - 1
 
 
 def _verdict(
-    values: tuple[float, float], changes: tuple[float, float, float], p_value: float, bound: float, metric: CellMetric
+    values: tuple[float, float], changes: tuple[float, float, float], p_value: float, bound: float, metric: Metric
 ) -> dict[str, Any]:
     """What became of one number."""
     told = {"baseline": values[0], "candidate": values[1], "change": changes[0], "ci_low": changes[1], "ci_high": changes[2],

@@ -15,6 +15,8 @@ from mlflow_ngraph.analysis import results, study_names
 from mlflow_ngraph.analysis.gate import Side
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.errors import TrackingError, UnknownNameError, UsageError
+from mlflow_ngraph.metrics import FREEDOM, HIGH, LOG_ERROR, LOW, TABLE, reciprocal_of
+from mlflow_ngraph.tables.columns import typed
 
 FORMS = (
     "the id of a run, models:/NAME@ALIAS, commit:SHA, the name of a study, or a file of results (.parquet, .csv, .json)"
@@ -30,13 +32,17 @@ def load(text: str, tracking_uris: Sequence[str] | None, everything: Callable[[]
 
     Parameters
     ----------
-    tracking_uris: servers to look at; MLflow's own default when left out.
-    everything: gives all results of these servers; called only where nothing smaller will do.
+    tracking_uris : Sequence[str] | None
+        Servers to look at; MLflow's own default when left out.
+    everything : Callable[[], pd.DataFrame]
+        Gives all results of these servers; called only where nothing smaller will do.
 
     Raises
     ------
-    UsageError: it names nothing, or the file cannot be read.
-    TrackingError: a server cannot be reached, or does not have it.
+    UsageError
+        It names nothing, or the file cannot be read.
+    TrackingError
+        A server cannot be reached, or does not have it.
     """
     if Path(text).suffix in _ENDINGS:
         return Side(text, of_file(Path(text)))
@@ -58,7 +64,8 @@ def of_file(path: Path) -> pd.DataFrame:
 
     Raises
     ------
-    UsageError: it cannot be read, or has no results in it.
+    UsageError
+        It cannot be read, or has no results in it.
     """
     if not path.is_file():
         raise UsageError(f"cannot read results from {path}: there is no such file")
@@ -72,7 +79,7 @@ def of_file(path: Path) -> pd.DataFrame:
     if not {"cell", "verdict", "device", "workload", "batch"} <= set(frame.columns):
         hint = "; compare writes cells into JSON and Parquet, not into CSV" if path.suffix == ".csv" else ""
         raise UsageError(f"{path} has no results: expected results.parquet of a study, or a file of compare{hint}")
-    return results.typed(frame, results.ALL)
+    return typed(frame, TABLE)
 
 
 def _of_comparison(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
@@ -80,11 +87,21 @@ def _of_comparison(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
     if "relative_to" in frame and frame["relative_to"].notna().any():
         raise UsageError(f"{path} has ratios to {frame['relative_to'].dropna().iloc[0]}: compare without --relative-to")
     metric = str(frame["metric"].iloc[0]) if len(frame) else "throughput"
-    names = {"value": metric, "ci_low": f"{metric}_ci_low", "ci_high": f"{metric}_ci_high"}
-    found = frame.rename(columns=names).drop(columns=["metric", "unit", "relative_to", "best", "tied"], errors="ignore")
-    found = found.reindex(columns=list(dict.fromkeys([*found.columns, *names.values(), "rounds", "fingerprint"])))
-    told: pd.DataFrame = found.assign(**{name: pd.to_numeric(found[name]) for name in (*names.values(), "rounds")})
-    return told
+    # What has its error from its reciprocal is written with that error, too.
+    source = reciprocal_of(metric)
+    names = {
+        "value": metric,
+        "ci_low": source + LOW,
+        "ci_high": source + HIGH,
+        "log_se": source + LOG_ERROR,
+        "df": source + FREEDOM,
+    }
+    values = frame.rename(columns=names).drop(
+        columns=["metric", "unit", "relative_to", "best", "tied"], errors="ignore"
+    )
+    values = values.reindex(columns=list(dict.fromkeys([*values.columns, *names.values(), "fingerprint"])))
+    numbers: pd.DataFrame = values.assign(**{name: pd.to_numeric(values[name]) for name in names.values()})
+    return numbers
 
 
 def _json(path: Path) -> pd.DataFrame:

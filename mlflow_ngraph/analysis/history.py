@@ -9,10 +9,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mlflow_ngraph.analysis import cells, custom_metrics, significance
+from mlflow_ngraph.analysis import cells, significance
 from mlflow_ngraph.analysis.change_points import change_points, levels
 from mlflow_ngraph.analysis.compare import ALIKE
 from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph.metrics import is_complement
+from mlflow_ngraph.tables import vocabulary
 from mlflow_ngraph.verdicts import Verdict
 
 COLUMNS = ("started_at", "study_id", "study", "git_commit", "fingerprint", "verdict", "reason", "value", "ci_low", "ci_high",
@@ -26,23 +28,30 @@ def history(frame: pd.DataFrame, cell: str, metric: str = "throughput") -> pd.Da
 
     Parameters
     ----------
-    frame: the tidy table, with every study that is meant.
-    cell: its id, or ``LABEL/COMPILER/bBATCH``; see `cells.choose`. The newest study that has such a cell tells what it is;
-        others belong to it if they measured the same on the same machine, also where flags or their defaults have changed.
-    metric: a metric of a cell.
+    frame : pd.DataFrame
+        The tidy table, with every study that is meant.
+    cell : str
+        Its id, or ``LABEL/COMPILER/bBATCH``; see `cells.choose`. The newest study that has such a cell tells what it
+        is; others belong to it if they measured the same on the same machine, also where flags or their defaults have
+        changed.
+    metric : str
+        A metric of a cell.
 
     Returns
     -------
-    One row a study, with the columns of `COLUMNS`. ``attrs`` has ``cell``, ``label``, ``device``, ``compiler_label``,
-    ``precision``, ``batch``, ``metric``, ``unit``, ``better``, ``machines`` (others that measured it too) and ``changes``
-    (how many changes of level there are).
+    pd.DataFrame
+        One row a study, with the columns of `COLUMNS`. ``attrs`` has ``cell``, ``label``, ``device``,
+        ``compiler_label``, ``precision``, ``batch``, ``metric``, ``unit``, ``better``, ``machines`` (others that
+        measured it too) and ``changes`` (how many changes of level there are).
 
     Raises
     ------
-    UnknownNameError: there is no such metric.
-    UsageError: no study has such a cell, or several fit.
+    UnknownNameError
+        There is no such metric.
+    UsageError
+        No study has such a cell, or several fit.
     """
-    metrics = custom_metrics.known(frame)
+    metrics = vocabulary.known(frame)
     if metric not in metrics:
         raise UnknownNameError("metric", metric, metrics)
     one = _row(frame, cell)
@@ -54,9 +63,7 @@ def history(frame: pd.DataFrame, cell: str, metric: str = "throughput") -> pd.Da
     rows = rows.reset_index(drop=True)
     told = rows.reindex(columns=[name for name in COLUMNS if name in rows.columns])
     told["value"] = rows[metric].astype(float)
-    for end in ("low", "high"):
-        name = f"{metric}_ci_{end}"
-        told[f"ci_{end}"] = rows[name].astype(float) if name in rows.columns else np.nan
+    told["ci_low"], told["ci_high"] = significance.interval(rows, metric)
     starts = _add_levels(told, rows, metric)
     table: pd.DataFrame = told[list(COLUMNS)]
     table.attrs = {
@@ -99,7 +106,7 @@ def _add_levels(table: pd.DataFrame, rows: pd.DataFrame, metric: str) -> int:
     found = whole.take(places)
     starts = change_points(found.log, found.error, found.freedom)
     logs = levels(found.log, starts)
-    complement = metric in significance.COMPLEMENTS
+    complement = is_complement(metric)
     values = 1 - np.exp(logs) if complement else np.exp(logs)
     table.loc[places, "level"] = values
     for start in starts:

@@ -1,22 +1,21 @@
 """The study runs of a tracking server: which there are, what they are tagged with, and how to read one file of theirs.
 
-This is what a person waits for who compares results that this machine has read before. Hence a plain server and the
-databases that MLflow is mostly kept in are asked directly, without importing MLflow, which takes longer than the
-answer. Whatever cannot be had that way is asked for with MLflow's own client, whose word is the same.
+This is what a person waits for who compares results that this machine has read before. Hence a plain server is asked
+directly, without importing MLflow, which takes longer than the answer. Everything else is asked for with MLflow's own
+client: it knows whose runs somebody sees, such as those of a workspace.
 """
 
 from __future__ import annotations
 
 import os
-import sqlite3
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, closing, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from mlflow_ngraph.errors import UnknownNameError
 from mlflow_ngraph.tracking import connection, plain
@@ -32,14 +31,8 @@ PARALLEL = 8
 """Files that are read at once."""
 _TIMEOUT = 30.0
 _PAGE = 1000
-_QUERY = f"""
-    SELECT r.run_uuid, e.name, r.experiment_id, r.artifact_uri, t."key", t.value
-    FROM runs r
-    JOIN experiments e ON e.experiment_id = r.experiment_id
-    JOIN tags k ON k.run_uuid = r.run_uuid AND k."key" = '{Tag.KIND}' AND k.value = '{Kind.STUDY}'
-    JOIN tags t ON t.run_uuid = r.run_uuid AND t."key" <> '{Tag.NOTE}'
-    WHERE r.lifecycle_stage = 'active' AND e.lifecycle_stage = 'active'
-"""  # noqa: S608 - made of constants
+_RUNS_AT_ONCE = 10_000
+"""MLflow looks at a database anew for every page."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +56,8 @@ class Server:
 
     Parameters
     ----------
-    tracking_uri: where to read; MLflow's own default when left out.
+    tracking_uri : str | None
+        Where to read; MLflow's own default when left out.
     """
 
     def __init__(self, tracking_uri: str | None = None) -> None:
@@ -82,7 +76,8 @@ class Server:
 
         Raises
         ------
-        TrackingError: nothing answers.
+        TrackingError
+            Nothing answers.
         """
         if self._client is None:
             self._client = connection.reach(self.uri)
@@ -93,13 +88,11 @@ class Server:
 
         Raises
         ------
-        TrackingError: the server cannot be reached or refuses.
+        TrackingError
+            The server cannot be reached or refuses.
         """
-        for ask in (self._from_sqlite, self._from_postgres, self._from_rest):
-            found = ask()
-            if found is not None:
-                break
-        else:
+        found = self._from_rest()
+        if found is None:
             found = self._from_client()
         return [run for run in found if Tag.RESUMED_BY not in run.tags]
 
@@ -114,7 +107,8 @@ class Server:
 
         Raises
         ------
-        TrackingError: there is no such run.
+        TrackingError
+            There is no such run.
         """
         with self.talking():
             run = study_run(self.client, run_id)
@@ -142,33 +136,6 @@ class Server:
     def again(self, run: Listed) -> Listed:
         """The run as it is now."""
         return _of_client(self.client.get_run(run.run_id), run.experiment)
-
-    def _from_sqlite(self) -> list[Listed] | None:
-        parts = urlsplit(self.uri)
-        if parts.scheme != "sqlite" or parts.netloc or parts.query or len(parts.path) < 2:
-            return None
-        path = Path(unquote(parts.path[1:])).absolute()
-        with (
-            suppress(sqlite3.Error),
-            closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as database,
-        ):
-            return _of_rows(database.execute(_QUERY))
-        return None
-
-    def _from_postgres(self) -> list[Listed] | None:
-        if urlsplit(self.uri).scheme.partition("+")[0] != "postgresql":
-            return None
-        from sqlalchemy import create_engine, text
-        from sqlalchemy.exc import SQLAlchemyError
-
-        engine = create_engine(self.uri, connect_args={"connect_timeout": 4})
-        with suppress(SQLAlchemyError, ImportError):
-            try:
-                with engine.connect() as database:
-                    return _of_rows(tuple(row) for row in database.execute(text(_QUERY)))
-            finally:
-                engine.dispose()
-        return None
 
     def _from_rest(self) -> list[Listed] | None:
         if not plain.speaks(self.uri):
@@ -223,7 +190,7 @@ class Server:
             names = {experiment.experiment_id: experiment.name for experiment in found}
             query = f"tags.`{Tag.KIND}` = '{Kind.STUDY}'"
             runs: list[Run] = connection.every(
-                lambda token: self.client.search_runs(list(names), query, page_token=token)
+                lambda token: self.client.search_runs(list(names), query, max_results=_RUNS_AT_ONCE, page_token=token)
             )
         return [_of_client(run, names[run.info.experiment_id]) for run in runs]
 
@@ -232,7 +199,8 @@ class Server:
 
         Raises
         ------
-        TrackingError: the server cannot be reached or refuses.
+        TrackingError
+            The server cannot be reached or refuses.
         """
         self._client = self._client or connection.reach(self.uri)
         return connection.talking(self.uri, "read results", connection.RECORDING)
@@ -256,14 +224,19 @@ def find(
 
     Parameters
     ----------
-    tracking_uri: one server or several; MLflow's own default when left out.
-    experiments: names; all of them when left out.
-    run: the id of a study run, or of one of its lane runs, that is meant alone.
+    tracking_uri : str | Sequence[str] | None
+        One server or several; MLflow's own default when left out.
+    experiments : Sequence[str] | None
+        Names; all of them when left out.
+    run : str | None
+        The id of a study run, or of one of its lane runs, that is meant alone.
 
     Raises
     ------
-    UnknownNameError: an experiment does not exist.
-    TrackingError: a server cannot be reached.
+    UnknownNameError
+        An experiment does not exist.
+    TrackingError
+        A server cannot be reached.
     """
     uris = [tracking_uri] if tracking_uri is None or isinstance(tracking_uri, str) else list(tracking_uri)
     servers = tuple(Server(uri) for uri in uris)
@@ -304,14 +277,6 @@ def _local(artifact_uri: str) -> bytes | None:
     with suppress(OSError):
         return Path(unquote(parts.path), Artifact.RESULTS).read_bytes()
     return None
-
-
-def _of_rows(rows: Iterable[Sequence[Any]]) -> list[Listed]:
-    runs: dict[str, Listed] = {}
-    for run_id, experiment, experiment_id, artifact_uri, key, value in rows:
-        run = runs.setdefault(run_id, Listed(run_id, experiment, str(experiment_id), artifact_uri))
-        run.tags[key] = value
-    return list(runs.values())
 
 
 def _of_json(run: dict[str, Any], names: dict[str, str]) -> Listed:

@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from mlflow_ngraph.analysis.summary import fallback_nodes, fallback_note
 from mlflow_ngraph.devices.fingerprint import summary
 from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
-from mlflow_ngraph.measure.parity import TOLERANCES
+from mlflow_ngraph.parity import TOLERANCES
+from mlflow_ngraph.tables.summary import fallback_nodes, fallback_note
+from mlflow_ngraph.text import markdown_row
 from mlflow_ngraph.verdicts import Verdict
 
 _LONGEST = 400
@@ -25,9 +26,12 @@ def markdown(records: Sequence[StudyRecord], title: str, made_by: str) -> str:
 
     Parameters
     ----------
-    records: finished or unfinished studies; each precision of each becomes a section.
-    title: the first heading.
-    made_by: the command that makes the page.
+    records : Sequence[StudyRecord]
+        Finished or unfinished studies; each precision of each becomes a section.
+    title : str
+        The first heading.
+    made_by : str
+        The command that makes the page.
     """
     lines = [f"# {title}", "", f"Made by `{made_by}`; not written by hand.", "", *_legend()]
     for record in records:
@@ -74,15 +78,15 @@ def _section(precision: str, lanes: Sequence[LaneRecord]) -> Iterator[str]:
     yield f"{_tally(cells)} Batch size{'s' * (len(batches) > 1)} {', '.join(map(str, batches))}."
     yield ""
     shown = ["model", "family", *(["batch"] if len(batches) > 1 else []), *compilers]
-    yield _line(shown)
-    yield _line([":--"] * len(shown))
+    yield markdown_row(shown)
+    yield markdown_row([":--"] * len(shown))
     reasons = _Reasons()
     for (label, family, batch), row in rows.items():
         head = [label, family, *([str(batch)] if len(batches) > 1 else [])]
-        yield _line([*head, *(_text(*row[name], reasons) if name in row else "" for name in compilers)])
+        yield markdown_row([*head, *(_text(*row[name], reasons) if name in row else "" for name in compilers)])
     columns = {name: [row[name][1] for row in rows.values() if name in row] for name in compilers}
     worst = [_worst(columns[name]) for name in compilers]
-    yield _line(["**largest error**", "", *([""] if len(batches) > 1 else []), *worst])
+    yield markdown_row(["**largest error**", "", *([""] if len(batches) > 1 else []), *worst])
     yield from reasons.lines()
     tolerance = TOLERANCES[precision]
     yield ""
@@ -114,11 +118,9 @@ def _text(lane: LaneRecord, cell: CellRecord | None, reasons: _Reasons) -> str:
         reason = cell.reason or "no reason was given"
         told = reason if reason.startswith((f"{compiler}:", f"{compiler} ")) else f"{compiler}: {reason}"
         return f"**{cell.verdict}** [{reasons.number(_cut(told))}]"
-    engine = next((engine for engine in lane.engines if engine.id == cell.engine), None)
-    flags = {**(engine.flags if engine else {}), **cell.flags}
     in_force = cell.precision_in_force
     notes = [in_force] if in_force not in (None, lane.lane.precision) else []
-    notes += [note] if (note := fallback_note(fallback_nodes(flags))) else []
+    notes += [note] if (note := fallback_note(fallback_nodes(lane.flags_in_force(cell.batch)))) else []
     error = f" {_error(cell.parity.max_rel)}" if cell.parity is not None else ""
     return f"ok{error}{''.join(f', {note}' for note in notes)}"
 
@@ -161,7 +163,3 @@ def _where(record: StudyRecord) -> str:
 
 def _versions(versions: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {versions[name]}" for name in _ABOUT if versions.get(name))
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

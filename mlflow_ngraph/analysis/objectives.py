@@ -1,6 +1,21 @@
-"""What one wants to have much or little of, by short names: the same for every verb that chooses."""
+"""What one wants to have much or little of, and the bounds that a choice has to keep: the same for every verb that chooses.
+
+Imports nothing that takes long: the command line makes its options from these tables.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph.metrics import CELL_METRICS, Metric
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
 
 OBJECTIVES = {
     "throughput": "throughput",
@@ -11,3 +26,91 @@ OBJECTIVES = {
     "size": "engine_size_mb",
 }
 """Metrics by short names. The latency is the median: what one caller sees, which a few slow calls do not move."""
+
+Side = Literal["max", "min"]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A bound that a cell has to keep; one whose number is missing does not keep it."""
+
+    metric: str
+    bound: Side
+    value: float
+
+    def kept(self, frame: pd.DataFrame) -> NDArray[np.bool_]:
+        """Which rows keep it."""
+        import numpy as np
+
+        numbers = frame[self.metric].to_numpy(float, na_value=np.nan)
+        with np.errstate(invalid="ignore"):
+            keeps: NDArray[np.bool_] = numbers <= self.value if self.bound == "max" else numbers >= self.value
+        return keeps
+
+    def __str__(self) -> str:
+        return f"{self.metric} {'≤' if self.bound == 'max' else '≥'} {self.value:g}"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A limit that verbs have an option for."""
+
+    metric: str
+    side: Side
+    metavar: str
+    meaning: str
+
+
+BOUNDS = {
+    "max_latency_ms": Bound("latency_p99_ms", "max", "MS", "99th percentile of the latency at most."),
+    "max_cpu_percent": Bound("cpu_percent", "max", "%", "CPU use at most, of the whole machine."),
+    "max_memory_mb": Bound("peak_memory_mb", "max", "MB", "Peak of resident memory at most."),
+    "max_size_mb": Bound("engine_size_mb", "max", "MB", "Size of the engine at most."),
+    "max_energy_j": Bound("energy_per_sample_j", "max", "J", "Energy per sample at most."),
+    "min_throughput": Bound("throughput", "min", "N", "Samples per second at least."),
+    "min_speedup": Bound("speedup", "min", "N", "Speed-up over eager execution at least."),
+}
+"""By the names of their options, with ``_`` for ``-``."""
+
+
+def limits(values: Mapping[str, float | None]) -> list[Limit]:
+    """The limits that options ask for, by the keys of `BOUNDS`; None asks for nothing."""
+    return [Limit(BOUNDS[name].metric, BOUNDS[name].side, value) for name, value in values.items() if value is not None]
+
+
+def option(limit: Limit) -> str:
+    """How the command line says a limit."""
+    for name, bound in BOUNDS.items():
+        if (bound.metric, bound.side) == (limit.metric, limit.bound):
+            return f"--{name.replace('_', '-')} {limit.value:g}"
+    return f"--{limit.bound} {limit.metric}={limit.value:g}"
+
+
+def objective(
+    name: str, metrics: Mapping[str, Metric] = CELL_METRICS, others: Mapping[str, str] | None = None
+) -> Metric:
+    """The metric of an objective.
+
+    Parameters
+    ----------
+    name : str
+        A key of `OBJECTIVES`, or a metric.
+    metrics : mapping of str to Metric
+        Those that results have.
+    others : mapping of str to str, optional
+        Further short names of metrics.
+
+    Raises
+    ------
+    UnknownNameError
+        There is none of this name.
+    UsageError
+        Neither high nor low is better.
+    """
+    known = {**OBJECTIVES, **(others or {})}
+    metric = known.get(name, name)
+    if metric not in metrics:
+        raise UnknownNameError("objective", name, [*known, *metrics])
+    if metrics[metric].better == "neither":
+        raise UsageError(f"neither a high nor a low {metric} is better: choose one of {', '.join(known)}")
+    return metrics[metric]

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mlflow_ngraph.analysis import undecided
-from mlflow_ngraph.analysis.objectives import OBJECTIVES
+from mlflow_ngraph.analysis import objectives, undecided
+from mlflow_ngraph.analysis.objectives import Limit
 from mlflow_ngraph.analysis.undecided import Rival
-from mlflow_ngraph.errors import UnknownNameError, UsageError
-from mlflow_ngraph.tracking.schema import CELL_METRICS
+from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.metrics import CELL_METRICS, TABLE, with_estimates
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LIMITS = {
-    "max_latency_ms": "latency_p99_ms",
-    "max_cpu_percent": "cpu_percent",
-    "max_memory_mb": "peak_memory_mb",
-    "min_throughput": "throughput",
-}
-"""Metrics by the names of their bounds."""
 FIGURES = ("throughput", "latency_p50_ms", "latency_p99_ms", "cpu_percent", "peak_memory_mb", "speedup")
 """What is told of an engine beside the objective."""
 _IDENTITY = (
@@ -33,13 +26,13 @@ _IDENTITY = (
 
 
 @dataclass(frozen=True)
-class Question:
+class EngineQuestion:
     """What one wants."""
 
     objective: str = "throughput"
     """A key of `OBJECTIVES`, or the name of a metric of which high or low is better."""
-    limits: Mapping[str, float] = field(default_factory=dict)
-    """Bounds that a cell has to keep, by the keys of `LIMITS`."""
+    limits: tuple[Limit, ...] = ()
+    """What a cell has to keep."""
 
     @property
     def metric(self) -> str:
@@ -47,15 +40,12 @@ class Question:
 
         Raises
         ------
-        UnknownNameError: there is none of this name.
-        UsageError: neither high nor low is better.
+        UnknownNameError
+            There is none of this name.
+        UsageError
+            Neither high nor low is better.
         """
-        name = OBJECTIVES.get(self.objective, self.objective)
-        if name not in CELL_METRICS:
-            raise UnknownNameError("objective", name, [*OBJECTIVES, *CELL_METRICS])
-        if CELL_METRICS[name].better == "neither":
-            raise UsageError(f"neither a high nor a low {name} is better: choose one of {', '.join(OBJECTIVES)}")
-        return name
+        return objectives.objective(self.objective).name
 
     @property
     def ascending(self) -> bool:
@@ -67,14 +57,9 @@ class Question:
         from mlflow_ngraph.analysis.selection import FILTERED
 
         filtered = [name for names in FILTERED.values() for name in names]
-        metrics = [self.metric, *FIGURES, *(LIMITS[name] for name in self.limits)]
-        ends = [f"{name}{end}" for name in metrics for end in ("", "_ci_low", "_ci_high")]
-        return list(dict.fromkeys([*_IDENTITY, *filtered, *(name for name in ends if name in CELL_METRICS)]))
-
-    def keeps(self, frame: pd.DataFrame, name: str) -> pd.Series[bool]:
-        """Which cells keep a bound; one without the figure does not."""
-        values = frame[LIMITS[name]]
-        return values >= self.limits[name] if name.startswith("min_") else values <= self.limits[name]
+        metrics = [self.metric, *FIGURES, *(limit.metric for limit in self.limits)]
+        estimates = [name for name in with_estimates(metrics) if name in TABLE]
+        return list(dict.fromkeys([*_IDENTITY, *filtered, *estimates]))
 
 
 @dataclass(frozen=True)
@@ -137,17 +122,18 @@ class Ranking:
         return cls(tuple(Candidate(row, metric) for row in content["rows"]), dict(content["left_out"]), rivals)
 
 
-def rank(frame: pd.DataFrame, question: Question) -> Ranking:
+def rank(frame: pd.DataFrame, question: EngineQuestion) -> Ranking:
     """The cells that count, best first. Where figures are equal the newer one comes first.
 
     Parameters
     ----------
-    frame: the cells that may be taken, of one model; of each the newest result counts.
+    frame : pd.DataFrame
+        The cells that may be taken, of one model; of each the newest result counts.
 
     Raises
     ------
-    UsageError: the cells are of several models, or no cell is ok, has an engine and keeps all bounds; says what there
-        is.
+    UsageError
+        The cells are of several models, or no cell is ok, has an engine and keeps all bounds; says what there is.
     """
     from mlflow_ngraph.analysis.compare import latest
 
@@ -160,8 +146,8 @@ def rank(frame: pd.DataFrame, question: Question) -> Ranking:
     logged = ok[ok["model_id"].notna()]
     measured = logged[logged[metric].notna()]
     kept = measured
-    for name in question.limits:
-        kept = kept[question.keeps(kept, name)]
+    for limit in question.limits:
+        kept = kept[limit.kept(kept)]
     left_out = Counter({str(name): int(count) for name, count in newest["verdict"].value_counts().items()})
     del left_out[str(Verdict.OK)]
     for why, more, less in (
@@ -178,23 +164,24 @@ def rank(frame: pd.DataFrame, question: Question) -> Ranking:
     )
     rows = ordered.astype(object).where(ordered.notna(), None).to_dict("records")
     noisy = newest
-    for name in question.limits:
-        noisy = noisy[question.keeps(noisy, name)]
+    for limit in question.limits:
+        noisy = noisy[limit.kept(noisy)]
     rivals = undecided.rivals(noisy, CELL_METRICS[metric])
     return Ranking(tuple(Candidate(row, metric) for row in rows), dict(left_out), rivals)
 
 
-def _nothing(measured: pd.DataFrame, question: Question, left_out: Mapping[str, int]) -> str:
+def _nothing(measured: pd.DataFrame, question: EngineQuestion, left_out: Mapping[str, int]) -> str:
     """Why no cell counts."""
     counted = ", ".join(f"{count} {why}" for why, count in left_out.items())
     if measured.empty:
         return f"no cell that fits is ok and has an engine: {counted or 'there is none'}"
     said = []
-    for name in question.limits:
-        column = measured[LIMITS[name]]
-        best = column.max() if name.startswith("min_") else column.min()
-        keeping = int(question.keeps(measured, name).sum())
-        option = f"--{name.replace('_', '-')} {question.limits[name]:g}"
+    for limit in question.limits:
+        column = measured[limit.metric]
+        best = column.max() if limit.bound == "min" else column.min()
+        keeping = int(limit.kept(measured).sum())
         best_known = "was not measured" if best != best else f"is {best:.4g} at best"  # noqa: PLR0124 - NaN
-        said.append(f"{option} alone is kept by {keeping} of {len(measured)}, {LIMITS[name]} {best_known}")
+        said.append(
+            f"{objectives.option(limit)} alone is kept by {keeping} of {len(measured)}, {limit.metric} {best_known}"
+        )
     return f"no engine keeps all bounds: {'; '.join(said)}"

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mlflow_ngraph.analysis import custom_metrics, doubts, fleet_choice, significance, undecided
+from mlflow_ngraph.analysis import doubts, fleet_choice, objectives, significance, undecided
 from mlflow_ngraph.analysis.compare import TIED_FROM, latest
 from mlflow_ngraph.analysis.fleet_choice import CONFIGURATION
-from mlflow_ngraph.analysis.objectives import OBJECTIVES
+from mlflow_ngraph.analysis.objectives import OBJECTIVES, Limit
 from mlflow_ngraph.analysis.selection import FILTERED, Selection
 from mlflow_ngraph.analysis.serving_rates import AT_RATE, AT_RATE_METRIC
 from mlflow_ngraph.errors import UnknownNameError, UsageError
-from mlflow_ngraph.tracking.schema import CellMetric
+from mlflow_ngraph.estimates import Estimate
+from mlflow_ngraph.metrics import Metric, is_complement, with_estimates
+from mlflow_ngraph.tables import vocabulary
 from mlflow_ngraph.verdicts import Verdict
 
 Fleet = Literal["maximin", "geomean"]
+_AT_RATE = "latency-at-rate"
+"""The objective that asks for a rate."""
 Floats = NDArray[np.float64]
 
 COLUMNS = (
@@ -30,25 +34,6 @@ COLUMNS = (
     "loss_ci_high", "score", "worst_device", "cell", "study_id", "run_id", "model_id", "pull",
 )  # fmt: skip
 """Columns of a recommendation; metrics of the front follow them."""
-
-
-@dataclass(frozen=True)
-class Limit:
-    """A bound that a cell has to keep; one whose number is missing does not keep it."""
-
-    metric: str
-    bound: Literal["max", "min"]
-    value: float
-
-    def kept(self, frame: pd.DataFrame) -> NDArray[np.bool_]:
-        """Which rows keep it."""
-        numbers = frame[self.metric].to_numpy(float, na_value=np.nan)
-        with np.errstate(invalid="ignore"):
-            found: NDArray[np.bool_] = numbers <= self.value if self.bound == "max" else numbers >= self.value
-        return found
-
-    def __str__(self) -> str:
-        return f"{self.metric} {'≤' if self.bound == 'max' else '≥'} {self.value:g}"
 
 
 def recommend(
@@ -69,27 +54,36 @@ def recommend(
 
     Parameters
     ----------
-    frame: the tidy table of `results.load`; for ``latency-at-rate`` with the column that `serving_rates.add` makes.
-    objective: a key of `OBJECTIVES`, ``latency-at-rate``, or a metric.
-    limits: what a cell has to keep.
-    fleet: one choice (compiler with flags, precision, mode, batch size) for all devices of each workload: ``maximin``
-        makes the worst relative performance of a device as good as possible, ``geomean`` the geometric mean over devices.
-        Relative performance is that against the best that the device could run within the limits.
-    front: metrics or keys of `OBJECTIVES` whose Pareto front is marked.
-    selection, filters: which cells are meant; ``filters`` are the fields of a `Selection` by name.
+    frame : pd.DataFrame
+        The tidy table of `results.load`; for ``latency-at-rate`` with the column that `serving_rates.add` makes.
+    objective : str
+        A key of `OBJECTIVES`, ``latency-at-rate``, or a metric.
+    limits : Sequence[Limit]
+        What a cell has to keep.
+    fleet : Fleet | None
+        One choice (compiler with flags, precision, mode, batch size) for all devices of each workload: ``maximin``
+        makes the worst relative performance of a device as good as possible, ``geomean`` the geometric mean over
+        devices. Relative performance is that against the best that the device could run within the limits.
+    front : Sequence[str]
+        Metrics or keys of `OBJECTIVES` whose Pareto front is marked.
+    selection, **filters : Selection | None, Sequence[Any] | None
+        Which cells are meant; ``filters`` are the fields of a `Selection` by name.
 
     Returns
     -------
-    One row a cell that keeps all limits (with ``fleet``: whose choice does on all devices), the best first, with the
-    columns of `COLUMNS`; docs/how-to/decide.md explains them. ``attrs["nothing"]`` has the workloads and devices for which
-    nothing keeps all limits, with the reasons, and ``attrs["undecided"]`` those for which nothing is ``best`` because of
-    ``rivals`` that could beat it; ``attrs`` also says ``objective``, ``metric``, ``unit``, ``better``, ``limits``, ``fleet``
-    and ``front``.
+    pd.DataFrame
+        One row a cell that keeps all limits (with ``fleet``: whose choice does on all devices), the best first, with
+        the columns of `COLUMNS`; docs/how-to/decide.md explains them. ``attrs["nothing"]`` has the workloads and
+        devices for which nothing keeps all limits, with the reasons, and ``attrs["undecided"]`` those for which nothing
+        is ``best`` because of ``rivals`` that could beat it; ``attrs`` also says ``objective``, ``metric``, ``unit``,
+        ``better``, ``limits``, ``fleet`` and ``front``.
 
     Raises
     ------
-    UnknownNameError: there is no such objective or metric, or a filter names what the table does not have.
-    UsageError: neither high nor low is better; no cell has the metric; or no cell fits all filters.
+    UnknownNameError
+        There is no such objective or metric, or a filter names what the table does not have.
+    UsageError
+        Neither high nor low is better; no cell has the metric; or no cell fits all filters.
     """
     given: dict[str, Any] = {name: tuple(value) for name, value in filters.items() if value}
     asked = replace(selection or Selection(), **given)
@@ -131,31 +125,24 @@ def recommend(
     return table
 
 
-def _metrics(frame: pd.DataFrame) -> dict[str, CellMetric]:
+def _metrics(frame: pd.DataFrame) -> dict[str, Metric]:
     """Metrics of the table, with that of `serving_rates`."""
-    return {**custom_metrics.known(frame), **({AT_RATE: AT_RATE_METRIC} if AT_RATE in frame.columns else {})}
+    return {**vocabulary.known(frame), **({AT_RATE: AT_RATE_METRIC} if AT_RATE in frame.columns else {})}
 
 
 def _columns(metrics: Sequence[str]) -> set[str]:
     """The columns of the tidy table that are looked at."""
     filtered = {name for names in FILTERED.values() for name in names}
-    figures = {f"{name}{end}" for name in metrics for end in ("", "_ci_low", "_ci_high")}
-    return {*COLUMNS, *undecided.NEEDED, *filtered, *figures, "verdict", "started_at", "finished_at", "rounds"}
+    return {*COLUMNS, *undecided.NEEDED, *filtered, *with_estimates(metrics), "verdict", "started_at", "finished_at"}
 
 
-def _objective(name: str, metrics: Mapping[str, CellMetric]) -> str:
-    if name == "latency-at-rate" and AT_RATE not in metrics:
-        raise UsageError("latency-at-rate needs a rate, and studies with arrivals")
-    known = {**OBJECTIVES, "latency-at-rate": AT_RATE}
-    if name not in known and name not in metrics:
-        raise UnknownNameError("objective", name, [*known, *metrics])
-    metric = known.get(name, name)
-    if metrics[metric].better == "neither":
-        raise UsageError(f"{metric} is no objective: neither high nor low is better")
-    return metric
+def _objective(name: str, metrics: Mapping[str, Metric]) -> str:
+    if name == _AT_RATE and AT_RATE not in metrics:
+        raise UsageError(f"{_AT_RATE} needs a rate, and studies with arrivals")
+    return objectives.objective(name, metrics, {_AT_RATE: AT_RATE}).name
 
 
-def _metric(name: str, metrics: Mapping[str, CellMetric]) -> str:
+def _metric(name: str, metrics: Mapping[str, Metric]) -> str:
     if name not in metrics:
         raise UnknownNameError("metric", name, metrics)
     return name
@@ -187,7 +174,7 @@ def _fitting(
     return fitting, why
 
 
-def _per_device(candidates: pd.DataFrame, metric: CellMetric) -> pd.DataFrame:
+def _per_device(candidates: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     """Candidates with rank, ties and losses, within each workload and device."""
     groups = [
         np.asarray(inside, int)
@@ -218,18 +205,18 @@ def _per_device(candidates: pd.DataFrame, metric: CellMetric) -> pd.DataFrame:
     return found
 
 
-def order(rows: pd.DataFrame, metric: CellMetric) -> NDArray[np.int64]:
+def order(rows: pd.DataFrame, metric: Metric) -> NDArray[np.int64]:
     """Positions of rows, the best first; what is equal stands in the order of names."""
     values = rows[metric.name].to_numpy(float)
     keys = [pd.factorize(rows[name], sort=True)[0] for name in reversed(CONFIGURATION)]
     return np.asarray(np.lexsort((*keys, values if metric.better == "lower" else -values)), np.int64)
 
 
-def losses(ratios: significance.Figures, values: Floats, metric: CellMetric) -> dict[str, Floats]:
+def losses(ratios: Estimate, values: Floats, metric: Metric) -> dict[str, Floats]:
     """How much worse than the best, as a share of it; the best itself loses nothing."""
     with np.errstate(divide="ignore", invalid="ignore"):
         plain = values / values[0]
-    tested = np.isfinite(ratios.error) & (metric.name not in significance.COMPLEMENTS)
+    tested = np.isfinite(ratios.error) & (not is_complement(metric.name))
     found = np.where(tested, ratios.value, plain)
     low, high = (np.where(tested, end, np.nan) for end in ratios.interval())
     if metric.better == "lower":
@@ -242,8 +229,10 @@ def on_front(values: Floats, lower: Sequence[bool]) -> NDArray[np.bool_]:
 
     Parameters
     ----------
-    values: one row a candidate, one column a metric.
-    lower: of each metric whether lower is better.
+    values : Floats
+        One row a candidate, one column a metric.
+    lower : Sequence[bool]
+        Of each metric whether lower is better.
     """
     known = ~np.isnan(values).any(axis=1)
     turned = np.where(np.array(lower, bool), values, -values)
@@ -256,7 +245,7 @@ def on_front(values: Floats, lower: Sequence[bool]) -> NDArray[np.bool_]:
 
 
 def _described(
-    ranked: pd.DataFrame, candidates: pd.DataFrame, metric: str, shown: Sequence[str], metrics: Mapping[str, CellMetric]
+    ranked: pd.DataFrame, candidates: pd.DataFrame, metric: str, shown: Sequence[str], metrics: Mapping[str, Metric]
 ) -> pd.DataFrame:
     """The ranked candidates with everything that is told about them."""
     table = candidates.iloc[ranked["place"].to_numpy(int)].reset_index(drop=True)
@@ -269,7 +258,7 @@ def _described(
     table["best"] = table["rank"] == 1
     table["tied"] = table["tied"].astype(bool)
     table["value"] = table[metric]
-    table["ci_low"], table["ci_high"] = significance.ends(table, metric)
+    table["ci_low"], table["ci_high"] = significance.interval(table, metric)
     table["on_front"] = False
     for inside in table.groupby(["workload", "device"], sort=False, dropna=False).indices.values():
         places = np.asarray(inside, int)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from mlflow_ngraph.analysis import arrivals, listing, results, samples
+from mlflow_ngraph.analysis import listing
 from mlflow_ngraph.errors import TrackingError
 from mlflow_ngraph.execute import fold
 from mlflow_ngraph.execute.record import StudyRecord
+from mlflow_ngraph.tables import arrivals, results, samples
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.schema import Artifact
 
@@ -38,11 +39,13 @@ def recompute(run: str, tracking_uri: str | None = None) -> Recomputed:
 
     Parameters
     ----------
-    run: the id of a study run, or of one of its lane runs.
+    run : str
+        The id of a study run, or of one of its lane runs.
 
     Raises
     ------
-    TrackingError: the server cannot be reached, or the run lacks what is needed.
+    TrackingError
+        The server cannot be reached, or the run lacks what is needed.
     """
     uri = connection.resolve_uri(tracking_uri)
     client = connection.reach(uri)

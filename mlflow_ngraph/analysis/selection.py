@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl
 
 from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph.workloads.base import WorkloadRef
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,12 +82,15 @@ class Selection:
 
         Parameters
         ----------
-        frame: all results.
+        frame : pd.DataFrame
+            All results.
 
         Raises
         ------
-        UnknownNameError: there is nothing of a name that is asked for.
-        UsageError: the filters let nothing through together.
+        UnknownNameError
+            There is nothing of a name that is asked for.
+        UsageError
+            The filters let nothing through together.
         """
         for name in self._asked():
             known = {str(value) for column in FILTERED[name] for value in frame[column].dropna().unique()}
@@ -134,7 +137,8 @@ def moment(text: datetime | str) -> datetime:
 
     Raises
     ------
-    UsageError: it is none of these.
+    UsageError
+        It is none of these.
     """
     if isinstance(text, datetime):
         return text.astimezone()
@@ -152,7 +156,8 @@ def baseline(text: str) -> tuple[str, str]:
 
     Raises
     ------
-    UsageError: it is not of this form.
+    UsageError
+        It is not of this form.
     """
     column, equals, value = text.partition("=")
     if not equals or not column or not value:
@@ -166,7 +171,7 @@ def _meant(name: str, wanted: Sequence[str], known: Collection[str]) -> list[str
         return list(wanted)
     found = []
     for value in wanted:
-        whole = [text for text in known if re.split(r"[?#]", text, maxsplit=1)[0] == value]
+        whole = [text for text in known if (ref := WorkloadRef.recorded(text)) is not None and ref.model == value]
         found.append(whole[0] if value not in known and len(whole) == 1 else value)
     return found
 
@@ -183,6 +188,8 @@ def _without_some_options(value: str, text: str) -> bool:
 
     Without any options it is a model of its own: ``timm:resnet18`` is not ``timm:resnet18?image_size=64``.
     """
-    model, _, options = value.partition("?")
-    known, _, others = text.partition("?")
-    return bool(options) and model == known and set(parse_qsl(options)) <= set(parse_qsl(others))
+    measured = WorkloadRef.recorded(text)
+    if measured is None or not value.startswith(f"{measured.model}?"):
+        return False
+    named = WorkloadRef.parse(value).options.items()
+    return bool(named) and named <= measured.options.items()

@@ -11,11 +11,12 @@ import pandas as pd
 
 from mlflow_ngraph.analysis.listing import Server
 from mlflow_ngraph.errors import UsageError
-from mlflow_ngraph.tracking.schema import Artifact, CellMetric
+from mlflow_ngraph.metrics import Metric
+from mlflow_ngraph.tracking.schema import Artifact
 
 AT_RATE = "latency_p99_at_rate_ms"
 """Column: 99th percentile of the latency at the lowest offered rate that is not below the one asked for."""
-AT_RATE_METRIC = CellMetric(AT_RATE, "ms", "lower", "99th percentile of the latency at the rate asked for")
+AT_RATE_METRIC = Metric(AT_RATE, "ms", "lower", "99th percentile of the latency at the rate asked for")
 
 
 def read(tracking_uris: Sequence[str] | None, frame: pd.DataFrame) -> pd.DataFrame:
@@ -23,12 +24,15 @@ def read(tracking_uris: Sequence[str] | None, frame: pd.DataFrame) -> pd.DataFra
 
     Parameters
     ----------
-    tracking_uris: where ``frame`` was read; MLflow's own default when left out.
+    tracking_uris : Sequence[str] | None
+        Where ``frame`` was read; MLflow's own default when left out.
 
     Raises
     ------
-    UsageError: no study of the table offered any.
-    TrackingError: a server cannot be reached.
+    UsageError
+        No study of the table offered any.
+    TrackingError
+        A server cannot be reached.
     """
     runs = frame.loc[frame["serve_peak_rate"].notna(), ["tracking_uri", "run_id"]].drop_duplicates()
     found = []
@@ -54,8 +58,10 @@ def add(frame: pd.DataFrame, offered: pd.DataFrame, rate: float) -> pd.DataFrame
 
     Parameters
     ----------
-    offered: rows of ``arrivals.parquet``.
-    rate: samples per second. A request is a batch, so a cell gets this many divided by its batch size.
+    offered : pd.DataFrame
+        Rows of ``arrivals.parquet``.
+    rate : float
+        Samples per second. A request is a batch, so a cell gets this many divided by its batch size.
     """
     fair = offered[
         offered["valid"].astype(bool) & ~offered["overloaded"].astype(bool) & offered["latency_p99_ms"].notna()

@@ -1,145 +1,56 @@
 """Whether two figures of the tidy table differ, from their intervals: Welch's test on the logarithmic scale, and Holm's
 correction for many of them. docs/method.md says what is compared with what.
 
-Everything works on arrays, because a large table has thousands of comparisons. Of the logarithm of a figure its error is
-got back from the interval, which is Student's over rounds: ``(log high - log low) / 2 / t(0.975, rounds - 1)``, or with the
-degrees of freedom of a trimmed mean where the figure is paired.
+Errors and degrees of freedom are columns of the table, as they were estimated from the rounds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
-from mlflow_ngraph.measure.statistics import LEVEL, Array, quantile, trimmed
-
-SAME_ERROR = {"latency_mean_ms": "throughput"}
-"""Metrics without an interval of their own that are an exact number divided by one with an interval."""
-COMPLEMENTS = ("cpu_reduction",)
-"""Metrics whose intervals are those of one minus themselves."""
-TRIMMED = ("speedup", "bsr", "cpu_reduction")
-"""Metrics that are trimmed means over rounds."""
+from mlflow_ngraph.estimates import Array, Estimate, exactly
+from mlflow_ngraph.metrics import FREEDOM, HIGH, LOG_ERROR, LOW, is_complement, reciprocal_of
 
 
-@dataclass(frozen=True)
-class Figures:
-    """Positive figures with the uncertainty of their logarithms; arrays of equal shape."""
+def figures(frame: pd.DataFrame, metric: str) -> Estimate:
+    """A metric of the rows of the tidy table. Where a row has no interval the error is NaN.
 
-    log: Array
-    error: Array
-    """Standard errors of ``log``; NaN where there is no interval."""
-    freedom: Array
-    """Degrees of freedom of ``error``; infinite where a figure is known exactly."""
-
-    @cached_property
-    def value(self) -> Array:
-        """The figures themselves."""
-        return np.exp(self.log)
-
-    @cached_property
-    def ends(self) -> tuple[Array, Array]:
-        """The ends of the intervals of reports."""
-        return self.interval()
-
-    def take(self, places: ArrayLike) -> Figures:
-        """The figures at some places."""
-        index = np.asarray(places)
-        return Figures(self.log[index], self.error[index], self.freedom[index])
-
-    def where(self, mask: NDArray[np.bool_], other: Figures) -> Figures:
-        """These figures where ``mask`` holds, else the others."""
-        return Figures(
-            np.where(mask, self.log, other.log),
-            np.where(mask, self.error, other.error),
-            np.where(mask, self.freedom, other.freedom),
-        )
-
-    def over(self, other: Figures) -> Figures:
-        """The ratios to figures that were measured independently (Welch and Satterthwaite)."""
-        mine, theirs = self.error**2, other.error**2
-        total = mine + theirs
-        with np.errstate(divide="ignore", invalid="ignore"):
-            parts = np.where(mine > 0, mine**2 / self.freedom, 0) + np.where(theirs > 0, theirs**2 / other.freedom, 0)
-            freedom = np.where(parts > 0, total**2 / parts, np.minimum(self.freedom, other.freedom))
-            log = self.log - other.log
-        return Figures(log, np.sqrt(total), np.where(np.isnan(total), np.nan, freedom))
-
-    def interval(self, level: float = LEVEL) -> tuple[Array, Array]:
-        """The ends of the confidence intervals; NaN where there are none."""
-        reach = quantile(self.freedom, level) * self.error
-        return np.exp(self.log - reach), np.exp(self.log + reach)
-
-    def p_differs(self) -> Array:
-        """Two-sided p-values against 1; NaN where there is no interval."""
-        return 2 * self._tail(-np.abs(self.log))
-
-    def p_below(self, bound: ArrayLike = 1.0) -> Array:
-        """One-sided p-values: how surprising such small figures are if the true ones are not below ``bound``."""
-        return self._tail(self.log - np.log(bound))
-
-    def p_above(self, bound: ArrayLike = 1.0) -> Array:
-        """As `p_below`, for figures that are large."""
-        return self._tail(np.log(bound) - self.log)
-
-    def _tail(self, distance: Array) -> Array:
-        """The share of Student's distribution below ``distance``; one without error is below or it is not."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            score = np.where(self.error == 0, np.sign(distance) * np.inf, distance / self.error)
-        score = np.where((self.error == 0) & (distance == 0), 0.0, score)
-        normal, student = special.ndtr(score), special.stdtr(np.where(np.isinf(self.freedom), 1.0, self.freedom), score)
-        tail = np.where(np.isinf(self.freedom), normal, student)
-        # stdtr has no answer at infinity.
-        tail = np.where(np.isinf(score), (score > 0).astype(float), tail)
-        found: Array = np.where(np.isnan(self.error), np.nan, tail)
-        return found
-
-
-def exactly(values: ArrayLike) -> Figures:
-    """Figures that are known."""
-    found = np.log(np.asarray(values, float))
-    return Figures(found, np.zeros_like(found), np.full_like(found, np.inf))
-
-
-def figures(frame: pd.DataFrame, metric: str) -> Figures:
-    """A metric of the rows of the tidy table. Where a row has no interval, or one round, the error is NaN."""
+    Parameters
+    ----------
+    frame : DataFrame
+        The tidy table, with the columns that `mlflow_ngraph.metrics.with_estimates` names.
+    metric : str
+        Of a complement the figures are those of ``1 - metric``.
+    """
     values = frame[metric].to_numpy(float)
-    source = SAME_ERROR.get(metric, metric)
-    low, high = (_column(frame, f"{source}_ci_{end}") for end in ("low", "high"))
-    if metric in COMPLEMENTS:
-        values, low, high = 1 - values, 1 - high, 1 - low
-    rounds = _column(frame, "rounds")
+    source = reciprocal_of(metric)
     with np.errstate(divide="ignore", invalid="ignore"):
-        reach = (np.log(high) - np.log(low)) / 2
-        freedom = np.where(reach == 0, np.inf, _freedom(rounds, trims=metric in TRIMMED))
-        error = np.where(reach == 0, 0.0, reach / quantile(freedom))
-        return Figures(np.log(values), np.where(freedom > 0, error, np.nan), np.where(freedom > 0, freedom, np.nan))
+        logs = np.log(1 - values if is_complement(metric) else values)
+    error = _column(frame, source + LOG_ERROR)
+    return Estimate(logs, error, np.where(error == 0, np.inf, _column(frame, source + FREEDOM)))
 
 
-def ends(frame: pd.DataFrame, metric: str) -> tuple[Array, Array]:
-    """The ends of the intervals of a metric: recorded ones, or those of the figure that it is the reciprocal of; else NaN."""
-    if f"{metric}_ci_low" not in frame.columns and metric in SAME_ERROR:
+def interval(frame: pd.DataFrame, metric: str) -> tuple[Array, Array]:
+    """The ends of the intervals of a metric, as every verb, page and report shows them; NaN where there are none.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The tidy table.
+    metric : str
+        One with an interval of its own, or one that has it from the metric that it is the reciprocal of.
+    """
+    if reciprocal_of(metric) != metric:
         return figures(frame, metric).interval()
-    return _column(frame, f"{metric}_ci_low"), _column(frame, f"{metric}_ci_high")
+    return _column(frame, metric + LOW), _column(frame, metric + HIGH)
 
 
-def _freedom(rounds: Array, *, trims: bool) -> Array:
-    """Degrees of freedom of figures over so many rounds; NaN where their number is not known."""
-    if not trims:
-        return rounds - 1
-    # As many numbers of rounds as there are, not as rows.
-    known, where = np.unique(rounds, return_inverse=True)
-    found = [count if np.isnan(count) else count - 2 * trimmed(int(count)) - 1 for count in known]
-    return np.array(found, float)[where]
-
-
-def ratios(frame: pd.DataFrame, metric: str, tops: ArrayLike, bottoms: ArrayLike) -> Figures:
+def ratios(frame: pd.DataFrame, metric: str, tops: ArrayLike, bottoms: ArrayLike) -> Estimate:
     """The metric of some rows over that of others, by their places in ``frame``.
 
     Throughputs of one study, workload, batch size and precision are compared by their speed-ups over the baseline that was
@@ -150,12 +61,12 @@ def ratios(frame: pd.DataFrame, metric: str, tops: ArrayLike, bottoms: ArrayLike
     whole = figures(frame, metric)
     found = whole.take(top).over(whole.take(bottom))
     found = found.where(np.isfinite(whole.log[bottom]), exactly(np.full(len(top), np.nan)))
-    if SAME_ERROR.get(metric, metric) == "throughput" and "speedup" in frame.columns:
+    if reciprocal_of(metric) == "throughput" and "speedup" in frame.columns:
         speedups = figures(frame, "speedup")
         paired = speedups.take(top).over(speedups.take(bottom))
         together = _alike(frame, PAIRED, top, bottom) & np.isfinite(paired.error)
         sign = 1 if metric == "throughput" else -1
-        found = found.where(~together, Figures(sign * paired.log, paired.error, paired.freedom))
+        found = found.where(~together, Estimate(sign * paired.log, paired.error, paired.freedom))
     return found.where(~_alike(frame, ("study_id", "cell"), top, bottom), exactly(np.ones(len(top))))
 
 
@@ -168,8 +79,10 @@ def holm(p_values: ArrayLike, hypotheses: int | None = None) -> Array:
 
     Parameters
     ----------
-    p_values: NaN, where nothing can be tested, stays NaN and does not count.
-    hypotheses: how many were tested; as many as there are p-values when left out.
+    p_values : ArrayLike
+        NaN, where nothing can be tested, stays NaN and does not count.
+    hypotheses : int | None
+        How many were tested; as many as there are p-values when left out.
     """
     found = np.asarray(p_values, float)
     adjusted = np.full_like(found, np.nan)

@@ -32,7 +32,8 @@ def find(frame: pd.DataFrame, name: str) -> Named | None:
 
     Raises
     ------
-    UsageError: studies of this name are of several devices or experiments.
+    UsageError
+        Studies of this name are of several devices or experiments.
     """
     fits = (frame["study"] == name) | (frame["study_id"] == name)
     rows = frame[fits.fillna(False)].sort_values("started_at", kind="stable").drop_duplicates("study_id", keep="last")

@@ -5,13 +5,13 @@ Whoever names a best asks here first, so that all say the same of the same cells
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from mlflow_ngraph.text import plain
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from mlflow_ngraph.tracking.schema import CellMetric
+    from mlflow_ngraph.metrics import Metric
 
 _SHOWN = 3
 """Rivals that a sentence names before it counts the others."""
@@ -68,25 +68,27 @@ def cells(frame: pd.DataFrame, metric: str) -> NDArray[np.bool_]:
     return found
 
 
-def hopeful(frame: pd.DataFrame, metric: CellMetric) -> NDArray[np.float64]:
+def hopeful(frame: pd.DataFrame, metric: Metric) -> NDArray[np.float64]:
     """The best that each figure can be, as `Rival.beats` has it."""
     import numpy as np
 
     from mlflow_ngraph.analysis import significance
 
-    low, high = significance.ends(frame, metric.name)
+    low, high = significance.interval(frame, metric.name)
     values = frame[metric.name].to_numpy(float)
     found: NDArray[np.float64] = np.fmin(values, low) if metric.better == "lower" else np.fmax(values, high)
     return found
 
 
-def rivals(frame: pd.DataFrame, metric: CellMetric, answer: float | None = None) -> tuple[Rival, ...]:
+def rivals(frame: pd.DataFrame, metric: Metric, answer: float | None = None) -> tuple[Rival, ...]:
     """The cells that could beat an answer, those that look best first.
 
     Parameters
     ----------
-    frame: the newest result of each cell that could have been the answer; only those of `cells` count.
-    answer: the figure of the answer; None where there is none, or none yet.
+    frame : pd.DataFrame
+        The newest result of each cell that could have been the answer; only those of `cells` count.
+    answer : float | None
+        The figure of the answer; None where there is none, or none yet.
     """
     from mlflow_ngraph.analysis import significance
 
@@ -97,8 +99,8 @@ def rivals(frame: pd.DataFrame, metric: CellMetric, answer: float | None = None)
     noisy = noisy.sort_values(metric.name, ascending=metric.better == "lower", kind="stable")
     told = noisy.reindex(columns=list(_COLUMNS))
     rows = told.astype(object).where(told.notna(), None).to_dict("records")
-    values = [noisy[metric.name].to_numpy(float), *significance.ends(noisy, metric.name)]
-    figures = zip(*([None if math.isnan(one) else float(one) for one in part] for part in values), strict=True)
+    values = [noisy[metric.name].to_numpy(float), *significance.interval(noisy, metric.name)]
+    figures = zip(*(map(plain, part) for part in values), strict=True)
     return tuple(
         Rival(row, metric.name, metric.unit, metric.better, *own) for row, own in zip(rows, figures, strict=True)
     )
@@ -109,8 +111,10 @@ def said(found: Sequence[Rival], answer: str, where: str = "") -> str:
 
     Parameters
     ----------
-    answer: the best that can be trusted, with its figure; empty where there is none.
-    where: the model and device, as far as they have to be told.
+    answer : str
+        The best that can be trusted, with its figure; empty where there is none.
+    where : str
+        The model and device, as far as they have to be told.
     """
     shown = "; ".join(one.said for one in found[:_SHOWN])
     more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""

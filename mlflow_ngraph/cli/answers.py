@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 from mlflow_ngraph.analysis import undecided
 from mlflow_ngraph.analysis.ranking import FIGURES
 from mlflow_ngraph.cli import output, tables
-from mlflow_ngraph.tracking.schema import CELL_METRICS
+from mlflow_ngraph.metrics import CELL_METRICS
 
 if TYPE_CHECKING:
     from mlflow_ngraph.analysis.ranking import Candidate
-    from mlflow_ngraph.engines.question import Answer
+    from mlflow_ngraph.release.best import BestEngine
 
 _SHOWN = 8
 """Engines that were passed over of which a person is told."""
 
 
-def show(answer: Answer) -> None:
+def show(answer: BestEngine) -> None:
     """Print the engine with its figures, those that were passed over, and the next best."""
     console = output.console()
     chosen = answer.chosen
@@ -41,7 +41,7 @@ def show(answer: Answer) -> None:
     console.print()
 
 
-def document(answer: Answer) -> dict[str, Any]:
+def document(answer: BestEngine) -> dict[str, Any]:
     """The same for programs."""
     return {
         "objective": answer.chosen.metric,
@@ -54,13 +54,13 @@ def document(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _undecided(answer: Answer) -> str:
+def _undecided(answer: BestEngine) -> str:
     chosen = answer.chosen
     told = undecided.figure(chosen.value, chosen.metric, CELL_METRICS[chosen.metric].unit)
     return undecided.said(answer.rivals, f"{undecided.named(chosen.row)}, {told}")
 
 
-def _why(answer: Answer) -> str:
+def _why(answer: BestEngine) -> str:
     """Why it is this one."""
     chosen, other = answer.chosen, answer.next_best
     better = "highest" if CELL_METRICS[chosen.metric].better == "higher" else "lowest"

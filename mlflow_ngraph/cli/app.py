@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import click
 
-from mlflow_ngraph import __version__
 from mlflow_ngraph.cli.lazy import LazyGroup
 from mlflow_ngraph.errors import NGraphError
+from mlflow_ngraph.version import __version__
 
 _HERE = "mlflow_ngraph.cli"
 _VERBS = {
@@ -61,7 +61,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
     Returns
     -------
-    The exit code: that of the verb, or of the error that ended it.
+    int
+        The exit code: that of the verb, or of the error that ended it.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:

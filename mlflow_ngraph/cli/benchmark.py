@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
+from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.request import DEFAULT_STUDY, overrides, requested
 from mlflow_ngraph.cli.waiting import waiting
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.execute.plan import Plan
+    from mlflow_ngraph.execute.plan import StudyPlan
     from mlflow_ngraph.runner import Outcome
     from mlflow_ngraph.study import Study
 
@@ -216,11 +217,11 @@ def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
     return 0
 
 
-def _notes(plan: Plan, home: Path | None) -> list[str]:
+def _notes(plan: StudyPlan, home: Path | None) -> list[str]:
     """What a person should know before a study starts."""
-    from mlflow_ngraph.execute import places, space
+    from mlflow_ngraph.execute import space
 
-    place = places.location(home)
+    place = home_directory.location(home)
     free = space.free_bytes(place)
     if free > plan.engine_bytes:
         return list(plan.notes)
@@ -233,8 +234,8 @@ def _notes(plan: Plan, home: Path | None) -> list[str]:
 
 def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
     """Print the results, best first, and where to look for more."""
-    from mlflow_ngraph.analysis.summary import summary_rows
     from mlflow_ngraph.cli.results import print_results
+    from mlflow_ngraph.tables.summary import summary_rows
 
     if as_json:
         output.print_json(
@@ -261,7 +262,7 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
         )
 
 
-def _plan_rows(plan: Plan) -> list[dict[str, Any]]:
+def _plan_rows(plan: StudyPlan) -> list[dict[str, Any]]:
     from mlflow_ngraph.execute.plan import estimate_lane
 
     return [

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.lists import BYTES, SECONDS, quantity
 from mlflow_ngraph.errors import UsageError
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.engines.store import Store, StoredEngine
+    from mlflow_ngraph.engines.store import EngineStore, StoredEngine
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,7 @@ def cache(
     A study has all its engines in its own directory: removing one here takes it from no study, not even from one that
     is running. What removing gives back is therefore what no study keeps.
     """
-    from mlflow_ngraph.engines.store import Store
-    from mlflow_ngraph.execute import places
+    from mlflow_ngraph.engines.store import EngineStore
 
     if not prune and (older_than or max_size or dry_run):
         raise UsageError("--older-than, --max-size and --dry-run say what --prune removes: add --prune")
@@ -69,7 +69,7 @@ def cache(
         raise UsageError("--prune needs --older-than or --max-size, such as --older-than 30d; --max-size 0 removes all")
     age = quantity("--older-than", older_than, SECONDS) if older_than else None
     size = quantity("--max-size", max_size, BYTES) if max_size else None
-    store = Store(places.engine_store(places.home(home)))
+    store = EngineStore(home_directory.engine_store(home_directory.directory(home)))
     rows = _rows(store)
     if prune:
         rows = _superfluous(rows, age, size)
@@ -84,7 +84,7 @@ def cache(
     return 0
 
 
-def _rows(store: Store) -> list[_Row]:
+def _rows(store: EngineStore) -> list[_Row]:
     """All engines, the longest unused first."""
     now = time.time()
     rows = [
@@ -110,7 +110,7 @@ def _done(prune: bool, dry_run: bool) -> str:
     return "would be removed" if dry_run else "removed"
 
 
-def _show(store: Store, rows: list[_Row], done: str) -> None:
+def _show(store: EngineStore, rows: list[_Row], done: str) -> None:
     console = output.console()
     if rows:
         titles: list[tables.Column] = ["key", "workload", "compiler", "precision", ("batch sizes", tables.PROSE)]

@@ -16,11 +16,12 @@ from urllib.parse import urlparse
 
 import psutil
 
+from mlflow_ngraph import home as home_directory
 from mlflow_ngraph import torchvision_hook
 from mlflow_ngraph.cli import machine_checks
-from mlflow_ngraph.cli.finding import Finding, Status
+from mlflow_ngraph.cli.check_result import CheckResult, Status
 from mlflow_ngraph.devices import probes, processors
-from mlflow_ngraph.execute import places, space
+from mlflow_ngraph.execute import space
 from mlflow_ngraph.tracking.connection import masked
 
 _BUSY_PERCENT = 10.0
@@ -28,70 +29,70 @@ _MEMORY_GIB = 4
 _DISK_GIB = 10
 
 
-def all_checks() -> Iterator[Finding]:
+def all_checks() -> Iterator[CheckResult]:
     """Every finding, in the order of a person's questions: can it run, is it complete, will numbers be steady."""
     for check in _CHECKS:
         yield from check()
 
 
-def _python() -> Iterator[Finding]:
+def _python() -> Iterator[CheckResult]:
     found = platform.python_version()
     if (3, 10) <= tuple(map(int, platform.python_version_tuple()[:2])) <= (3, 13):
-        yield Finding("python", "ok", found)
+        yield CheckResult("python", "ok", found)
     else:
-        yield Finding("python", "problem", found, "use Python 3.10 to 3.13")
+        yield CheckResult("python", "problem", found, "use Python 3.10 to 3.13")
 
 
-def _compilers() -> Iterator[Finding]:
+def _compilers() -> Iterator[CheckResult]:
     from mlflow_ngraph.cli.compilers import describe
     from mlflow_ngraph.compilers.registry import COMPILERS
 
     for name in COMPILERS.names():
         row = describe(name)
         if row["available"]:
-            yield Finding(f"compiler {name}", "ok", row["version"] or "available")
+            yield CheckResult(f"compiler {name}", "ok", row["version"] or "available")
         else:
-            yield Finding(f"compiler {name}", "warning", row["reason"], row["hint"])
+            yield CheckResult(f"compiler {name}", "warning", row["reason"], row["hint"])
 
 
-def _cxx() -> Iterator[Finding]:
+def _cxx() -> Iterator[CheckResult]:
     # AOTInductor looks for the compiler in this order.
     path = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if path:
-        yield Finding("C++ compiler", "ok", path)
+        yield CheckResult("C++ compiler", "ok", path)
     else:
-        yield Finding("C++ compiler", "warning", "none", "install g++ (torch-compile compiles with it)")
+        yield CheckResult("C++ compiler", "warning", "none", "install g++ (torch-compile compiles with it)")
 
 
-def _torchvision() -> Iterator[Finding]:
+def _torchvision() -> Iterator[CheckResult]:
     """Models of users import it, and its wheel on PyPI does not fit every build of torch."""
     if not all(importlib.util.find_spec(name) for name in ("torch", "torchvision")):
         return
     found, problem = version("torchvision"), torchvision_hook.problem()
     if not problem:
-        yield Finding("torchvision", "ok", found)
+        yield CheckResult("torchvision", "ok", found)
         return
     remedy = (
         f"{shlex.quote(sys.executable)} -m {torchvision_hook.__name__} lets it be imported; or install the wheel that fits, "
         "for a CPU build of torch from https://download.pytorch.org/whl/cpu"
     )
-    yield Finding(
+    yield CheckResult(
         "torchvision", "warning", f"{found} cannot be imported beside torch {version('torch')}: {problem}", remedy
     )
 
 
-def _processors() -> Iterator[Finding]:
+def _processors() -> Iterator[CheckResult]:
     usable, cpu = processors.available(), probes.cpu()
     found = f"{usable} usable of {cpu.threads} ({cpu.cores} cores)"
     if usable < cpu.threads:
-        yield Finding(
+        yield CheckResult(
             "processors", "warning", found, "lift the affinity mask or CPU quota to measure the whole machine"
         )
     else:
-        yield Finding("processors", "ok", found)
+        yield CheckResult("processors", "ok", found)
 
 
-def _load() -> Iterator[Finding]:
+def _load() -> Iterator[CheckResult]:
     before = _cpu_seconds()
     busy = psutil.cpu_percent(interval=1.0)
     if busy > _BUSY_PERCENT:
@@ -101,9 +102,9 @@ def _load() -> Iterator[Finding]:
         ]
         _, name, pid = max(spent)
         found = f"{busy:.0f} % of the machine, most by {name} (process {pid})"
-        yield Finding("load by others", "warning", found, "stop other work while measuring")
+        yield CheckResult("load by others", "warning", found, "stop other work while measuring")
     else:
-        yield Finding("load by others", "ok", f"{busy:.0f} % of the machine")
+        yield CheckResult("load by others", "ok", f"{busy:.0f} % of the machine")
 
 
 def _cpu_seconds() -> dict[tuple[int, float], tuple[str, float]]:
@@ -117,59 +118,59 @@ def _cpu_seconds() -> dict[tuple[int, float], tuple[str, float]]:
     return found
 
 
-def _frequency() -> Iterator[Finding]:
+def _frequency() -> Iterator[CheckResult]:
     governor = probes.governor()
     if not governor:
-        yield Finding("frequency governor", "ok", "not shown by the kernel (usual in a virtual machine)")
+        yield CheckResult("frequency governor", "ok", "not shown by the kernel (usual in a virtual machine)")
     elif governor == "performance":
-        yield Finding("frequency governor", "ok", governor)
+        yield CheckResult("frequency governor", "ok", governor)
     else:
         remedy = "for steadier numbers: cpupower frequency-set -g performance"
-        yield Finding("frequency governor", "warning", governor, remedy)
+        yield CheckResult("frequency governor", "warning", governor, remedy)
     turbo = probes.turbo()
     if turbo is None:
-        yield Finding("turbo", "ok", "not shown by the kernel")
+        yield CheckResult("turbo", "ok", "not shown by the kernel")
     elif turbo:
         remedy = "for steadier clocks: echo 1 | sudo tee /sys/devices/system/cpu/intel_pstate/no_turbo, on other "
         remedy += "processors echo 0 | sudo tee /sys/devices/system/cpu/cpufreq/boost"
-        yield Finding("turbo", "ok", "on: clocks depend on load and temperature", remedy)
+        yield CheckResult("turbo", "ok", "on: clocks depend on load and temperature", remedy)
     else:
-        yield Finding("turbo", "ok", "off")
+        yield CheckResult("turbo", "ok", "off")
 
 
-def _memory() -> Iterator[Finding]:
+def _memory() -> Iterator[CheckResult]:
     free = psutil.virtual_memory().available / 2**30
     status: Status = "ok" if free >= _MEMORY_GIB else "warning"
     remedy = "" if status == "ok" else "large models and batches will not fit; free some memory"
-    yield Finding("memory", status, f"{free:.1f} GiB available", remedy)
+    yield CheckResult("memory", status, f"{free:.1f} GiB available", remedy)
 
 
-def _home() -> Iterator[Finding]:
-    place = places.location()
+def _home() -> Iterator[CheckResult]:
+    place = home_directory.location()
     free = space.free_bytes(place) / 2**30
     if not os.access(space.existing(place), os.W_OK):
-        yield Finding(
+        yield CheckResult(
             "home", "problem", f"{place} cannot be written", "choose another place with --home or NGRAPH_HOME"
         )
     elif free < _DISK_GIB:
         remedy = "engines of large models need more; choose another place with --home or NGRAPH_HOME"
-        yield Finding("home", "warning", f"{place}, {free:.1f} GiB free", remedy)
+        yield CheckResult("home", "warning", f"{place}, {free:.1f} GiB free", remedy)
     else:
-        yield Finding("home", "ok", f"{place}, {free:.0f} GiB free")
+        yield CheckResult("home", "ok", f"{place}, {free:.0f} GiB free")
 
 
-def _tracking() -> Iterator[Finding]:
+def _tracking() -> Iterator[CheckResult]:
     # A login in the address is not shown, and not needed to see whether somebody answers.
     uri = masked(os.environ.get("MLFLOW_TRACKING_URI", ""))
     if not uri:
-        yield Finding("tracking server", "ok", "none configured: results go to a local SQLite file")
+        yield CheckResult("tracking server", "ok", "none configured: results go to a local SQLite file")
     elif urlparse(uri).scheme not in ("http", "https"):
-        yield Finding("tracking server", "ok", f"{uri} (no server)")
+        yield CheckResult("tracking server", "ok", f"{uri} (no server)")
     elif problem := server_problem(uri):
         remedy = "start it, correct MLFLOW_TRACKING_URI, or measure with --offline and sync later"
-        yield Finding("tracking server", "problem", f"{uri}: {problem}", remedy)
+        yield CheckResult("tracking server", "problem", f"{uri}: {problem}", remedy)
     else:
-        yield Finding("tracking server", "ok", f"{uri} answers")
+        yield CheckResult("tracking server", "ok", f"{uri} answers")
 
 
 def server_problem(uri: str) -> str:
@@ -184,18 +185,18 @@ def server_problem(uri: str) -> str:
         return str(getattr(error, "reason", error))
 
 
-def _project() -> Iterator[Finding]:
-    from mlflow_ngraph.project import env_manager_on_path
+def _project() -> Iterator[CheckResult]:
+    from mlflow_ngraph.cli.mlproject import env_manager_on_path
 
     manager = env_manager_on_path()
     if manager:
-        yield Finding("project environments", "ok", f"'mlflow run' can make them with {manager}")
+        yield CheckResult("project environments", "ok", f"'mlflow run' can make them with {manager}")
     else:
         remedy = "pip install uv, or run projects with --env-manager local"
-        yield Finding("project environments", "warning", "neither uv, pyenv nor conda found", remedy)
+        yield CheckResult("project environments", "warning", "neither uv, pyenv nor conda found", remedy)
 
 
-_CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
+_CHECKS: tuple[Callable[[], Iterator[CheckResult]], ...] = (
     _python,
     _compilers,
     _cxx,

@@ -62,7 +62,7 @@ def compare(
 
     from mlflow_ngraph.analysis.selection import baseline
 
-    question = Question(
+    question = ComparisonRequest(
         rows=items(rows or _ROWS),
         columns=items(columns or _COLUMNS),
         metric=metric or _METRIC,
@@ -77,7 +77,7 @@ def compare(
 
 
 @dataclass(frozen=True)
-class Question:
+class ComparisonRequest:
     """What is compared: everything that the answer depends on besides the results."""
 
     rows: list[str]
@@ -90,13 +90,13 @@ class Question:
     sort: str | None
 
 
-def _answer(asked: Asked, question: Question) -> Pivot:
+def _answer(asked: Asked, question: ComparisonRequest) -> Pivot:
     """The comparison: the one that this machine has kept, or a new one."""
-    from mlflow_ngraph.analysis import kept
+    from mlflow_ngraph.analysis import answer_cache
     from mlflow_ngraph.analysis.pivot import Pivot
 
     found = asked.find()
-    return kept.answer(
+    return answer_cache.answer(
         asdict(question),
         found if asked.cache else None,
         lambda: _compared(asked, question, found),
@@ -104,7 +104,7 @@ def _answer(asked: Asked, question: Question) -> Pivot:
     )
 
 
-def _compared(asked: Asked, question: Question, found: Found) -> Pivot:
+def _compared(asked: Asked, question: ComparisonRequest, found: Found) -> Pivot:
     from mlflow_ngraph.analysis import compare as comparing
     from mlflow_ngraph.analysis.pivot import Pivot
 

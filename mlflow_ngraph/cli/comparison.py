@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from mlflow_ngraph.analysis.summary import fallback_note
 from mlflow_ngraph.cli import output, tables
+from mlflow_ngraph.tables.summary import fallback_note
+from mlflow_ngraph.text import markdown_row
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _csv(pivot: Pivot) -> str:
 
 
 def _markdown(lines: Lines) -> str:
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join(map(markdown_row, lines))
 
 
 def _latex(pivot: Pivot, intervals: bool) -> str:

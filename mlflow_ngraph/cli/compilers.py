@@ -69,7 +69,8 @@ def describe(name: str) -> dict[str, Any]:
 
     Raises
     ------
-    UnknownNameError: no compiler has this name.
+    UnknownNameError
+        No compiler has this name.
     """
     from mlflow_ngraph.compilers.registry import COMPILERS
 

@@ -17,7 +17,8 @@ def said(row: Any, told: Mapping[Any, Any]) -> tuple[str, str]:
 
     Parameters
     ----------
-    row: of a recommendation, with ``loss`` and its interval; ``told`` are its ``attrs``.
+    row : Any
+        Of a recommendation, with ``loss`` and its interval; ``told`` are its ``attrs``.
     """
     # Performance of a fleet is relative to the best one, of which more is better.
     lower = told["better"] == "lower" and not told["fleet"]

@@ -8,6 +8,7 @@ import click
 
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.text import missing, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +34,7 @@ def diff(left: str, right: str, tracking_uri: str | None, metric: str, everythin
     table = difference.difference(one, other, metric)
     shown = table if everything else table[table["differs"]]
     if as_json:
-        rows = [{key: _plain(value) for key, value in row.items()} for row in table.to_dict("records")]
+        rows = [{key: plain(value) for key, value in row.items()} for row in table.to_dict("records")]
         output.print_json({"left": one.run_id, "right": other.run_id, **table.attrs, "differences": rows})
         return 0
     console = output.console()
@@ -67,9 +68,9 @@ def _row(row: pd.Series[Any], aspect: str) -> list[str]:
     told = [str(row["name"]), str(row["left"]), str(row["right"])]
     if aspect != "results":
         return told
-    if _missing(row["change"]):
+    if missing(row["change"]):
         return [*told, "", ""]
-    interval = "" if _missing(row["ci_low"]) else f"{_percent(row['ci_low'])} to {_percent(row['ci_high'])}"
+    interval = "" if missing(row["ci_low"]) else f"{_percent(row['ci_low'])} to {_percent(row['ci_high'])}"
     return [*told, _percent(row["change"]), interval]
 
 
@@ -89,13 +90,3 @@ def _notes(table: pd.DataFrame) -> list[str]:
 
 def _percent(share: float) -> str:
     return f"{100 * share:+.1f} %".replace("-", "−")
-
-
-def _missing(value: Any) -> bool:
-    import pandas as pd
-
-    return value is None or bool(pd.isna(value))
-
-
-def _plain(value: Any) -> Any:
-    return None if _missing(value) else value.item() if hasattr(value, "item") else value

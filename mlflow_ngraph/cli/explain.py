@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.lists import items, whole
 from mlflow_ngraph.errors import NGraphError, UsageError
+from mlflow_ngraph.text import markdown_table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from mlflow_ngraph.analysis.explained import Row
+    from mlflow_ngraph.analysis.explanation_tables import Row
     from mlflow_ngraph.analysis.explanations import Explained
     from mlflow_ngraph.compilers.explanation import Kernel
 
@@ -59,7 +61,7 @@ def explain(
         raise UsageError(f"format: expected {', '.join(FORMATS)}, found {form!r}")
     most = whole("kernels", kernels) if kernels else _KERNELS
 
-    from mlflow_ngraph.analysis import explained as forms
+    from mlflow_ngraph.analysis import explanation_tables as forms
 
     found = _find(cells, home, study, tracking_uri, experiments, run)
     if all(one.explanation is None for one in found):
@@ -82,15 +84,14 @@ def _find(
     run: str | None,
 ) -> list[Explained]:
     from mlflow_ngraph.analysis import explanations
-    from mlflow_ngraph.execute import places
 
     if tracking_uri or experiments or run:
         return explanations.explain_recorded(cells, tracking_uri, items(experiments) or None, run=run, study=study)
-    return explanations.explain_local(cells, places.home(home), study)
+    return explanations.explain_local(cells, home_directory.directory(home), study)
 
 
 def _show(found: Sequence[Explained], most: int, console: Console) -> None:
-    from mlflow_ngraph.analysis.explained import side_by_side
+    from mlflow_ngraph.analysis.explanation_tables import side_by_side
 
     fitting = max(1, (console.width - _NAMES_WIDTH) // _CELL_WIDTH)
     for part in _batched(found, fitting):
@@ -105,24 +106,19 @@ def _show(found: Sequence[Explained], most: int, console: Console) -> None:
 
 
 def _markdown(found: Sequence[Explained], most: int) -> Iterator[str]:
-    from mlflow_ngraph.analysis.explained import side_by_side
+    from mlflow_ngraph.analysis.explanation_tables import side_by_side
 
     rows: list[Row] = side_by_side(found)
-    yield from _pipes(["", *(one.cell.address for one in found)], [[name, *texts] for name, texts in rows])
+    yield from markdown_table(["", *(one.cell.address for one in found)], [[name, *texts] for name, texts in rows])
     for one in found:
         for title, columns, lines in _kernel_tables(one, most):
             yield from ("", f"**{title}**", "")
-            yield from _pipes([name if isinstance(name, str) else name[0] for name in columns], lines)
-
-
-def _pipes(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    for line in (titles, ["---"] * len(titles), *rows):
-        yield "| " + " | ".join(text.replace("|", "\\|") for text in line) + " |"
+            yield from markdown_table([name if isinstance(name, str) else name[0] for name in columns], lines)
 
 
 def _kernel_tables(one: Explained, most: int) -> Iterator[tuple[str, list[tables.Column], list[list[str]]]]:
     """The kernels that take longest, and those that compute most nodes, as far as the compiler tells."""
-    from mlflow_ngraph.analysis.explained import largest, longest
+    from mlflow_ngraph.analysis.explanation_tables import largest, longest
 
     if one.explanation is None:
         return

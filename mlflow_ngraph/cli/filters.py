@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from mlflow_ngraph.analysis.objectives import BOUNDS
 from mlflow_ngraph.cli.lists import items, whole
 from mlflow_ngraph.cli.waiting import waiting
 from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.metrics import TABLE, is_uncertainty
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,8 +45,10 @@ def filter_options(command: F, also: Mapping[str, str] | None = None, lines: Map
 
     Parameters
     ----------
-    also: second spellings, by the name of the option.
-    lines: what help says instead, by the name of the option.
+    also : Mapping[str, str] | None
+        Second spellings, by the name of the option.
+    lines : Mapping[str, str] | None
+        What help says instead, by the name of the option.
     """
     for name, metavar, line in reversed(_OPTIONS):
         several = metavar != "TIME"
@@ -60,7 +64,8 @@ class Asked:
 
     Parameters
     ----------
-    given: the options by name, taken out of those of the command.
+    given : dict[str, Any]
+        The options by name, taken out of those of the command.
     """
 
     def __init__(self, given: dict[str, Any]) -> None:
@@ -112,7 +117,8 @@ class Asked:
 
         Raises
         ------
-        UsageError: a time is none.
+        UsageError
+            A time is none.
         """
         from mlflow_ngraph.analysis.selection import Selection, moment
 
@@ -134,8 +140,10 @@ class Asked:
 
         Raises
         ------
-        UnknownNameError: an experiment does not exist.
-        TrackingError: a server cannot be reached.
+        UnknownNameError
+            An experiment does not exist.
+        TrackingError
+            A server cannot be reached.
         """
         with waiting("reading which studies there are"):
             from mlflow_ngraph.analysis import listing
@@ -147,13 +155,17 @@ class Asked:
 
         Parameters
         ----------
-        columns: read only these, if all of them are documented ones.
-        found: what `find` found, where it has been asked already.
+        columns : Collection[str] | None
+            Read only these, if all of them are documented ones.
+        found : Found | None
+            What `find` found, where it has been asked already.
 
         Raises
         ------
-        UsageError: there are none.
-        TrackingError: a server cannot be reached.
+        UsageError
+            There are none.
+        TrackingError
+            A server cannot be reached.
         """
         with waiting("reading results"):
             return self._read(columns, found)
@@ -166,8 +178,8 @@ class Asked:
 
         # The usual pool keeps what each thread once needed; here it is thirty megabytes on top of what the tables take.
         pa.set_memory_pool(pa.system_memory_pool())
-        wanted = None if columns is None else [name for name in dict.fromkeys(columns) if name in results.ALL]
-        if columns is not None and not set(columns) <= {*results.ALL, *_intervals(columns)}:
+        wanted = None if columns is None else [name for name in dict.fromkeys(columns) if name in TABLE]
+        if columns is not None and not set(columns) <= {*TABLE, *_intervals(columns)}:
             wanted = None
         frame = results.select(
             Selection(tags=self._tags),
@@ -187,7 +199,7 @@ class Asked:
 
 def _intervals(columns: Collection[str]) -> set[str]:
     """Names of the ends of intervals that metrics without one do not have."""
-    return {name for name in columns if name.endswith(("_ci_low", "_ci_high"))}
+    return {name for name in columns if is_uncertainty(name)}
 
 
 def _pair(option: str, text: str) -> tuple[str, str]:
@@ -195,3 +207,16 @@ def _pair(option: str, text: str) -> tuple[str, str]:
     if not equals or not name:
         raise UsageError(f"{option}: expected name=value, found {text!r}")
     return name, value
+
+
+def bound_options(*names: str) -> Callable[[F], F]:
+    """Options for some of `objectives.BOUNDS`, in this order."""
+
+    def add(command: F) -> F:
+        for name in reversed(names):
+            bound = BOUNDS[name]
+            flag = f"--{name.replace('_', '-')}"
+            command = click.option(flag, name, type=float, metavar=bound.metavar, help=bound.meaning)(command)
+        return command
+
+    return add

@@ -15,7 +15,7 @@ from mlflow_ngraph.cli import output, writing
 from mlflow_ngraph.cli.filters import Asked, filter_options
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import UnknownNameError
-from mlflow_ngraph.wording import counted
+from mlflow_ngraph.text import counted
 
 if TYPE_CHECKING:
     from mlflow_ngraph.analysis.findings import Finding, Survey
@@ -43,14 +43,14 @@ def findings(kinds: str | None, limit: int, form: str | None, target: str | None
     form = writing.form("json" if as_json else form, target, FORMATS, {".md": "markdown", ".json": "json"})
 
     from mlflow_ngraph.analysis import findings as finding
-    from mlflow_ngraph.analysis.results import ALL
+    from mlflow_ngraph.metrics import TABLE
 
     wanted = items(kinds)
     for name in wanted:
         if name not in finding.KINDS:
             raise UnknownNameError("kind of finding", name, finding.KINDS)
     selection = asked.selection()
-    frame = asked.read([name for name in (*finding.NEEDED, "run_id") if name in ALL])
+    frame = asked.read([name for name in (*finding.NEEDED, "run_id") if name in TABLE])
     selection.check(frame)
     found = finding.survey(selection.of(frame))
     scope = shlex.join(asked.scope())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 from mlflow_ngraph.cli import output, tables
+from mlflow_ngraph.text import markdown_table, missing, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,8 +36,7 @@ def markdown(table: pd.DataFrame) -> str:
     """The judgement for a pull request, what failed first."""
     shown = table.head(_SHOWN)
     lines = [f"### {'✅' if table.attrs['passed'] else '❌'} {_verdict(table)}", ""]
-    lines += ["| " + " | ".join(_TITLES) + " |", "|" + ":--|" * len(_TITLES)]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in _cells(row)) + " |" for _, row in shown.iterrows()]
+    lines += markdown_table(_TITLES, (_cells(row) for _, row in shown.iterrows()))
     if len(shown) < len(table):
         lines += ["", f"{len(table) - len(shown)} more rows, all of them {_outcomes(table.iloc[_SHOWN:])}."]
     return "\n".join([*lines, "", *(f"- {line}" for line in _notes(table)), ""])
@@ -45,7 +44,7 @@ def markdown(table: pd.DataFrame) -> str:
 
 def json(table: pd.DataFrame) -> str:
     """The judgement for programs."""
-    rows = [{key: _plain(value) for key, value in row.items()} for row in table.to_dict("records")]
+    rows = [{key: plain(value) for key, value in row.items()} for row in table.to_dict("records")]
     return output.json_text({**table.attrs, "cells": rows})
 
 
@@ -97,29 +96,15 @@ def _notes(table: pd.DataFrame) -> Iterator[str]:
 
 def _cells(row: pd.Series[Any]) -> list[str]:
     names = ("outcome", "device", "label", "compiler_label", "precision", "batch", "metric")
-    texts = ["" if _missing(row[name]) else str(row[name]) for name in names]
-    numbers = ["" if _missing(row[name]) else f"{row[name]:.4g}" for name in ("baseline", "candidate")]
-    change = "" if _missing(row["change"]) else _percent(row["change"])
-    interval = "" if _missing(row["ci_low"]) else f"{_percent(row['ci_low'])} to {_percent(row['ci_high'])}"
+    texts = ["" if missing(row[name]) else str(row[name]) for name in names]
+    numbers = ["" if missing(row[name]) else f"{row[name]:.4g}" for name in ("baseline", "candidate")]
+    change = "" if missing(row["change"]) else _percent(row["change"])
+    interval = "" if missing(row["ci_low"]) else f"{_percent(row['ci_low'])} to {_percent(row['ci_high'])}"
     return [*texts, *numbers, change, interval, str(row["reason"] or "")]
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:+.1f} %".replace("-", "−")
-
-
-def _missing(value: Any) -> bool:
-    import pandas as pd
-
-    return value is None or bool(pd.isna(value))
-
-
-def _plain(value: Any) -> Any:
-    """A value that JSON knows."""
-    if _missing(value):
-        return None
-    value = value.item() if hasattr(value, "item") else value
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _legal(text: str) -> str:

@@ -9,7 +9,7 @@ import click
 
 from mlflow_ngraph.cli import output, tables, writing
 from mlflow_ngraph.cli.filters import Asked, filter_options
-from mlflow_ngraph.wording import counted
+from mlflow_ngraph.text import counted, markdown_table, missing, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,10 +52,9 @@ def _text(table: pd.DataFrame, form: str) -> str:
     if form == "csv":
         return str(table.to_csv(index=False))
     if form == "json":
-        rows = [{key: _plain(value) for key, value in row.items()} for row in table.to_dict("records")]
+        rows = [{key: plain(value) for key, value in row.items()} for row in table.to_dict("records")]
         return output.json_text({**table.attrs, "studies": rows})
-    lines = [_titles(table), ["---"] * len(_titles(table)), *(_row(row) for _, row in table.iterrows())]
-    body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    body = "\n".join(markdown_table(_titles(table), (_row(row) for _, row in table.iterrows())))
     return "\n".join([*_head(table), "", body, "", *_notes(table), ""])
 
 
@@ -89,15 +88,15 @@ def _titles(table: pd.DataFrame) -> list[str]:
 
 def _row(row: pd.Series[Any]) -> list[str]:
     began = datetime.fromtimestamp(float(row["started_at"]), timezone.utc)
-    commit = "" if _missing(row["git_commit"]) else str(row["git_commit"])[:8]
-    value = "" if _missing(row["value"]) else f"{row['value']:.4g}"
-    interval = "" if _missing(row["ci_low"]) else f"{row['ci_low']:.4g} to {row['ci_high']:.4g}"
+    commit = "" if missing(row["git_commit"]) else str(row["git_commit"])[:8]
+    value = "" if missing(row["value"]) else f"{row['value']:.4g}"
+    interval = "" if missing(row["ci_low"]) else f"{row['ci_low']:.4g} to {row['ci_high']:.4g}"
     change = (
         ""
-        if _missing(row["change"])
+        if missing(row["change"])
         else f"{'▲' if row['change'] > 0 else '▼'} {100 * row['change']:+.1f} %".replace("-", "−")
     )
-    reason = "" if _missing(row["reason"]) or row["verdict"] == "ok" or not row["reason"] else f": {row['reason']}"
+    reason = "" if missing(row["reason"]) or row["verdict"] == "ok" or not row["reason"] else f": {row['reason']}"
     return [
         f"{began:%Y-%m-%d %H:%M}",
         str(row["study_id"]),
@@ -116,13 +115,3 @@ def _notes(table: pd.DataFrame) -> list[str]:
     if machines:
         lines.append(f"left out: what {counted(machines, 'other machine')} found of it")
     return lines
-
-
-def _missing(value: Any) -> bool:
-    import pandas as pd
-
-    return value is None or bool(pd.isna(value))
-
-
-def _plain(value: Any) -> Any:
-    return None if _missing(value) else value.item() if hasattr(value, "item") else value

@@ -35,7 +35,8 @@ def load(path: Path) -> Ed25519PrivateKey:
 
     Raises
     ------
-    UsageError: it cannot be used.
+    UsageError
+        It cannot be used.
     """
     from mlflow_ngraph.engines.signing import load_key
 

@@ -15,7 +15,8 @@ class LazyGroup(click.Group):
 
     Parameters
     ----------
-    verbs: by name, ``package.module:attribute`` and the line that help shows; an empty line hides the verb.
+    verbs : Mapping[str, tuple[str, str]]
+        By name, ``package.module:attribute`` and the line that help shows; an empty line hides the verb.
     """
 
     def __init__(self, *args: Any, verbs: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:

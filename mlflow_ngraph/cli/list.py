@@ -10,9 +10,10 @@ import click
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.filters import Asked, filter_options
 from mlflow_ngraph.cli.waiting import waiting
+from mlflow_ngraph.text import plain
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.tracking.inventory import Stocked
+    from mlflow_ngraph.release.inventory import Stocked
 
 
 @click.command("list")
@@ -26,7 +27,7 @@ def list_engines(fits: bool, champions: bool, as_json: bool, **given: Any) -> in
     An engine is listed if one of its cells fits the filters. Figures are those of the batch size with the highest
     throughput.
     """
-    from mlflow_ngraph.tracking import inventory
+    from mlflow_ngraph.release import inventory
 
     asked = Asked(given)
     with waiting("reading which engines there are"):
@@ -51,13 +52,13 @@ def document(engine: Stocked, misfit: str | None) -> dict[str, Any]:
     return {
         "model_id": engine.model_id,
         "tracking_uri": masked(engine.tracking_uri),
-        **{name: _plain(best.get(name)) for name in ("workload", "label", "device", "compiler", "compiler_label")},
-        **{name: _plain(best.get(name)) for name in ("precision", "precision_in_force", "mode", "study", "study_id")},
+        **{name: plain(best.get(name)) for name in ("workload", "label", "device", "compiler", "compiler_label")},
+        **{name: plain(best.get(name)) for name in ("precision", "precision_in_force", "mode", "study", "study_id")},
         "batch_sizes": engine.batch_sizes,
         "verdict": engine.verdict,
-        "batch": _plain(best.get("batch")),
-        **{name: _plain(best.get(name)) for name in ("throughput", "throughput_ci_low", "throughput_ci_high")},
-        "size_mb": _plain(best.get("engine_size_mb")),
+        "batch": plain(best.get("batch")),
+        **{name: plain(best.get(name)) for name in ("throughput", "throughput_ci_low", "throughput_ci_high")},
+        "size_mb": plain(best.get("engine_size_mb")),
         "logged_at": float(engine.model.creation_timestamp) / 1e3,
         "age_s": engine.age_s,
         "aliases": engine.aliases,
@@ -85,7 +86,7 @@ def _show(engines: Sequence[Stocked], misfits: dict[str, str | None]) -> None:
 
 def _cells(engine: Stocked, misfit: str | None) -> tuple[Any, ...]:
     best = engine.best
-    size = _plain(best.get("engine_size_mb"))
+    size = plain(best.get("engine_size_mb"))
     return (
         *engine.named,
         engine.verdict or "unknown",
@@ -99,20 +100,11 @@ def _cells(engine: Stocked, misfit: str | None) -> tuple[Any, ...]:
 
 
 def _throughput(best: dict[str, Any]) -> str:
-    found = _plain(best.get("throughput"))
+    found = plain(best.get("throughput"))
     return "" if found is None else f"{found:.4g} (b{best['batch']})"
 
 
 def _order(engine: Stocked) -> tuple[str, str, float]:
     """By workload and device, the fastest first."""
     best = engine.best
-    return str(best["label"]), str(best["device"]), -(_plain(best.get("throughput")) or 0.0)
-
-
-def _plain(value: Any) -> Any:
-    """A value of a table, with None for what is missing."""
-    import pandas as pd
-
-    if pd.isna(value):
-        return None
-    return value.item() if hasattr(value, "item") else value
+    return str(best["label"]), str(best["device"]), -(plain(best.get("throughput")) or 0.0)

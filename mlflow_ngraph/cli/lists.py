@@ -23,7 +23,8 @@ def whole(key: str, text: str) -> int:
 
     Raises
     ------
-    StudyError: it is none; names ``key``.
+    StudyError
+        It is none; names ``key``.
     """
     try:
         return int(text)
@@ -36,7 +37,8 @@ def quantity(option: str, text: str, units: Mapping[str, float]) -> float:
 
     Raises
     ------
-    UsageError: it is none; names the ``option``.
+    UsageError
+        It is none; names the ``option``.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
     if found is None or found[2] not in units:

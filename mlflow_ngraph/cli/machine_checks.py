@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from mlflow_ngraph.cli.finding import Finding
+from mlflow_ngraph.cli.check_result import CheckResult
 from mlflow_ngraph.devices import probes, sensor_files
 from mlflow_ngraph.devices.nvml import PACKAGE, Nvml
 from mlflow_ngraph.devices.sensors import ENERGY, POWER, Sensors
@@ -23,82 +23,84 @@ _HIDDEN = "not shown by the kernel (usual in a virtual machine)"
 _NO_METER = "no meter that the kernel shows (usual in a virtual machine)"
 
 
-def _holder() -> Iterator[Finding]:
+def _holder() -> Iterator[CheckResult]:
     folder, holder = exclusive.lock_folder(), exclusive.holder()
     container = probes.virtualization().get("container", "")
     if holder is not None:
-        yield Finding(
+        yield CheckResult(
             "measuring now", "warning", str(holder), "numbers taken meanwhile disturb each other; wait for it"
         )
     elif not os.access(folder, os.W_OK):
         remedy = f"name another folder in {exclusive.VARIABLE}: without a lock no study starts"
-        yield Finding("measuring now", "problem", f"cannot tell: {folder} cannot be written", remedy)
+        yield CheckResult("measuring now", "problem", f"cannot tell: {folder} cannot be written", remedy)
     elif container and exclusive.VARIABLE not in os.environ:
         remedy = f"mount one folder into all containers of the machine, and name it in {exclusive.VARIABLE}"
-        yield Finding("measuring now", "ok", f"nobody within this container ({container})", remedy)
+        yield CheckResult("measuring now", "ok", f"nobody within this container ({container})", remedy)
     else:
-        yield Finding("measuring now", "ok", f"nobody (lock in {folder})")
+        yield CheckResult("measuring now", "ok", f"nobody (lock in {folder})")
 
 
-def _swap() -> Iterator[Finding]:
+def _swap() -> Iterator[CheckResult]:
     swap = psutil.swap_memory()
     if swap.total == 0:
-        yield Finding("swap", "ok", "none")
+        yield CheckResult("swap", "ok", "none")
         return
     found = f"{swap.used / _MB:.0f} of {swap.total / _MB:.0f} MiB in use"
     if swap.used > _SWAP_MB * _MB:
-        yield Finding("swap", "warning", found, "free memory, or switch it off while measuring: sudo swapoff -a")
+        yield CheckResult("swap", "warning", found, "free memory, or switch it off while measuring: sudo swapoff -a")
     else:
-        yield Finding("swap", "ok", found)
+        yield CheckResult("swap", "ok", found)
 
 
-def _threads_of_cores() -> Iterator[Finding]:
+def _threads_of_cores() -> Iterator[CheckResult]:
     shared = probes.threads_share_cores()
     if shared is None:
-        yield Finding("threads of a core", "ok", _HIDDEN)
+        yield CheckResult("threads of a core", "ok", _HIDDEN)
     elif shared:
         remedy = f"for steadier numbers: threads: {probes.cpu().cores} in the study, or switch the second threads off: "
         remedy += "echo off | sudo tee /sys/devices/system/cpu/smt/control"
-        yield Finding("threads of a core", "ok", "two, which compete for it", remedy)
+        yield CheckResult("threads of a core", "ok", "two, which compete for it", remedy)
     else:
-        yield Finding("threads of a core", "ok", "one")
+        yield CheckResult("threads of a core", "ok", "one")
 
 
-def _power_mode() -> Iterator[Finding]:
+def _power_mode() -> Iterator[CheckResult]:
     mode = probes.power_mode()
     if mode:
         remedy = "compare numbers of one mode only (sudo nvpmodel -m ID sets it); hold its clocks: sudo jetson_clocks"
-        yield Finding("power mode", "ok", mode, remedy)
+        yield CheckResult("power mode", "ok", mode, remedy)
 
 
-def _sensors(root: Path = Path("/")) -> Iterator[Finding]:
+def _sensors(root: Path = Path("/")) -> Iterator[CheckResult]:
     sensors = Sensors(root, accelerator="cpu" if probes.gpu() is None else "cuda")
     change = sensors.since(sensors.begin())
     for check, unit, name in (("clock", "MHz", "clock_mhz"), ("temperature", "°C", "temperature_c")):
         of_cpu, of_gpu = change.values.get(name), change.values.get(f"gpu_{name}")
         told = [] if of_cpu is None else [f"{of_cpu:.0f} {unit}"]
         told += [] if of_gpu is None else [f"GPU {of_gpu:.0f} {unit}"]
-        yield Finding(check, "ok", f"{', '.join(told)} now" if told else _HIDDEN)
+        yield CheckResult(check, "ok", f"{', '.join(told)} now" if told else _HIDDEN)
     counters = {"throttled": "for heat", "over_current": "for the current", "gpu_throttled_s": "of the GPU, for heat"}
     counted = [text for name, text in counters.items() if name in change.counted]
-    yield Finding("throttling", "ok", f"counted: {', '.join(counted)}" if counted else _HIDDEN)
+    yield CheckResult("throttling", "ok", f"counted: {', '.join(counted)}" if counted else _HIDDEN)
     known = {
         name.removeprefix(prefix) for name in sensors.names() for prefix in (ENERGY, POWER) if name.startswith(prefix)
     }
     yield _energy(sorted(known), sensor_files.unreadable_meters(root))
 
 
-def _energy(known: list[str], unreadable: list[Path]) -> Finding:
+def _energy(known: list[str], unreadable: list[Path]) -> CheckResult:
     """Which meters count into the energy of an inference."""
     if not unreadable:
-        return Finding("energy", "ok", f"of {', '.join(known)}" if known else _NO_METER)
+        return CheckResult("energy", "ok", f"of {', '.join(known)}" if known else _NO_METER)
     which = f"of {', '.join(known)}; " if known else ""
     remedy = "let everybody read them until the next start, if you trust everybody with a hint of what others compute: "
     remedy += "sudo chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj /sys/class/powercap/intel-rapl:*:*/energy_uj"
-    return Finding("energy", "warning", f"{which}{len(unreadable)} meters of the processors only root may read", remedy)
+    return CheckResult(
+        "energy", "warning", f"{which}{len(unreadable)} meters of the processors only root may read", remedy
+    )
 
 
-def _gpu() -> Iterator[Finding]:
+def _gpu() -> Iterator[CheckResult]:
     gpu = probes.gpu()
     if gpu is None:
         return
@@ -106,7 +108,7 @@ def _gpu() -> Iterator[Finding]:
     if nvml is None:
         if not probes.jetpack_release():  # whose sensors are those of the kernel
             remedy = f"pip install {PACKAGE}, which reads its clocks, temperature and energy"
-            yield Finding("GPU settings", "warning", f"{gpu.name} does not tell", remedy)
+            yield CheckResult("GPU settings", "warning", f"{gpu.name} does not tell", remedy)
         return
     settings = nvml.settings()
     told = [
@@ -118,12 +120,12 @@ def _gpu() -> Iterator[Finding]:
     found = ", ".join(filter(None, told)) or f"{gpu.name} does not tell"
     steady = "for steadier clocks: sudo nvidia-smi --lock-gpu-clocks=MHZ (undone by --reset-gpu-clocks)"
     if settings.persistent is False:
-        yield Finding("GPU settings", "warning", found, f"keep its driver loaded: sudo nvidia-smi -pm 1; {steady}")
+        yield CheckResult("GPU settings", "warning", found, f"keep its driver loaded: sudo nvidia-smi -pm 1; {steady}")
     else:
-        yield Finding("GPU settings", "ok", found, "" if probes.jetpack_release() else steady)
+        yield CheckResult("GPU settings", "ok", found, "" if probes.jetpack_release() else steady)
 
 
-CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
+CHECKS: tuple[Callable[[], Iterator[CheckResult]], ...] = (
     _holder,
     _swap,
     _threads_of_cores,

@@ -19,14 +19,14 @@ from rich.table import Table
 from rich.text import Text
 
 from mlflow_ngraph.cli.output import seconds
-from mlflow_ngraph.execute.plan import Plan, estimate_lane
+from mlflow_ngraph.execute.plan import StudyPlan, estimate_lane
 
 _REDRAW_SECONDS = 2.0
 _PACE_BOUNDS = (0.3, 4.0)
 
 
 @dataclass(frozen=True)
-class Lane:
+class ShownLane:
     """What the display needs to know of a lane."""
 
     label: str
@@ -39,7 +39,7 @@ class Lane:
 class State:
     """How far the study is, by its events."""
 
-    lanes: Mapping[str, Lane]
+    lanes: Mapping[str, ShownLane]
     cells: int
     """Cells of the whole study."""
     clock: Callable[[], float] = time.monotonic
@@ -55,7 +55,7 @@ class State:
         self.started = self.clock()
 
     @classmethod
-    def of(cls, plan: Plan) -> State:
+    def of(cls, plan: StudyPlan) -> State:
         """The state before a plan begins."""
         lanes = {}
         for workload in plan.workloads:
@@ -64,7 +64,7 @@ class State:
                 compiler = (
                     lane.compiler_label if lane.precision == "fp32" else f"{lane.compiler_label} {lane.precision}"
                 )
-                lanes[lane.id] = Lane(lane.label, compiler, share)
+                lanes[lane.id] = ShownLane(lane.label, compiler, share)
         return cls(lanes, plan.cells)
 
     @property

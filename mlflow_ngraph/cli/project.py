@@ -32,7 +32,7 @@ def project(
     **options: Any,
 ) -> int:
     """Run a study as the MLflow run that 'mlflow run' created, in this environment or in that of its device."""
-    from mlflow_ngraph import project as projects
+    from mlflow_ngraph.cli import mlproject as projects
 
     projects.die_with_parent()
     given = {"workloads": ",".join(workloads), "compilers": ",".join(compilers), **options}
@@ -41,7 +41,7 @@ def project(
 
 
 def _run(study: str, resume: str, when_busy: str, given: dict[str, Any], *, in_place: bool) -> int:
-    from mlflow_ngraph import project as projects
+    from mlflow_ngraph.cli import mlproject as projects
     from mlflow_ngraph.devices.registry import create
 
     resume = _one_of("resume", resume or "auto", RESUME)

@@ -11,7 +11,7 @@ import click
 from mlflow_ngraph.cli import keys, output
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.tracking.promotion import Promotion
+    from mlflow_ngraph.release.promotion import Promotion
 
 REFUSED = 3
 """Exit code where the engine is not good enough."""
@@ -52,7 +52,7 @@ def promote(
     on the same machine, and may be better for all that its noise tells, leaves undecided which is best. The evidence becomes the description of the
     version. The exit code is 3 if the engine is not good enough.
     """
-    from mlflow_ngraph.tracking import promotion
+    from mlflow_ngraph.release import promotion
 
     key = keys.load(sign) if sign is not None and not dry_run else None
     found = promotion.promote(

@@ -14,7 +14,7 @@ from mlflow_ngraph.cli.waiting import waiting
 from mlflow_ngraph.errors import TrackingError, UsageError
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.tracking.inventory import Stocked
+    from mlflow_ngraph.release.inventory import Stocked
 
 
 @click.command()
@@ -48,7 +48,7 @@ def prune(
     says otherwise. Without --yes nothing is removed. What was interrupted is finished the next time.
     """
     from mlflow_ngraph.analysis.champion import check_metric
-    from mlflow_ngraph.tracking import inventory, pruning
+    from mlflow_ngraph.release import inventory, pruning
 
     if keep_best is None and keep_newest is None and older_than is None:
         raise UsageError("prune needs a rule: --keep-best N, --keep-newest N or --older-than AGE")
@@ -79,7 +79,7 @@ def prune(
 
 def _removed(going: Sequence[Stocked]) -> dict[str, str]:
     """Remove them one after the other; what could not be removed, and why, by model id."""
-    from mlflow_ngraph.tracking import pruning
+    from mlflow_ngraph.release import pruning
 
     problems = {}
     for engine in going:

@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from mlflow_ngraph.analysis import objectives
+from mlflow_ngraph.analysis.objectives import Limit
 from mlflow_ngraph.cli import output
-from mlflow_ngraph.cli.filters import Asked, filter_options
+from mlflow_ngraph.cli.filters import Asked, bound_options, filter_options
 from mlflow_ngraph.cli.keys import trust_option
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import UsageError
 
 if TYPE_CHECKING:
     from mlflow_ngraph.analysis.listing import Found
-    from mlflow_ngraph.analysis.ranking import Question, Ranking
+    from mlflow_ngraph.analysis.ranking import EngineQuestion, Ranking
     from mlflow_ngraph.analysis.selection import Selection
-    from mlflow_ngraph.engines.pulling import Pulled
-    from mlflow_ngraph.engines.question import Answer
+    from mlflow_ngraph.release.best import BestEngine
+    from mlflow_ngraph.release.pulling import Pulled
     from mlflow_ngraph.tracking.sources import Wanted
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -31,12 +33,7 @@ UNDECIDED = 3
 """Exit code where a cell that was too noisy to rank could beat the best that is ok."""
 _OF_RUN = ("workloads", "compilers", "precision", "batch_sizes")
 """Filters that also choose among the engines of a run."""
-_LIMITS = (
-    ("max_latency_ms", "MS", "Only with at most this 99th percentile of the latency."),
-    ("max_cpu_percent", "%", "Only with at most this CPU use."),
-    ("max_memory_mb", "MB", "Only with at most this peak of resident memory."),
-    ("min_throughput", "N", "Only with at least so many samples per second."),
-)
+_BOUNDS = ("max_latency_ms", "max_cpu_percent", "max_memory_mb", "max_size_mb", "max_energy_j", "min_throughput")
 
 
 def _question_options(command: F) -> F:
@@ -50,10 +47,7 @@ def _question_options(command: F) -> F:
             "this machine either way.",
         },
     )
-    for name, metavar, line in reversed(_LIMITS):
-        option = click.option(f"--{name.replace('_', '-')}", name, type=float, metavar=metavar, help=line)
-        filtered = option(filtered)
-    return filtered
+    return bound_options(*_BOUNDS)(filtered)
 
 
 @click.command()
@@ -95,8 +89,7 @@ def pull(
     taken up where it stopped, and an engine that is there is verified, not brought again. The exit code is 3, and nothing
     is brought, where a cell that was too noisy to rank could beat the best one.
     """
-    bounds = {name: given.pop(name) for name, _, _ in _LIMITS}
-    limits = {name: value for name, value in bounds.items() if value is not None}
+    limits = objectives.limits({name: given.pop(name) for name in _BOUNDS})
     if source is not None and (objective or limits or dry_run or accept_undecided):
         raise UsageError(
             "--objective, bounds, --dry-run and --accept-undecided are for the best of all: leave them out, or SOURCE"
@@ -121,8 +114,8 @@ def pull(
     return 0
 
 
-def _ask(given: dict[str, Any], objective: str | None, limits: dict[str, float], trust: str | None) -> Answer:
-    from mlflow_ngraph.analysis.ranking import Question
+def _ask(given: dict[str, Any], objective: str | None, limits: list[Limit], trust: str | None) -> BestEngine:
+    from mlflow_ngraph.analysis.ranking import EngineQuestion
 
     given["devices"] = [name for name in items(given["devices"]) if name != HERE]
     asked = Asked(given)
@@ -130,18 +123,18 @@ def _ask(given: dict[str, Any], objective: str | None, limits: dict[str, float],
     with ThreadPoolExecutor(1, "ngraph-listing") as pool:
         # The server takes about as long to answer as what reads manifests takes to import.
         listing = pool.submit(asked.find)
-        from mlflow_ngraph.engines import question
         from mlflow_ngraph.engines import trust as trusting
+        from mlflow_ngraph.release import best
 
         rules = trusting.load(trust)
         found = listing.result()
-    ranking = _ranking(asked, selection, Question(objective or "throughput", limits), found)
-    return question.answer(ranking, {server.name: server.uri for server in found.servers}, rules)
+    ranking = _ranking(asked, selection, EngineQuestion(objective or "throughput", tuple(limits)), found)
+    return best.answer(ranking, {server.name: server.uri for server in found.servers}, rules)
 
 
-def _ranking(asked: Asked, selection: Selection, question: Question, found: Found) -> Ranking:
+def _ranking(asked: Asked, selection: Selection, question: EngineQuestion, found: Found) -> Ranking:
     """The engines that may be meant, best first: as this machine has kept it, or a new one."""
-    from mlflow_ngraph.analysis import kept
+    from mlflow_ngraph.analysis import answer_cache
     from mlflow_ngraph.analysis.ranking import Ranking
 
     def ranked() -> Ranking:
@@ -152,12 +145,12 @@ def _ranking(asked: Asked, selection: Selection, question: Question, found: Foun
         return rank(selection.of(frame), question)
 
     told = {"selection": asdict(selection), **asdict(question)}
-    return kept.answer(told, found if asked.cache else None, ranked, Ranking.from_plain)
+    return answer_cache.answer(told, found if asked.cache else None, ranked, Ranking.from_plain)
 
 
-def _pull(source: str | None, answer: Answer | None, given: dict[str, Any], **how: Any) -> Pulled:
+def _pull(source: str | None, answer: BestEngine | None, given: dict[str, Any], **how: Any) -> Pulled:
     from mlflow_ngraph.cli import transfers
-    from mlflow_ngraph.engines.pulling import pull_engine
+    from mlflow_ngraph.release.pulling import pull_engine
 
     with transfers.arriving("pulling") as progress:
         if answer is not None:
@@ -205,7 +198,7 @@ def _show(pulled: Pulled) -> None:
     console.print(str(pulled.directory), markup=False, soft_wrap=True)
 
 
-def _document(pulled: Pulled | None, answer: Answer | None) -> dict[str, Any]:
+def _document(pulled: Pulled | None, answer: BestEngine | None) -> dict[str, Any]:
     from mlflow_ngraph.cli.answers import document
 
     told = document(answer) if answer is not None else None

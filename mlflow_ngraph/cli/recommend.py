@@ -7,27 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mlflow_ngraph.analysis import objectives
+from mlflow_ngraph.analysis.objectives import BOUNDS, Limit
 from mlflow_ngraph.cli import costs, output, tables, writing
-from mlflow_ngraph.cli.filters import Asked, filter_options
+from mlflow_ngraph.cli.filters import Asked, bound_options, filter_options
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.text import markdown_table, missing, plain
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mlflow_ngraph.analysis.recommend import Limit
-
 FORMATS = ("table", "markdown", "csv", "json")
 _ENDINGS = {".md": "markdown", ".csv": "csv", ".json": "json"}
-_LIMITS = {
-    "max_latency_ms": ("latency_p99_ms", "max"),
-    "max_cpu_percent": ("cpu_percent", "max"),
-    "max_memory_mb": ("peak_memory_mb", "max"),
-    "max_size_mb": ("engine_size_mb", "max"),
-    "max_energy_j": ("energy_per_sample_j", "max"),
-    "min_throughput": ("throughput", "min"),
-    "min_speedup": ("speedup", "min"),
-}
 _FRONT = "throughput,latency,cpu,memory"
 _ALTERNATIVES = 3
 UNDECIDED = 3
@@ -40,13 +32,7 @@ UNDECIDED = 3
               help="throughput, latency, latency-at-rate, cpu, memory, energy, size, or any metric.")  # fmt: skip
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N",
               help="Samples per second that arrive, for latency-at-rate.")  # fmt: skip
-@click.option("--max-latency-ms", type=float, metavar="MS", help="99th percentile of the latency at most.")
-@click.option("--max-cpu-percent", type=float, metavar="%", help="CPU use at most, of the whole machine.")
-@click.option("--max-memory-mb", type=float, metavar="MB", help="Peak memory at most.")
-@click.option("--max-size-mb", type=float, metavar="MB", help="Size of the engine at most.")
-@click.option("--max-energy-j", type=float, metavar="J", help="Energy per sample at most.")
-@click.option("--min-throughput", type=float, metavar="N", help="Samples per second at least.")
-@click.option("--min-speedup", type=float, metavar="N", help="Speed-up over eager execution at least.")
+@bound_options(*BOUNDS)
 @click.option("--max", "most", multiple=True, metavar="METRIC=N,...", help="Any metric at most.")
 @click.option("--min", "least", multiple=True, metavar="METRIC=N,...", help="Any metric at least.")
 @click.option("--fleet", is_flag=False, flag_value="maximin", metavar="[maximin|geomean]",
@@ -78,7 +64,7 @@ def recommend(
     Shows what cannot be told from the best, what other choices cost, and the command that pulls the winner. Where a cell
     that was too noisy to rank could beat the best one, nothing is recommended and the exit code is 3.
     """
-    bounds = {name: given.pop(name) for name in _LIMITS}
+    bounds = {name: given.pop(name) for name in BOUNDS}
     asked = Asked(given)
     form = writing.form("json" if as_json else form, target, FORMATS, _ENDINGS)
     if fleet not in (None, "maximin", "geomean"):
@@ -113,9 +99,7 @@ def recommend(
 
 
 def _limits(bounds: dict[str, float | None], most: Sequence[str], least: Sequence[str]) -> list[Limit]:
-    from mlflow_ngraph.analysis.recommend import Limit
-
-    found = [Limit(*_LIMITS[name], value) for name, value in bounds.items() if value is not None]  # type: ignore[arg-type] # max or min
+    found = objectives.limits(bounds)
     for bound, texts in (("max", most), ("min", least)):
         for text in items(texts):
             metric, _, number = text.partition("=")
@@ -130,12 +114,11 @@ def _text(table: pd.DataFrame, form: str, alternatives: int) -> str:
     if form == "csv":
         return str(table.to_csv(index=False))
     if form == "json":
-        choices = [{key: _plain(value) for key, value in row.items()} for row in table.to_dict("records")]
+        choices = [{key: plain(value) for key, value in row.items()} for row in table.to_dict("records")]
         return output.json_text({**table.attrs, "choices": choices})
     parts = [f"{one['said']}\n" for one in table.attrs["undecided"]]
     for title, rows in _tables(table, alternatives):
-        lines: list[list[str]] = [_titles(table), ["---"] * len(_titles(table)), *rows]
-        body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+        body = "\n".join(markdown_table(_titles(table), rows))
         parts.append(f"### {title}\n\n{body}\n" if form == "markdown" else f"{title}\n{body}\n")
         parts += [f"```console\n{line}\n```\n" if form == "markdown" else f"{line}\n" for line in _pulls(table, title)]
     return "\n".join([*parts, *_notes(table), ""])
@@ -191,7 +174,7 @@ def _row(table: pd.DataFrame, row: pd.Series[Any]) -> list[str]:
     mark = "*" if row["best"] else "?" if row["rank"] == 1 else "≈" if row["tied"] else ""
     mark += "^" if row["on_front"] else ""
     cost, ends = ("", "") if row["rank"] == 1 else costs.said(row, table.attrs)
-    interval = "" if _missing(row["ci_low"]) else f"{row['ci_low']:.4g} to {row['ci_high']:.4g}"
+    interval = "" if missing(row["ci_low"]) else f"{row['ci_low']:.4g} to {row['ci_high']:.4g}"
     told = [
         mark,
         str(row["compiler_label"]),
@@ -203,14 +186,14 @@ def _row(table: pd.DataFrame, row: pd.Series[Any]) -> list[str]:
         ends,
     ]
     score = [f"{row['score']:.3f}", str(row["worst_device"])] if table.attrs["fleet"] else []
-    return [*told, *score, *("" if _missing(row[name]) else f"{row[name]:.4g}" for name in table.attrs["front"])]
+    return [*told, *score, *("" if missing(row[name]) else f"{row[name]:.4g}" for name in table.attrs["front"])]
 
 
 def _precision(row: pd.Series[Any]) -> str:
-    from mlflow_ngraph.analysis.summary import precisions
+    from mlflow_ngraph.tables.summary import precisions
 
     in_force = row["precision_in_force"]
-    return precisions(str(row["precision"]), None if _missing(in_force) else str(in_force))
+    return precisions(str(row["precision"]), None if missing(in_force) else str(in_force))
 
 
 def _pulls(table: pd.DataFrame, title: str) -> list[str]:
@@ -244,16 +227,3 @@ def _reasons(nothing: Sequence[dict[str, Any]]) -> str:
         f"{one['label']} on {one['device']} ({', '.join(f'{count} {reason}' for reason, count in one['refused'].items())})"
         for one in nothing
     )
-
-
-def _missing(value: Any) -> bool:
-    import pandas as pd
-
-    return value is None or bool(pd.isna(value))
-
-
-def _plain(value: Any) -> Any:
-    """A value that JSON knows."""
-    if _missing(value):
-        return None
-    return value.item() if hasattr(value, "item") else value

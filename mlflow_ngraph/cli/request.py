@@ -24,7 +24,8 @@ def requested(name: str | None, overrides: Mapping[str, Any]) -> Study:
 
     Raises
     ------
-    StudyError: the file is invalid, or an override is; the message says which.
+    StudyError
+        The file is invalid, or an override is; the message says which.
     """
     given = {key: value for key, value in overrides.items() if value is not None}
     if name is None and "workloads" in given:
@@ -59,7 +60,8 @@ def overrides(
 
     Raises
     ------
-    StudyError: a number is no number, or a compiler's flags are not ``key=value``.
+    StudyError
+        A number is no number, or a compiler's flags are not ``key=value``.
     """
     found: dict[str, Any] = {
         "device": device,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from mlflow_ngraph.analysis.summary import SummaryRow, summary_rows
 from mlflow_ngraph.cli import tables
+from mlflow_ngraph.tables.summary import SummaryRow, summary_rows
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:

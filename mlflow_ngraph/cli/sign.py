@@ -31,10 +31,10 @@ def sign(engine: str, key: Path, tracking_uri: str | None, as_json: bool) -> int
         opened = package.open_package(Path(engine))
         by, digest, where = package.sign(opened, private), opened.digest, str(opened.directory)
     else:
-        from mlflow_ngraph.tracking import connection, download, signatures
+        from mlflow_ngraph.tracking import connection, download, signature_files
 
         remote = download.locate(engine, connection.resolve_uri(tracking_uri))
-        by, digest, where = signatures.sign(remote, private), str(remote.digest), remote.shown
+        by, digest, where = signature_files.sign(remote, private), str(remote.digest), remote.shown
     if as_json:
         output.print_json({"engine": where, "manifest_sha256": digest, "signed_by": by})
     else:

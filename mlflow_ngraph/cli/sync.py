@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.cli import output
 
 
@@ -23,12 +24,11 @@ def sync(
 
     STUDY is the directory of a study, or the name of that directory in the home.
     """
-    from mlflow_ngraph.execute import places
     from mlflow_ngraph.runner import sync_study
 
     recorded: list[dict[str, Any]] = []
     for study in studies:
-        directory = Path(study) if Path(study).is_dir() else places.home(home) / "studies" / study
+        directory = Path(study) if Path(study).is_dir() else home_directory.directory(home) / "studies" / study
         outcome = sync_study(directory, tracking_uri=tracking_uri, experiment=experiment)
         recorded.append(
             {"study_id": outcome.record.id, "directory": str(outcome.directory), "where": dict(outcome.where)}

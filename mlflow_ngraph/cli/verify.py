@@ -42,14 +42,14 @@ def verify(
     timed = seconds if measure else 0.0
     if Path(engine).is_dir() or ":" not in engine:
         return show(_looked_at(Path(engine), Path(engine), None, rules, timed), as_json=as_json)
-    from mlflow_ngraph.tracking import connection, download, signatures
+    from mlflow_ngraph.tracking import connection, download, signature_files
 
     uri = connection.resolve_uri(tracking_uri)
     trusting.admit(uri, rules)
     remote = download.locate(engine, uri)
     with tempfile.TemporaryDirectory(prefix="ngraph-verify-") as temporary:
         package = download.pull(remote, Path(temporary) / "package")
-        signatures.bring(remote, package.directory)
+        signature_files.bring(remote, package.directory)
         return show(_looked_at(package.directory, uri, remote.digest, rules, timed), as_json=as_json)
 
 

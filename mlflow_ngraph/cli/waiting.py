@@ -17,7 +17,8 @@ def waiting(what: str, *, logged: bool = False) -> Iterator[None]:
 
     Parameters
     ----------
-    logged: say it, as a note, also where no terminal is.
+    logged : bool
+        Say it, as a note, also where no terminal is.
     """
     terminal = sys.stderr.isatty()
     if not terminal and not logged:

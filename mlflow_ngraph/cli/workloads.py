@@ -24,7 +24,7 @@ def workloads(refs: tuple[str, ...], as_json: bool) -> int:
     timm:resnet18, 'block:conv?width=64&depth=3', onnx:model.onnx, torch:package.module:factory, pt2:program.pt2 or
     mlflow:models:/name/1; it is built in a process of its own to be described.
     """
-    from mlflow_ngraph.workloads.catalogue import catalogue
+    from mlflow_ngraph.workloads.registry import catalogue
 
     rows = _described(refs) if refs else [asdict(info) for info in catalogue()]
     if as_json:

@@ -15,7 +15,8 @@ def form(asked: str | None, target: str | None, forms: Sequence[str], endings: M
 
     Raises
     ------
-    UsageError: there is no such format.
+    UsageError
+        There is no such format.
     """
     found = asked or (endings.get(Path(target).suffix) if target else None) or forms[0]
     if found not in forms:
@@ -28,7 +29,8 @@ def write(text: str, target: str | None) -> None:
 
     Raises
     ------
-    UsageError: the file cannot be written.
+    UsageError
+        The file cannot be written.
     """
     if not target:
         click.echo(text, nl=False)

@@ -19,7 +19,8 @@ def require_gpu(compiler: str, target: Target) -> probes.Gpu:
 
     Raises
     ------
-    UnsupportedError: there is none, or it does not compute in the precision of ``target``, or the environment forbids it.
+    UnsupportedError
+        There is none, or it does not compute in the precision of ``target``, or the environment forbids it.
     """
     gpu = probes.gpu()
     if gpu is None:

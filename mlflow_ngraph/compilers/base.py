@@ -148,7 +148,8 @@ class Invocation:
 
         Raises
         ------
-        UnsupportedError: several are in flight, and the adapter does not tell them apart.
+        UnsupportedError
+            Several are in flight, and the adapter does not tell them apart.
         """
         if self.requests > 1 and len(self.singly) != self.requests:
             raise UnsupportedError(f"the adapter does not give its {self.requests} requests one by one")
@@ -160,8 +161,10 @@ class Engine(ABC):
 
     Parameters
     ----------
-    precision: the precision that took effect, asked of the runtime where the runtime can tell.
-    flags: every flag with the value in force, also those that the runtime chose itself (threads, streams, ...).
+    precision : Precision
+        The precision that took effect, asked of the runtime where the runtime can tell.
+    flags : Mapping[str, FlagValue]
+        Every flag with the value in force, also those that the runtime chose itself (threads, streams, ...).
     """
 
     def __init__(self, precision: Precision, flags: Mapping[str, FlagValue]) -> None:
@@ -247,7 +250,8 @@ class Compiler(ABC, Generic[F]):
 
         Raises
         ------
-        UnsupportedError: the precision, mode or accelerator is not among those of the class.
+        UnsupportedError
+            The precision, mode or accelerator is not among those of the class.
         """
         for wanted, known in (
             (target.precision, self.precisions),
@@ -267,8 +271,10 @@ class Compiler(ABC, Generic[F]):
 
         Raises
         ------
-        UnsupportedError: the compiler cannot express the model, with its own reason (the operator's name).
-        CompileError: the compiler failed.
+        UnsupportedError
+            The compiler cannot express the model, with its own reason (the operator's name).
+        CompileError
+            The compiler failed.
         """
 
     @abstractmethod
@@ -277,7 +283,8 @@ class Compiler(ABC, Generic[F]):
 
         Raises
         ------
-        UnsupportedError: the runtime cannot provide the precision or mode that ``target`` asks for.
+        UnsupportedError
+            The runtime cannot provide the precision or mode that ``target`` asks for.
         """
 
     def explain(self, directory: Path, batch: int, target: Target) -> Explanation:

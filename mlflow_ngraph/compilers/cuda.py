@@ -44,8 +44,10 @@ def checked(answer: Sequence[Any]) -> Any:
 
     Raises
     ------
-    MemoryError: the memory of the device, or page-locked memory, is used up.
-    CudaError: any other failure.
+    MemoryError
+        The memory of the device, or page-locked memory, is used up.
+    CudaError
+        Any other failure.
     """
     status, *values = answer
     if status:
@@ -88,7 +90,8 @@ class Stream:
 
         Raises
         ------
-        CudaError: the work cannot be recorded.
+        CudaError
+            The work cannot be recorded.
         """
         cuda = runtime()
         mode = cuda.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal

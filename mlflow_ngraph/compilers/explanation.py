@@ -72,7 +72,8 @@ class Explanation:
 
         Raises
         ------
-        NGraphError: it is missing, damaged, or of another version.
+        NGraphError
+            It is missing, damaged, or of another version.
         """
         try:
             content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

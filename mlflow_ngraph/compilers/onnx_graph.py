@@ -69,7 +69,8 @@ def read_nodes(path: Path) -> list[Node]:
 
     Raises
     ------
-    NGraphError: the file is missing or damaged.
+    NGraphError
+        The file is missing or damaged.
     """
     try:
         content: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))

@@ -19,6 +19,7 @@ _OPERATOR = (
     re.compile(r"missing lowering.*?:? *((?:aten|prims|quantized)[.:]+\S+)", re.IGNORECASE),
     re.compile(r"(\w+::\S+): attempted to run this operator with Meta tensors"),
     re.compile(r"Unknown builtin op: (\S+?)\.?\s*$", re.MULTILINE),
+    re.compile(r"Could not export Python function call '(\w+)'"),
     re.compile(r"Could not find schema for (\S+?)[,.]?(?:\s|$)"),
 )
 """How each runtime names an operator that it does not have."""
@@ -29,7 +30,8 @@ def operator(error: BaseException, *patterns: re.Pattern[str]) -> str | None:
 
     Parameters
     ----------
-    patterns: how a runtime of a third party names them, in the first group.
+    *patterns : re.Pattern[str]
+        How a runtime of a third party names them, in the first group.
     """
     texts = [str(link) for link in causes(error)]
     for pattern in (*patterns, *_OPERATOR):
@@ -45,13 +47,16 @@ def reported(compiler: str, *patterns: re.Pattern[str]) -> Iterator[None]:
 
     Parameters
     ----------
-    patterns: how the compiler names an operator that it does not have, in the first group, where it is none of those
-        that this package brings.
+    *patterns : re.Pattern[str]
+        How the compiler names an operator that it does not have, in the first group, where it is none of those that
+        this package brings.
 
     Raises
     ------
-    UnsupportedError: an operator is missing; names it.
-    CompileError: anything else, in one line.
+    UnsupportedError
+        An operator is missing; names it.
+    CompileError
+        Anything else, in one line.
     """
     try:
         yield

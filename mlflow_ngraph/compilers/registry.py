@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from mlflow_ngraph.compilers.base import Compiler
+from mlflow_ngraph.entry_points import Entry, Registry
 from mlflow_ngraph.errors import FlagError
-from mlflow_ngraph.registry import Entry, Registry
 from mlflow_ngraph.validation import explain
 
 _HERE = "mlflow_ngraph.compilers"
@@ -34,8 +34,10 @@ def create(name: str, flags: Mapping[str, Any] | None = None) -> Compiler[Any]:
 
     Raises
     ------
-    UnknownNameError: no compiler has this name.
-    FlagError: a flag is unknown or has a wrong value; the message names the flag and what is allowed.
+    UnknownNameError
+        No compiler has this name.
+    FlagError
+        A flag is unknown or has a wrong value; the message names the flag and what is allowed.
     """
     kind = COMPILERS.get(name)
     try:

@@ -45,8 +45,10 @@ class Saved:
 
         Raises
         ------
-        CompileError: there is none, or another compiler wrote the engine.
-        UnsupportedError: the engine was compiled for another precision than ``target`` asks for.
+        CompileError
+            There is none, or another compiler wrote the engine.
+        UnsupportedError
+            The engine was compiled for another precision than ``target`` asks for.
         """
         path = directory / FILE
         try:

@@ -43,7 +43,8 @@ class TorchAdapter(Compiler[F]):
 
         Raises
         ------
-        UnsupportedError: the precision or mode is unknown, or exists on the other accelerator only; or there is no GPU.
+        UnsupportedError
+            The precision or mode is unknown, or exists on the other accelerator only; or there is no GPU.
         """
         super().check(target)
         if target.accelerator == "cuda":
@@ -76,7 +77,8 @@ def same_accelerator(compiler: str, facts: Mapping[str, FlagValue], target: Targ
 
     Raises
     ------
-    CompileError: it is.
+    CompileError
+        It is.
     """
     compiled = facts["accelerator"]
     if compiled != target.accelerator:

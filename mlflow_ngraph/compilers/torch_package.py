@@ -44,7 +44,8 @@ def read_program(file: Path) -> torch.export.ExportedProgram:
 
     Raises
     ------
-    UnsupportedError: it has an operator that PyTorch does not know in this process; names it.
+    UnsupportedError
+        It has an operator that PyTorch does not know in this process; names it.
     """
     warned = _Warned()
     log = logging.getLogger("torch.export")
@@ -101,7 +102,8 @@ def describe(package: Path, operations: int) -> Explanation:
 
     Parameters
     ----------
-    operations: how many the exported program has.
+    operations : int
+        How many the exported program has.
     """
     with zipfile.ZipFile(package) as content:
         names = content.namelist()

@@ -31,7 +31,8 @@ def configure(target: Target, *, cudnn_benchmark: bool) -> dict[str, FlagValue]:
 
     Raises
     ------
-    UnsupportedError: something outside makes fp32 less than fp32.
+    UnsupportedError
+        Something outside makes fp32 less than fp32.
     """
     if target.threads is not None:
         torch.set_num_threads(target.threads)
@@ -132,9 +133,12 @@ class TorchEngine(Engine):
 
     Parameters
     ----------
-    run: maps the input tensors to a tensor, or a tuple or list of tensors.
-    target: says where the tensors have to be, and whether a repetition contains their copies.
-    memory_format: what four-dimensional inputs are laid out in.
+    run : Callable[..., object]
+        Maps the input tensors to a tensor, or a tuple or list of tensors.
+    target : Target
+        Says where the tensors have to be, and whether a repetition contains their copies.
+    memory_format : torch.memory_format
+        What four-dimensional inputs are laid out in.
     """
 
     def __init__(
@@ -200,7 +204,8 @@ def with_transfers(
 
     Parameters
     ----------
-    host: the inputs, in page-locked memory where there is a device.
+    host : Sequence[torch.Tensor]
+        The inputs, in page-locked memory where there is a device.
     """
     bound = [torch.empty_like(tensor, device=device) for tensor in host]
     back: list[torch.Tensor] = []

@@ -94,6 +94,10 @@ class TorchScript(TorchAdapter[TorchScriptFlags]):
 
         example = tuple(tensors(source.example(batch), target.accelerator))
         if method == "script":
+            if source.materials.behaviour.printed:
+                # Scripted code prints tensors in another way.
+                places = worded(source.materials.behaviour.printed)
+                raise UnsupportedError(f"torchscript cannot compile it: Python reads data as text in {places}")
             scripted = self._scripted(module, source)
             if target.precision in ("bf16", "fp16"):
                 # Tracing the cast around it keeps the control flow of the scripted module.

@@ -27,8 +27,10 @@ def describe(saved_graph: Any, engine: Engine, saved: Saved, batch: int) -> Expl
 
     Parameters
     ----------
-    saved_graph: the graph as it was saved, that is after freezing.
-    engine: the loaded engine.
+    saved_graph : Any
+        The graph as it was saved, that is after freezing.
+    engine : Engine
+        The loaded engine.
     """
     rng = np.random.default_rng(0)
     invocation = engine.bind([spec.random(batch, rng) for spec in saved.inputs])

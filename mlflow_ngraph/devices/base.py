@@ -51,7 +51,8 @@ class DeviceProfile(ABC):
 
         Raises
         ------
-        DeviceError: it cannot; says why and what to do.
+        DeviceError
+            It cannot; says why and what to do.
         """
         fitness = self.fitness()
         if not fitness.serves:

@@ -13,7 +13,8 @@ def groups(controller: str, root: Path = ROOT, membership: Path = MEMBERSHIP) ->
 
     Parameters
     ----------
-    controller: ``cpu`` or ``memory``; version 1 has a hierarchy for each.
+    controller : str
+        ``cpu`` or ``memory``; version 1 has a hierarchy for each.
     """
     found: list[Path] = []
     try:

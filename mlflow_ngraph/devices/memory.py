@@ -22,7 +22,8 @@ def available_bytes(
 
     Parameters
     ----------
-    machine: what the machine has available; by default, ask it.
+    machine : int | None
+        What the machine has available; by default, ask it.
     """
     free = psutil.virtual_memory().available if machine is None else machine
     left = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlflow_ngraph.devices.base import DeviceProfile
-from mlflow_ngraph.registry import Entry, Registry
+from mlflow_ngraph.entry_points import Entry, Registry
 
 _HERE = "mlflow_ngraph.devices.profiles"
 
@@ -24,6 +24,7 @@ def create(name: str) -> DeviceProfile:
 
     Raises
     ------
-    UnknownNameError: no profile has this name.
+    UnknownNameError
+        No profile has this name.
     """
     return DEVICES.get(name)()

@@ -74,9 +74,11 @@ class Sensors:
 
     Parameters
     ----------
-    root: of the file system; for tests.
-    accelerator: ``cuda`` reads those of the GPU besides: an NVIDIA card's with the package nvidia-ml-py, a Jetson's
-        from the kernel.
+    root : Path
+        Of the file system; for tests.
+    accelerator : str
+        ``cuda`` reads those of the GPU besides: an NVIDIA card's with the package nvidia-ml-py, a Jetson's from the
+        kernel.
     """
 
     def __init__(self, root: Path = Path("/"), accelerator: str = "cpu") -> None:

@@ -19,11 +19,13 @@ def taken(given: Mapping[str, Any] | Sequence[Any], specs: Sequence[TensorSpec])
 
     Parameters
     ----------
-    given: by name, or in order; NumPy arrays, or anything with DLPack in the memory of the host.
+    given : Mapping[str, Any] | Sequence[Any]
+        By name, or in order; NumPy arrays, or anything with DLPack in the memory of the host.
 
     Raises
     ------
-    UsageError: one is missing, unknown, of another type or shape, or on a device.
+    UsageError
+        One is missing, unknown, of another type or shape, or on a device.
     """
     names = [spec.name for spec in specs]
     if isinstance(given, Mapping):
@@ -48,7 +50,8 @@ def samples(arrays: Sequence[NDArray[Any]], specs: Sequence[TensorSpec]) -> int 
 
     Raises
     ------
-    UsageError: inputs differ in it.
+    UsageError
+        Inputs differ in it.
     """
     found = {
         spec.name: array.shape[spec.shape.index(BATCH)]

@@ -35,7 +35,8 @@ def check_batching(text: str) -> Batching:
 
     Raises
     ------
-    UsageError: there is no such way.
+    UsageError
+        There is no such way.
     """
     for known in get_args(Batching):
         if text == known:
@@ -48,7 +49,8 @@ def pieces(samples: int, sizes: Sequence[int], batching: Batching) -> list[Piece
 
     Raises
     ------
-    UsageError: it cannot, in this way.
+    UsageError
+        It cannot, in this way.
     """
     known = sorted(sizes)
     if samples in known:
@@ -75,7 +77,8 @@ def inseparable(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], mix
 
     Parameters
     ----------
-    mixes: how the samples of a batch influence each other in this model; empty where they do not.
+    mixes : str
+        How the samples of a batch influence each other in this model; empty where they do not.
     """
     for kind, specs in (("input", inputs), ("output", outputs)):
         for spec in specs:

@@ -11,9 +11,10 @@ from urllib.parse import urlencode
 from mlflow_ngraph.compilers.base import Compiler
 from mlflow_ngraph.compilers.host import isa
 from mlflow_ngraph.compilers.registry import create
-from mlflow_ngraph.engines.loading import Loading
+from mlflow_ngraph.engines.load_spec import LoadSpec
 from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.errors import EngineError, UsageError
+from mlflow_ngraph.workloads.base import WorkloadRef
 
 _ACCELERATED = "gpu"
 """The device profile whose name a rebuild command gives for an engine that needs a GPU, but for a Jetson."""
@@ -21,12 +22,13 @@ _OF_FILES = ("onnx", "pt2")
 """Schemes of workloads that are files of the machine where they were measured."""
 
 
-def compiler_of(loading: Loading) -> Compiler[Any]:
+def compiler_of(loading: LoadSpec) -> Compiler[Any]:
     """The adapter that loads an engine, with the flags that it was compiled with.
 
     Raises
     ------
-    EngineError: there is no such compiler here, or it does not know these flags.
+    EngineError
+        There is no such compiler here, or it does not know these flags.
     """
     try:
         return create(loading.compiler, loading.flags)
@@ -39,11 +41,13 @@ def check(manifest: Manifest, where: str) -> None:
 
     Parameters
     ----------
-    where: names the engine in the message.
+    where : str
+        Names the engine in the message.
 
     Raises
     ------
-    EngineError: it does not; says what differs, and how to build it here.
+    EngineError
+        It does not; says what differs, and how to build it here.
     """
     found = misfit(manifest)
     if found:
@@ -66,7 +70,7 @@ def misfit(manifest: Manifest) -> str:
     return "; ".join(_differences(manifest.requires, here))
 
 
-def program(loading: Loading) -> str:
+def program(loading: LoadSpec) -> str:
     """What of an engine is a program, in words; empty where it is data for a runtime."""
     try:
         return compiler_of(loading).program
@@ -122,19 +126,18 @@ def _instruction_sets(needed: str, here: str) -> str:
 def rebuild(manifest: Manifest) -> str:
     """What to do to have the same engine for this machine: a command, or why there is none."""
     about, loading = manifest.about, manifest.loading
-    scheme, _, target = about.workload.partition(":")
-    path = target.partition("?")[0]
-    if "#" in about.workload or "," in path:
+    ref = WorkloadRef.parse(about.workload)
+    if "#" in about.workload or "," in ref.target:
         return f"run study {manifest.origin.study!r} here: its workload has options that no command line can hold"
     command = ["mlflow-ngraph", "benchmark", "--workloads", about.workload, "--compilers", _chosen(loading)]
     command += ["--batch-sizes", ",".join(map(str, loading.batch_sizes)), "--precision", about.precision]
     command += ["--threads", "default" if about.threads is None else str(about.threads), "--mode", about.mode]
     command += ["--device", _device(manifest)]
-    missing = scheme in _OF_FILES and not Path(path).is_file()
-    return f"build it here{f', once {path} is here' if missing else ''}: {shlex.join(command)}"
+    missing = ref.scheme in _OF_FILES and not Path(ref.target).is_file()
+    return f"build it here{f', once {ref.target} is here' if missing else ''}: {shlex.join(command)}"
 
 
-def _chosen(loading: Loading) -> str:
+def _chosen(loading: LoadSpec) -> str:
     """The compiler with the flags that are not its defaults, as the command line takes it."""
     try:
         compiler = compiler_of(loading)

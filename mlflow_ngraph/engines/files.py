@@ -33,7 +33,8 @@ def damage(directory: Path, files: Mapping[str, str]) -> str:
 
     Parameters
     ----------
-    files: sha256 by path relative to ``directory``.
+    files : Mapping[str, str]
+        Sha256 by path relative to ``directory``.
     """
     for path, digest in sorted(files.items()):
         file = directory / path

@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mlflow_ngraph import __version__
 from mlflow_ngraph.compilers.base import Compiler, FlagValue, Target
+from mlflow_ngraph.version import __version__
 from mlflow_ngraph.workloads.materials import EXPORTERS
 
 SCHEMA = 2
@@ -58,7 +58,8 @@ def recipe(compiler: Compiler[Any], target: Target, batch_sizes: Sequence[int], 
 
     Parameters
     ----------
-    materials: the content of ``materials.json``.
+    materials : Mapping[str, Any]
+        The content of ``materials.json``.
     """
     packages = {name for kind in compiler.formats for name in EXPORTERS[kind]}
     return Recipe(

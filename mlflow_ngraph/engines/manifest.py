@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import ValidationError, field_validator
 
 from mlflow_ngraph.compilers.base import FlagValue
 from mlflow_ngraph.engines.files import escapes
-from mlflow_ngraph.engines.loading import Loading
-from mlflow_ngraph.engines.store import EngineOrigin, Part, StoredEngine
+from mlflow_ngraph.engines.load_spec import LoadSpec
+from mlflow_ngraph.engines.store import EngineOrigin, FrozenModel, StoredEngine
 from mlflow_ngraph.errors import EngineError
-
-if TYPE_CHECKING:
-    from mlflow_ngraph.execute.record import EngineRecord, LaneRecord, StudyRecord
 
 FILE = "manifest.json"
 DIGEST_FILE = "manifest.json.sha256"
@@ -32,7 +28,7 @@ MAX_BYTES = 16 << 20
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
-class About(Part):
+class About(FrozenModel):
     """The model and the compiler."""
 
     workload: str
@@ -59,7 +55,7 @@ class About(Part):
     """Every flag with the value in force."""
 
 
-class Compilation(Part):
+class Compilation(FrozenModel):
     """How the engine was made: what another study needs to use it as its own."""
 
     key: str
@@ -74,7 +70,7 @@ class Compilation(Part):
     """Who compiled it, where the study in `Manifest.origin` has only used it."""
 
 
-class Origin(Part):
+class Origin(FrozenModel):
     """Where the engine comes from."""
 
     study: str
@@ -90,7 +86,7 @@ class Origin(Part):
     versions: dict[str, str]
 
 
-class Figures(Part):
+class Figures(FrozenModel):
     """What was measured at one batch size."""
 
     batch: int
@@ -99,12 +95,12 @@ class Figures(Part):
     metrics: dict[str, float]
 
 
-class Manifest(Part):
+class Manifest(FrozenModel):
     """The content of ``manifest.json``."""
 
     schema_version: Literal[1] = 1
     about: About
-    loading: Loading
+    loading: LoadSpec
     """How the engine is loaded; equal to the file ``loading.json`` in the engine's directory."""
     requires: dict[str, str]
     """What a machine must have to load the engine."""
@@ -136,11 +132,13 @@ class Manifest(Part):
 
         Parameters
         ----------
-        where: names the manifest in messages.
+        where : str
+            Names the manifest in messages.
 
         Raises
         ------
-        EngineError: it is no manifest, of another version, or has paths that lead out of the package.
+        EngineError
+            It is no manifest, of another version, or has paths that lead out of the package.
         """
         if len(content) > MAX_BYTES:
             raise EngineError(f"{where} is no manifest: it has {len(content)} bytes")
@@ -185,82 +183,3 @@ class Manifest(Part):
             size_bytes=self.size_bytes,
             origin=origin.model_copy(update={"tracking_uri": tracking_uri, "model_id": model_id, "run_id": run_id}),
         )
-
-
-def build(
-    record: StudyRecord,
-    engine: EngineRecord,
-    loading: Loading,
-    others: Mapping[str, str],
-    *,
-    run_id: str | None = None,
-    source_commit: str | None = None,
-) -> Manifest:
-    """The manifest of an engine of a study.
-
-    Parameters
-    ----------
-    others: sha256 of the package's files outside the engine's directory, by path.
-    """
-    lane = record.lanes[engine.lane]
-    reused = EngineOrigin.model_validate(engine.reused) if engine.reused is not None else None
-    own = {f"{ENGINE_DIRECTORY}/{path}": digest for path, digest in engine.files.items()}
-    return Manifest(
-        about=about(record, engine),
-        loading=loading,
-        requires=dict(engine.requires),
-        files=dict(sorted({**own, **others}.items())),
-        size_bytes=engine.size_bytes,
-        compilation=Compilation(
-            key=engine.key,
-            compiled_at=engine.at if reused is None else reused.compiled_at,
-            stages=dict(engine.stages),
-            flags=dict(engine.flags),
-            reused=reused,
-        ),
-        origin=Origin(
-            study=record.name,
-            study_id=record.id,
-            lane_id=engine.lane,
-            engine_id=engine.id,
-            run_id=run_id,
-            source_commit=source_commit,
-            device=record.device,
-            fingerprint=dict(record.fingerprint),
-            versions=dict(record.versions),
-        ),
-        figures=_figures(lane, engine),
-    )
-
-
-def _figures(lane: LaneRecord, engine: EngineRecord) -> list[Figures]:
-    return [
-        Figures(batch=cell.batch, verdict=str(cell.verdict), reason=cell.reason, metrics=cell.metrics)
-        for batch, cell in sorted(lane.cells.items())
-        if batch in engine.batch_sizes
-    ]
-
-
-def about(record: StudyRecord, engine: EngineRecord) -> About:
-    """What an engine of a study is."""
-    lane = record.lanes[engine.lane]
-    workload = record.workloads.get(lane.lane.workload, {})
-    cells = [lane.cells[batch] for batch in engine.batch_sizes if batch in lane.cells]
-    in_force = {name: value for cell in cells for name, value in cell.flags.items()}
-    return About(
-        workload=lane.lane.workload,
-        label=lane.lane.label,
-        family=lane.lane.family,
-        digest=workload.get("digest"),
-        inputs=list(workload.get("info", {}).get("inputs", ())),
-        outputs=list(workload.get("outputs", ())),
-        mixes=workload.get("behaviour", {}).get("mixes", ""),
-        compiler=lane.lane.compiler,
-        compiler_version=record.versions.get(lane.lane.compiler),
-        precision=lane.lane.precision,
-        precision_in_force=next((cell.precision_in_force for cell in cells if cell.precision_in_force), None),
-        mode=lane.lane.mode,
-        threads=lane.lane.threads,
-        batch_sizes=list(engine.batch_sizes),
-        flags={**lane.lane.flags, **engine.flags, **in_force},
-    )

@@ -46,11 +46,13 @@ def open_package(directory: Path, digest: str | None = None) -> Package:
 
     Parameters
     ----------
-    digest: sha256 that the manifest must have, as somebody else knows it.
+    digest : str | None
+        Sha256 that the manifest must have, as somebody else knows it.
 
     Raises
     ------
-    EngineError: something is missing, changed or there without being in the manifest; the message names the file.
+    EngineError
+        Something is missing, changed or there without being in the manifest; the message names the file.
     """
     package = read_manifest(directory, digest)
     check_files(package)
@@ -62,7 +64,8 @@ def read_manifest(directory: Path, digest: str | None = None) -> Package:
 
     Raises
     ------
-    EngineError: it is missing, not what its digest says, or not readable.
+    EngineError
+        It is missing, not what its digest says, or not readable.
     """
     path = directory / FILE
     if not directory.is_dir():
@@ -82,7 +85,8 @@ def check_files(package: Package) -> None:
 
     Raises
     ------
-    EngineError: a file is missing, has changed, is a link, or is not in the manifest; the message names it.
+    EngineError
+        A file is missing, has changed, is a link, or is not in the manifest; the message names it.
     """
     directory, listed = package.directory, package.manifest.files
     for path, digest in sorted(listed.items()):
@@ -103,7 +107,8 @@ def read_signature(directory: Path) -> bytes | None:
 
     Raises
     ------
-    EngineError: it cannot be read, or is none.
+    EngineError
+        It cannot be read, or is none.
     """
     path = directory / SIGNATURE_FILE
     if path.is_symlink():
@@ -120,7 +125,8 @@ def sign(package: Package, key: Ed25519PrivateKey) -> str:
 
     Raises
     ------
-    EngineError: the manifest has changed since it was read.
+    EngineError
+        The manifest has changed since it was read.
     """
     content = _content(package.directory / FILE)
     if hashlib.sha256(content).hexdigest() != package.digest:

@@ -42,11 +42,13 @@ def load_key(path: Path, passphrase: Callable[[], str] | None = None) -> Ed25519
 
     Parameters
     ----------
-    passphrase: asked for it where the key is protected by one.
+    passphrase : Callable[[], str] | None
+        Asked for it where the key is protected by one.
 
     Raises
     ------
-    UsageError: it cannot be read, is no Ed25519 key, or is protected and the passphrase is missing or wrong.
+    UsageError
+        It cannot be read, is no Ed25519 key, or is protected and the passphrase is missing or wrong.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -88,7 +90,8 @@ def public_blob(text: str) -> bytes:
 
     Raises
     ------
-    ValueError: it is no such line.
+    ValueError
+        It is no such line.
     """
     words = text.split()
     if len(words) < 2 or words[0] != KEY_TYPE:
@@ -124,7 +127,8 @@ def signer(content: bytes, signature: bytes) -> bytes:
 
     Raises
     ------
-    EngineError: the signature is damaged, was made for something else, or is not one of this content.
+    EngineError
+        The signature is damaged, was made for something else, or is not one of this content.
     """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey

@@ -30,13 +30,13 @@ _ABANDONED_S = 86400.0
 """Age of a temporary directory from which on whoever made it is taken for dead."""
 
 
-class Part(BaseModel):
+class FrozenModel(BaseModel):
     """A piece of what is written beside an engine: nothing unknown in it, and never changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-class EngineOrigin(Part):
+class EngineOrigin(FrozenModel):
     """Who really compiled an engine that others use."""
 
     study: str
@@ -53,7 +53,7 @@ class EngineOrigin(Part):
     run_id: str | None = None
 
 
-class StoredEngine(Part):
+class StoredEngine(FrozenModel):
     """The content of ``record.json``."""
 
     schema_version: Literal[1] = 1
@@ -85,7 +85,7 @@ class StoredEngine(Part):
         return ""
 
 
-class Store:
+class EngineStore:
     """The engines below one directory. Any number of processes may use it at the same time."""
 
     def __init__(self, root: Path) -> None:
@@ -96,7 +96,8 @@ class Store:
 
         Raises
         ------
-        EngineError: there is one, and it is damaged; the caller may `remove` it.
+        EngineError
+            There is one, and it is damaged; the caller may `remove` it.
         """
         directory = self.root / key
         if not (directory / RECORD).is_file():
@@ -116,7 +117,8 @@ class Store:
 
         Raises
         ------
-        OSError: the entry was taken away meanwhile, or there is no room.
+        OSError
+            The entry was taken away meanwhile, or there is no room.
         """
         partial = target.with_name(f"{target.name}.partial")
         for left_over in (partial, target):
@@ -129,7 +131,8 @@ class Store:
 
         Raises
         ------
-        OSError: the store cannot be written.
+        OSError
+            The store cannot be written.
         """
         if (self.root / engine.key / RECORD).is_file():
             return
@@ -153,8 +156,10 @@ class Store:
 
         Raises
         ------
-        EngineError: a path of the engine leads out of its directory.
-        OSError: the store cannot be written.
+        EngineError
+            A path of the engine leads out of its directory.
+        OSError
+            The store cannot be written.
         """
         for path in engine.files:
             if escapes(path):

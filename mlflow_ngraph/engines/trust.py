@@ -20,11 +20,11 @@ from urllib.parse import unquote, urlsplit
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
+from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.engines import signing
 from mlflow_ngraph.engines.manifest import FILE as MANIFEST
 from mlflow_ngraph.engines.package import Package, read_signature
 from mlflow_ngraph.errors import EngineError, UsageError
-from mlflow_ngraph.execute import places
 from mlflow_ngraph.validation import explain
 
 FILE = "trust.yaml"
@@ -116,14 +116,18 @@ def require(manifest: bytes, signature: bytes | None, source_uri: str | Path, ru
 
     Parameters
     ----------
-    manifest: the bytes of ``manifest.json``.
-    signature: those of ``manifest.json.sig``; None where there is none.
-    source_uri: the tracking server that the package comes from, or the directory that it lies in.
+    manifest : bytes
+        The bytes of ``manifest.json``.
+    signature : bytes | None
+        Those of ``manifest.json.sig``; None where there is none.
+    source_uri : str | Path
+        The tracking server that the package comes from, or the directory that it lies in.
 
     Raises
     ------
-    EngineError: its source is refused, a signature is missing or by somebody who is not known, or the signature is not
-        one of this manifest, whatever the rules.
+    EngineError
+        Its source is refused, a signature is missing or by somebody who is not known, or the signature is not one of
+        this manifest, whatever the rules.
     """
     source, rule = _admitted(source_uri, rules)
     key = signing.signer(manifest, signature) if signature is not None else None
@@ -140,7 +144,8 @@ def require_package(package: Package, source_uri: str | Path, rules: Rules) -> T
 
     Raises
     ------
-    EngineError: as `require`; or somebody has changed the manifest since.
+    EngineError
+        As `require`; or somebody has changed the manifest since.
     """
     content = (package.directory / MANIFEST).read_bytes()
     if hashlib.sha256(content).hexdigest() != package.digest:
@@ -153,7 +158,8 @@ def admit(source_uri: str | Path, rules: Rules) -> None:
 
     Raises
     ------
-    EngineError: it is, or no rule allows it.
+    EngineError
+        It is, or no rule allows it.
     """
     _admitted(source_uri, rules)
 
@@ -173,12 +179,13 @@ def load(given: str | Path | None = None) -> Rules:
 
     Raises
     ------
-    UsageError: the file cannot be read or is not valid; says where.
+    UsageError
+        The file cannot be read or is not valid; says where.
     """
     chosen = given or os.environ.get(VARIABLE)
     if chosen == ANY:
         return EVERYTHING
-    path = Path(chosen).expanduser() if chosen else places.location() / FILE
+    path = Path(chosen).expanduser() if chosen else home_directory.location() / FILE
     if not chosen and not path.exists():
         return EVERYTHING
     try:

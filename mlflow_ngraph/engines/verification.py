@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mlflow_ngraph.engines import compatibility
+from mlflow_ngraph.engines.load_check import LoadCheck
 from mlflow_ngraph.engines.package import Package, open_package
-from mlflow_ngraph.engines.trial import Trial
 from mlflow_ngraph.errors import EngineError
 
 Status = Literal["ok", "problem", "skipped"]
@@ -45,7 +45,8 @@ class Verification:
 
         Raises
         ------
-        EngineError: the first problem.
+        EngineError
+            The first problem.
         """
         for check in self.checks:
             if check.status == "problem":
@@ -59,8 +60,10 @@ def verify(directory: Path, digest: str | None = None, measure_seconds: float = 
 
     Parameters
     ----------
-    digest: sha256 that its manifest must have, as somebody else knows it.
-    measure_seconds: time the engine for so long; 0 leaves its speed alone.
+    digest : str | None
+        Sha256 that its manifest must have, as somebody else knows it.
+    measure_seconds : float
+        Time the engine for so long; 0 leaves its speed alone.
     """
     try:
         package = open_package(directory, digest)
@@ -83,12 +86,13 @@ def verify(directory: Path, digest: str | None = None, measure_seconds: float = 
     return Verification(directory, package, tuple(checks))
 
 
-def verify_arrived(package: Package, trial: Trial) -> Verification:
+def verify_arrived(package: Package, trial: LoadCheck) -> Verification:
     """As `verify`, of a package that just arrived, whose digests and requirements were compared on the way.
 
     Parameters
     ----------
-    trial: started for this package.
+    trial : LoadCheck
+        Started for this package.
     """
     count = len(package.manifest.files)
     checks = [Check("digests", "ok", f"{count} files and the manifest are what was logged"), _compatible(package)]
@@ -142,7 +146,8 @@ def _tried(package: Package, seconds: float) -> dict[str, Any]:
 
     Raises
     ------
-    EngineError: it says what is wrong, or did not live to say anything.
+    EngineError
+        It says what is wrong, or did not live to say anything.
     """
-    with Trial(package.manifest.loading) as trial:
+    with LoadCheck(package.manifest.loading) as trial:
         return trial.answer(package.directory, seconds)

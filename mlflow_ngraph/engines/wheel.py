@@ -15,8 +15,8 @@ from functools import cache
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
-from mlflow_ngraph import __version__
 from mlflow_ngraph.errors import DependencyError
+from mlflow_ngraph.version import __version__
 
 _NAME = "mlflow-ngraph"
 _STEM = f"mlflow_ngraph-{__version__}"
@@ -32,7 +32,8 @@ def wheel() -> tuple[str, bytes]:
 
     Raises
     ------
-    DependencyError: this package was not installed, and nothing says what it depends on.
+    DependencyError
+        This package was not installed, and nothing says what it depends on.
     """
     root = Path(__file__).resolve().parent.parent
     files = {

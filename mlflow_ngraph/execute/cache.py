@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from mlflow_ngraph.engines.store import FILES, EngineOrigin, Store, StoredEngine
+from mlflow_ngraph.engines.store import FILES, EngineOrigin, EngineStore, StoredEngine
 from mlflow_ngraph.errors import EngineError, NGraphError
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.record import EngineRecord, Lane
@@ -30,12 +30,15 @@ class SharedEngines(Protocol):
 
         Parameters
         ----------
-        requires: what the compiler requires here; an engine that requires anything else is left where it is.
-        tell: told of engines that were found and could not be used.
+        requires : Mapping[str, str]
+            What the compiler requires here; an engine that requires anything else is left where it is.
+        tell : Callable[[str], None]
+            Told of engines that were found and could not be used.
 
         Raises
         ------
-        NGraphError: the others cannot be asked.
+        NGraphError
+            The others cannot be asked.
         """
 
 
@@ -54,11 +57,13 @@ class EngineCache:
 
     Parameters
     ----------
-    store: engines on this machine.
-    shared: asked for what is not on this machine.
+    store : EngineStore
+        Engines on this machine.
+    shared : SharedEngines | None
+        Asked for what is not on this machine.
     """
 
-    def __init__(self, journal: Journal, maker: Maker, store: Store, shared: SharedEngines | None = None) -> None:
+    def __init__(self, journal: Journal, maker: Maker, store: EngineStore, shared: SharedEngines | None = None) -> None:
         self._journal = journal
         self._maker = maker
         self._store = store
@@ -79,8 +84,10 @@ class EngineCache:
 
         Parameters
         ----------
-        requires: what the compiler requires here.
-        shared: look beyond this machine, if the study does.
+        requires : Mapping[str, str]
+            What the compiler requires here.
+        shared : bool
+            Look beyond this machine, if the study does.
         """
         found = self._local(lane, key) or (self._pull(lane, key, requires) if shared else None)
         if found is None:

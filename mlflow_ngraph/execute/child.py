@@ -22,21 +22,6 @@ from mlflow_ngraph.verdicts import Verdict
 STARTUP_SECONDS = 120.0
 TAIL_LINES = 20
 
-_THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "TVM_NUM_THREADS",
-)
-_STRAY_PREFIXES = (
-    *("MALLOC_", "GLIBC_TUNABLES"),
-    *("OMP_", "KMP_", "GOMP_", "MKL_", "TVM_", "TORCHINDUCTOR_", "OV_", "ORT_", "ONEDNN_", "DNNL_"),
-    # They change what tf32 means, behind the back of the precision that was asked for.
-    *("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
-)
-
 
 class ChildFailure(CellError):  # noqa: N818 - the child fails, which is a finding and no fault of this program
     """A command has no result; carries the verdict for the cells that wanted it."""
@@ -46,25 +31,6 @@ class ChildFailure(CellError):  # noqa: N818 - the child fails, which is a findi
         self.verdict = verdict
         self.reason = reason
         self.tail = tail
-
-
-def environment(threads: int | None, scratch: Path) -> dict[str, str]:
-    """The environment of a child: that of the parent without its thread and runtime settings, plus ours.
-
-    Parameters
-    ----------
-    threads: threads of every runtime; None leaves each its own default.
-    scratch: compiler caches live here, so that no compilation is faster for an earlier one elsewhere.
-    """
-    env = {key: value for key, value in os.environ.items() if not key.startswith(_STRAY_PREFIXES)}
-    if threads is not None:
-        env.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
-    env["TORCHINDUCTOR_CACHE_DIR"] = str(scratch / "inductor")
-    # One compile process: a pool of them would outlive its use and idle beside what is measured.
-    env["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-    env["PYTHONUNBUFFERED"] = "1"
-    env["PYTHONHASHSEED"] = "0"
-    return env
 
 
 @dataclass
@@ -148,8 +114,10 @@ class Child:
 
         Parameters
         ----------
-        timeout: seconds of waiting; beyond it the child is killed.
-        on_stage: called with each stage that the child announces, while somebody waits.
+        timeout : float
+            Seconds of waiting; beyond it the child is killed.
+        on_stage : Callable[[str], None]
+            Called with each stage that the child announces, while somebody waits.
         """
         with contextlib.suppress(BrokenPipeError):  # whoever waits for the answer learns how the child ended
             self._send(command, fields)
@@ -160,11 +128,13 @@ class Child:
 
         Returns
         -------
-        The result of the last command of these; None if there is none.
+        Any
+            The result of the last command of these; None if there is none.
 
         Raises
         ------
-        ChildFailure: as in `request`.
+        ChildFailure
+            As in `request`.
         """
         start, result = time.perf_counter(), None
         while self._begun:
@@ -186,15 +156,20 @@ class Child:
 
         Parameters
         ----------
-        timeout: seconds; beyond it the child is killed.
-        on_stage: called with each stage that the child announces.
-        accounted: the seconds of the result that have a name of their own (compile, load, warm-up, ...); the rest
-            of the waiting is the lane's overhead.
+        timeout : float
+            Seconds; beyond it the child is killed.
+        on_stage : Callable[[str], None]
+            Called with each stage that the child announces.
+        accounted : Callable[[Any], float]
+            The seconds of the result that have a name of their own (compile, load, warm-up, ...); the rest of the
+            waiting is the lane's overhead.
 
         Raises
         ------
-        ChildFailure: the command failed, the time ran out, or the child ended; it is closed in the last two cases.
-        DiskFullError: the child found a disk full.
+        ChildFailure
+            The command failed, the time ran out, or the child ended; it is closed in the last two cases.
+        DiskFullError
+            The child found a disk full.
         """
         self.finish()
         self.begin(command, timeout, on_stage=on_stage, **fields)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mlflow_ngraph import custom_metrics
+from mlflow_ngraph.estimates import Array, Estimate, exactly
+from mlflow_ngraph.execute import formulas
 from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
 from mlflow_ngraph.execute.resources import own_processors, resources
-from mlflow_ngraph.measure import serving, statistics
+from mlflow_ngraph.measure import open_loop_figures, statistics
+from mlflow_ngraph.metrics import FREEDOM, HIGH, LOG_ERROR, LOW
 from mlflow_ngraph.study import BASELINE
 
 SliceRecord = Mapping[str, Any]
@@ -22,31 +24,38 @@ MB = 1e6
 def derive(
     record: StudyRecord,
     companions: Mapping[str, Sequence[SliceRecord]] | None = None,
-    workload: str | None = None,
+    workloads: Collection[str] | None = None,
 ) -> None:
     """Fill `CellRecord.metrics` of every cell.
 
     Parameters
     ----------
-    companions: slices by cell id that the baseline took beside cells of another session than its own.
-    workload: only the lanes of this workload; they need no others.
+    companions : Mapping[str, Sequence[SliceRecord]] | None
+        Slices by cell id that the baseline took beside cells of another session than its own.
+    workloads : Collection[str] | None
+        Only the lanes of these; those of a workload need no others.
     """
     processors = int(record.fingerprint["hardware"]["cpu"]["threads"])
-    lanes = [lane for lane in record.lanes.values() if workload in (None, lane.lane.workload)]
+    lanes = [lane for lane in record.lanes.values() if workloads is None or lane.lane.workload in workloads]
     for lane in lanes:
         for cell in lane.cells.values():
             cell.metrics = _own_metrics(lane, cell, processors)
             _serve(cell, record.study, processors)
     for lane in lanes:
+        for cell in lane.cells.values():
+            taken = [*cell.samples, *(companions or {}).get(cell.id, ())]
+            names = (f"{part['session']}.{part['round']}" for part in taken)
+            medians = statistics.slice_medians(_durations(taken))
+            cell.log_medians = dict(zip(names, np.log(medians).tolist(), strict=True))
         baseline = _baseline_of(record, lane)
         _compare(lane, baseline, companions or {}, processors)
-    custom_metrics.add(record, lanes)
+    formulas.add(record, lanes)
 
 
 def _own_metrics(lane: LaneRecord, cell: CellRecord, processors: int) -> dict[str, float]:
     """What a cell's own samples and its engine say."""
     found: dict[str, float] = {}
-    engine = next((engine for engine in lane.engines if engine.id == cell.engine), None)
+    engine = lane.engine_of(cell)
     if engine is not None:
         found.update({f"{stage}_s": seconds for stage, seconds in engine.stages.items()})
         found["compile_total_s"] = sum(engine.stages.values())
@@ -79,7 +88,7 @@ def _timings(cell: CellRecord, samples_per_call: float) -> dict[str, float]:
         "throughput_std": float((per_second / durations).std(ddof=1)) if durations.size > 1 else 0.0,
         "throughput_p50": per_second / float(np.median(durations)),
     }
-    _put(found, "throughput", statistics.ratio(_exactly(per_second), statistics.mean_duration(slices)))
+    _put(found, "throughput", exactly(per_second).over(statistics.mean_duration(slices)))
     if cell.ready.get("requests", 1) == 1:
         # With several requests in flight a repetition is not the latency of any of them.
         p50, p90, p99 = np.percentile(durations, [50, 90, 99]) / 1e6
@@ -104,16 +113,16 @@ def _baseline_of(record: StudyRecord, lane: LaneRecord) -> LaneRecord | None:
 
 def _serve(cell: CellRecord, study: Mapping[str, Any], processors: int) -> None:
     """What requests that arrived by themselves say."""
-    cell.serving = [serving.row(event, processors, study["stability"]) for event in cell.arrivals]
+    cell.serving = [open_loop_figures.row(event, processors, study["stability"]) for event in cell.arrivals]
     if cell.serving:
-        cell.metrics.update(serving.headlines(cell.serving, study["arrivals"]["max_p99_ms"]))
+        cell.metrics.update(open_loop_figures.headlines(cell.serving, study["arrivals"]["max_p99_ms"]))
 
 
 def _compare(
     lane: LaneRecord, baseline: LaneRecord | None, companions: Mapping[str, Sequence[SliceRecord]], processors: int
 ) -> None:
     """Add what needs other cells: the baseline's, or the lane's own at batch size 1."""
-    speedups: dict[int, statistics.Estimate] = {}
+    speedups: dict[int, Estimate] = {}
     for batch, cell in lane.cells.items():
         other = baseline.cells.get(batch) if baseline is not None else None
         if other is not None and cell.samples:
@@ -128,17 +137,17 @@ def _compare(
     for batch, throughput in throughputs.items():
         metric = lane.cells[batch].metrics
         # At batch size 1 both are 1 by definition, not by measurement.
-        rtr = statistics.ratio(throughput, one) if batch > 1 else _exactly(1.0)
+        rtr = throughput.over(one) if batch > 1 else exactly(1.0)
         _put(metric, "rtr", rtr)
         _put(metric, "ase", rtr.times(1 / batch))
         if batch in speedups and 1 in speedups:
             # ASE / ASE of identity is the speed-up over the speed-up at batch size 1, and those are paired.
-            _put(metric, "bsr", statistics.ratio(speedups[batch], speedups[1]) if batch > 1 else _exactly(1.0))
+            _put(metric, "bsr", speedups[batch].over(speedups[1]) if batch > 1 else exactly(1.0))
 
 
 def _speedup(
     cell: CellRecord, baseline: CellRecord, companions: Sequence[SliceRecord], processors: int
-) -> statistics.Estimate | None:
+) -> Estimate | None:
     """Pair the rounds of both cells. A second identity lane, with other flags, is compared with the first."""
     theirs = {_round(part): part for part in [*companions, *baseline.samples]}
     ours = {_round(part): part for part in cell.samples}
@@ -147,7 +156,7 @@ def _speedup(
         return None
     if cell.id == baseline.id:
         cell.metrics["cpu_reduction"] = 0.0
-        return _exactly(1.0)
+        return exactly(1.0)
     top, bottom = [theirs[key] for key in common], [ours[key] for key in common]
     _cpu_reduction(cell, _cpu_use(bottom, processors), _cpu_use(top, processors))
     estimate = statistics.paired_ratio(
@@ -161,10 +170,8 @@ def _cpu_reduction(cell: CellRecord, ours: NDArray[np.float64], theirs: NDArray[
     if not (np.all(ours > 0) and np.all(theirs > 0)):
         return
     share = statistics.paired_ratio(ours, theirs)
-    cell.metrics["cpu_reduction"] = 1.0 - share.value
-    ends = share.interval()
-    if ends is not None:
-        cell.metrics["cpu_reduction_ci_low"], cell.metrics["cpu_reduction_ci_high"] = 1.0 - ends[1], 1.0 - ends[0]
+    low, high = share.interval()
+    _put(cell.metrics, "cpu_reduction", share, 1.0 - share.value, (1.0 - high, 1.0 - low))
 
 
 def _cpu_use(slices: Sequence[SliceRecord], processors: int) -> NDArray[np.float64]:
@@ -172,29 +179,38 @@ def _cpu_use(slices: Sequence[SliceRecord], processors: int) -> NDArray[np.float
     return np.array([own_processors(part, processors) for part in slices], np.float64)
 
 
-def _throughputs(lane: LaneRecord) -> dict[int, statistics.Estimate]:
+def _throughputs(lane: LaneRecord) -> dict[int, Estimate]:
     """Samples/s by batch size from the geometric mean of the slices' medians, so that ratios of them are consistent."""
     return {
-        batch: statistics.ratio(
-            _exactly(_samples_per_call(cell) * NS),
-            statistics.geometric_mean(statistics.slice_medians(_durations(cell.samples))),
+        batch: exactly(_samples_per_call(cell) * NS).over(
+            statistics.geometric_mean(statistics.slice_medians(_durations(cell.samples)))
         )
         for batch, cell in sorted(lane.cells.items())
         if cell.samples
     }
 
 
-def _exactly(value: float) -> statistics.Estimate:
-    """A number that is known."""
-    return statistics.Estimate(float(np.log(value)), 0.0, np.inf)
+def _put(
+    metrics: dict[str, float],
+    name: str,
+    estimate: Estimate,
+    value: Array | None = None,
+    interval: tuple[Array, Array] | None = None,
+) -> None:
+    """A figure, with its interval and what that was made of where there is one.
 
-
-def _put(metrics: dict[str, float], name: str, estimate: statistics.Estimate) -> None:
-    """A figure, with its interval where there is one."""
-    metrics[name] = estimate.value
-    ends = estimate.interval()
-    if ends is not None:
-        metrics[f"{name}_ci_low"], metrics[f"{name}_ci_high"] = ends
+    Parameters
+    ----------
+    value, interval : Array | None, tuple[Array, Array] | None
+        Of the figure where they are not those of the estimate itself.
+    """
+    metrics[name] = float(estimate.value if value is None else value)
+    if estimate.known:
+        low, high = estimate.interval() if interval is None else interval
+        metrics[name + LOW], metrics[name + HIGH] = float(low), float(high)
+        metrics[name + LOG_ERROR] = float(estimate.error)
+        if np.isfinite(estimate.freedom):  # what is known exactly has none, and no file of JSON an infinite number
+            metrics[name + FREEDOM] = float(estimate.freedom)
 
 
 def _samples_per_call(cell: CellRecord) -> float:

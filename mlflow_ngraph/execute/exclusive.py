@@ -68,15 +68,21 @@ class ExclusiveMachine:
 
     Parameters
     ----------
-    study: what is measured, for others to read.
-    when_busy: ``wait`` until the machine is free, or ``refuse``.
-    on_wait: called once before waiting, with the holder; None if it does not say who it is.
-    folder: where the lock is; by default ``$NGRAPH_LOCK_DIR``, else the first of `FOLDERS` that everybody may write.
+    study : str
+        What is measured, for others to read.
+    when_busy : WhenBusy
+        ``wait`` until the machine is free, or ``refuse``.
+    on_wait : Callable[[Holder | None], None]
+        Called once before waiting, with the holder; None if it does not say who it is.
+    folder : Path | None
+        Where the lock is; by default ``$NGRAPH_LOCK_DIR``, else the first of `FOLDERS` that everybody may write.
 
     Raises
     ------
-    DeviceBusyError: somebody else holds it, and ``when_busy`` is ``refuse``.
-    DeviceError: the lock cannot be made; says where.
+    DeviceBusyError
+        Somebody else holds it, and ``when_busy`` is ``refuse``.
+    DeviceError
+        The lock cannot be made; says where.
     """
 
     def __init__(

@@ -9,48 +9,108 @@ from typing import Any
 
 from mlflow_ngraph.errors import JournalError
 from mlflow_ngraph.execute import journal
-from mlflow_ngraph.execute.derive import derive
 from mlflow_ngraph.execute.record import CellRecord, EngineRecord, Lane, LaneRecord, StudyRecord
-from mlflow_ngraph.measure.parity import Parity, worse
+from mlflow_ngraph.parity import Parity, worse
 from mlflow_ngraph.verdicts import Verdict
 
 
-def load(directory: Path, workload: str | None = None) -> StudyRecord:
+def load(directory: Path) -> StudyRecord:
     """Read the journal of a study directory.
-
-    Parameters
-    ----------
-    workload: derive the metrics of this workload's cells only.
 
     Raises
     ------
-    JournalError: as in `journal.read`.
+    JournalError
+        As in `journal.read`, or the journal does not begin as the one of a study.
     """
-    return fold(journal.read(directory), workload)
+    return fold(journal.read(directory))
 
 
-def fold(events: Iterable[journal.Event], workload: str | None = None) -> StudyRecord:
-    """Apply events in order. A cell that was measured again keeps its last verdict and numbers."""
-    record: StudyRecord | None = None
-    cells = _Cells()
-    for event in events:
-        kind = event["event"]
-        if kind == "study_started":
-            record = _started(event)
-        elif record is None:
-            raise JournalError(f"the journal begins with {kind!r} instead of the start of a study")
-        elif kind in _RECORDED:
-            _RECORDED[kind](record, event)
-        elif kind in ("cell_verified", "cell_ready", "slice", "cell_finished"):
-            cells.apply(record, event)
-    if record is None:
-        raise JournalError("the journal is empty: its study was killed before it began; start it again")
-    derive(record, cells.companions, workload)
-    return record
+def fold(events: Iterable[journal.Event]) -> StudyRecord:
+    """What events say together; see `Fold`."""
+    state = Fold()
+    state.extend(events)
+    return state.derived()
+
+
+class Fold:
+    """Takes in events in order. A cell that was measured again keeps its last verdict and numbers.
+
+    Whoever follows a study keeps one of these and gives it what is new: no event is read again, and no figure computed
+    again that no event has touched since. A journal in pieces, however it is cut, gives the record that the whole of it
+    gives, to the last bit.
+
+    The slices of all cells stay in memory: when a study ends, its samples are written as one table, and whoever ran it
+    is given the record with all of them.
+    """
+
+    def __init__(self) -> None:
+        self._record: StudyRecord | None = None
+        self._cells = _Cells()
+        self._outdated: set[str] = set()
+        """Workloads with events that their figures do not know."""
+
+    @property
+    def record(self) -> StudyRecord:
+        """What the events say, with the figures that were derived so far. It changes with further events.
+
+        Raises
+        ------
+        JournalError
+            There were no events.
+        """
+        if self._record is None:
+            raise JournalError("the journal is empty: its study was killed before it began; start it again")
+        return self._record
+
+    def derived(self, workload: str | None = None) -> StudyRecord:
+        """The `record`, with the figures of one workload up to date, or of all of them.
+
+        Raises
+        ------
+        JournalError
+            There were no events.
+        """
+        # Statistics stand on SciPy, for which nobody should wait who wants no figures.
+        from mlflow_ngraph.execute.derive import derive
+
+        wanted = self._outdated if workload is None else self._outdated & {workload}
+        derive(self.record, self._cells.companions, wanted)
+        self._outdated = self._outdated - wanted
+        return self.record
+
+    def extend(self, events: Iterable[journal.Event]) -> None:
+        """Take in what is new.
+
+        Raises
+        ------
+        JournalError
+            The first of all events is not the start of a study.
+        """
+        for event in events:
+            kind = event["event"]
+            if kind == "study_started":
+                self._record = _started(event)
+            elif self._record is None:
+                raise JournalError(f"the journal begins with {kind!r} instead of the start of a study")
+            elif kind in _RECORDED:
+                _RECORDED[kind](self._record, event)
+                self._outdated.update(_touched(self._record, event))
+            elif kind in _OF_CELLS:
+                self._cells.apply(self._record, event)
+                self._outdated.update(_touched(self._record, event))
+
+
+def _touched(record: StudyRecord, event: journal.Event) -> Iterable[str]:
+    """The workloads whose figures an event may change."""
+    if "lane" in event:
+        return (record.lanes[event["lane"]].lane.workload,)
+    if "workload" in event:
+        return (event["workload"],)
+    # The lanes themselves may be others.
+    return {lane.lane.workload for lane in record.lanes.values()} if event["event"] == "session_started" else ()
 
 
 def _started(event: journal.Event) -> StudyRecord:
-    lanes = [Lane(**{**lane, "batch_sizes": tuple(lane["batch_sizes"])}) for lane in event["lanes"]]
     return StudyRecord(
         id=event["study_id"],
         name=event["study"]["name"],
@@ -60,9 +120,15 @@ def _started(event: journal.Event) -> StudyRecord:
         versions=event["versions"],
         started_at=event["at"],
         finished_at=None,
-        lanes={lane.id: LaneRecord(lane) for lane in lanes},
+        lanes=_lanes(event),
         workloads={},
     )
+
+
+def _lanes(event: journal.Event) -> dict[str, LaneRecord]:
+    """The lanes of a plan, with nothing measured yet."""
+    lanes = [Lane(**{**lane, "batch_sizes": tuple(lane["batch_sizes"])}) for lane in event["lanes"]]
+    return {lane.id: LaneRecord(lane) for lane in lanes}
 
 
 def _study_finished(record: StudyRecord, event: journal.Event) -> None:
@@ -71,6 +137,10 @@ def _study_finished(record: StudyRecord, event: journal.Event) -> None:
 
 def _session_started(record: StudyRecord, event: journal.Event) -> None:
     record.finished_at = None
+    record.sessions += 1
+    # Other processors, or an adapter with other flags, make other lanes of the same study. They are compared with the
+    # baseline that is measured beside them: it has to stand before that of an earlier session.
+    record.lanes = {**_lanes(event), **record.lanes}
 
 
 def _workload_prepared(record: StudyRecord, event: journal.Event) -> None:
@@ -81,6 +151,10 @@ def _engine_built(record: StudyRecord, event: journal.Event) -> None:
     engine = EngineRecord.from_event(event)
     lane = record.lanes[engine.lane]
     lane.engines = [*(old for old in lane.engines if old.id != engine.id), engine]
+
+
+def _engine_unexplained(record: StudyRecord, event: journal.Event) -> None:
+    record.lanes[event["lane"]].unexplained = event["reason"]
 
 
 def _lane_started(record: StudyRecord, event: journal.Event) -> None:
@@ -108,12 +182,14 @@ _RECORDED = {
     "session_started": _session_started,
     "workload_prepared": _workload_prepared,
     "engine_built": _engine_built,
+    "engine_unexplained": _engine_unexplained,
     "lane_started": _lane_started,
     "lane_finished": _lane_finished,
     "arrivals": _arrivals,
     "arrivals_ended": _arrivals_ended,
 }
 
+_OF_CELLS = ("cell_verified", "cell_ready", "slice", "cell_finished")
 
 _ENVELOPE = ("event", "at", "cell", "lane", "batch")
 """What events of a cell have in common."""
@@ -153,7 +229,7 @@ class _Cells:
             self.companions.setdefault(cell, []).extend(cells[batch].samples)
         ready = self._ready.pop(cell, {})
         verified = {name: value for name, value in self._verified.pop(cell, {}).items() if name not in _ENVELOPE}
-        found = [Parity(**part["parity"]) for part in (verified, ready) if part.get("parity")]
+        parities = [Parity(**part["parity"]) for part in (verified, ready) if part.get("parity")]
         cells[batch] = CellRecord(
             id=cell,
             lane=event["lane"],
@@ -164,7 +240,7 @@ class _Cells:
             engine=ready.get("engine"),
             precision_in_force=ready.get("precision"),
             flags=ready.get("flags", {}),
-            parity=reduce(worse, found) if found else None,
+            parity=reduce(worse, parities) if parities else None,
             verified=verified,
             finished_at=event["at"],
             ready={name: ready[name] for name in ("load_s", "first_inference_s", "requests") if name in ready},

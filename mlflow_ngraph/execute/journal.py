@@ -11,9 +11,10 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
@@ -22,6 +23,8 @@ from mlflow_ngraph.execute import space
 
 SCHEMA_VERSION = 1
 FILE_NAME = "journal.jsonl"
+_BLOCK = 1 << 16
+"""Bytes that are read at once from the end of a file."""
 
 Event = dict[str, Any]
 
@@ -36,7 +39,8 @@ class Journal:
 
     Raises
     ------
-    JournalError: another process is writing this journal.
+    JournalError
+        Another process is writing this journal.
     """
 
     def __init__(self, directory: Path, on_event: Callable[[Event], None] = lambda event: None) -> None:
@@ -56,7 +60,8 @@ class Journal:
 
         Raises
         ------
-        DiskFullError: there is no room for it; nothing of it is left behind.
+        DiskFullError
+            There is no room for it; nothing of it is left behind.
         """
         line = {"event": event, "at": time.time(), **fields}
         content = json.dumps(line, separators=(",", ":"), allow_nan=True).encode() + b"\n"
@@ -92,33 +97,113 @@ class Journal:
         self.close()
 
 
+class Reader:
+    """Reads the journal of a study while it grows, a line at a time: no more of it is in memory.
+
+    Parameters
+    ----------
+    directory : Path
+        Of the study.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._offset = 0
+        self._lines = 0
+
+    def new(self) -> Iterator[Event]:
+        """The events that were not read before, in order. A half-written last line is none until it is whole.
+
+        Raises
+        ------
+        JournalError
+            There is no journal, a line is damaged, or a newer version wrote it.
+        """
+        path = _path(self._directory)
+        with path.open("rb") as file:
+            file.seek(self._offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                event = _event(path, line, f"line {self._lines + 1}")
+                self._offset += len(line)
+                self._lines += 1
+                yield event
+
+
 def read(directory: Path) -> Iterator[Event]:
     """The events of a study in order. A half-written last line, left by a kill, is not an event.
 
     Raises
     ------
-    JournalError: there is no journal, a line is damaged, or a newer version wrote it.
+    JournalError
+        As in `Reader.new`.
     """
+    return Reader(directory).new()
+
+
+def first(directory: Path) -> Event | None:
+    """The event that a journal begins with; None where the study was killed before it.
+
+    Raises
+    ------
+    JournalError
+        As in `Reader.new`.
+    """
+    return next(read(directory), None)
+
+
+def read_backwards(directory: Path) -> Iterator[Event]:
+    """The events of a study, the last one first; reads no more of the journal than is asked for.
+
+    Raises
+    ------
+    JournalError
+        As in `Reader.new`.
+    """
+    first(directory)  # says what is wrong with the journal as a whole
+    path = _path(directory)
+    with path.open("rb") as file:
+        for line in islice(_lines_from_end(file), 1, None):
+            yield _event(path, line, "a line")
+
+
+def _path(directory: Path) -> Path:
     path = directory / FILE_NAME
     if not path.is_file():
         raise JournalError(f"{directory}: no {FILE_NAME} here; name the directory of a study")
-    content = path.read_bytes()
-    complete = content[: content.rfind(b"\n") + 1]
-    for number, line in enumerate(complete.splitlines(), 1):
-        try:
-            event = json.loads(line)
-        except ValueError:
-            raise JournalError(f"{path}: line {number} is damaged; restore it or start the study afresh") from None
-        if event.get("schema_version", SCHEMA_VERSION) > SCHEMA_VERSION:
-            raise JournalError(f"{path}: written by a newer version of mlflow-ngraph; upgrade to read it")
-        yield event
+    return path
+
+
+def _event(path: Path, line: bytes, name: str) -> Event:
+    """The event that a line holds; ``name`` is what an error calls the line."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        event = None
+    if not isinstance(event, dict):
+        raise JournalError(f"{path}: {name} is damaged; restore it or start the study afresh")
+    if event.get("schema_version", SCHEMA_VERSION) > SCHEMA_VERSION:
+        raise JournalError(f"{path}: written by a newer version of mlflow-ngraph; upgrade to read it")
+    return event
+
+
+def _lines_from_end(file: BinaryIO) -> Iterator[bytes]:
+    """What stands behind the last line break, which a whole journal has nothing behind, then its lines, last one first."""
+    position = file.seek(0, os.SEEK_END)
+    begun = b""
+    while position:
+        size = min(position, _BLOCK)
+        position = file.seek(position - size)
+        begun, *lines = (file.read(size) + begun).split(b"\n")
+        yield from reversed(lines)
+    yield begun
 
 
 def _drop_half_line(path: Path) -> None:
     """Cut off a last line that a kill interrupted, so that the next event starts a line of its own."""
     if not path.exists():
         return
-    content = path.read_bytes()
-    end = content.rfind(b"\n") + 1
-    if end != len(content):
-        os.truncate(path, end)
+    with path.open("r+b") as file:
+        half = next(_lines_from_end(file))
+        file.truncate(file.seek(0, os.SEEK_END) - len(half))

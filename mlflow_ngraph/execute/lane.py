@@ -15,14 +15,14 @@ from mlflow_ngraph.compilers.base import Compiler, Target
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.engines import key
 from mlflow_ngraph.engines.files import digest_files
-from mlflow_ngraph.execute.arriving import Station, offer_rates
 from mlflow_ngraph.execute.cache import EngineCache
 from mlflow_ngraph.execute.child import ChildFailure, Warden
 from mlflow_ngraph.execute.journal import Journal
-from mlflow_ngraph.execute.loaded import RELOAD_CALLS, Loaded
+from mlflow_ngraph.execute.lane_memory import RELOAD_CALLS, Loaded
 from mlflow_ngraph.execute.places import Places
-from mlflow_ngraph.execute.plan import Plan
+from mlflow_ngraph.execute.plan import StudyPlan
 from mlflow_ngraph.execute.process import LaneProcess
+from mlflow_ngraph.execute.rate_search import Station, offer_rates
 from mlflow_ngraph.execute.record import EngineRecord, Lane
 from mlflow_ngraph.measure.stability import SliceFacts
 from mlflow_ngraph.measure.statistics import mean_duration
@@ -44,12 +44,13 @@ class LaneRunner:
 
     Parameters
     ----------
-    cache: where engines are looked for and kept; None compiles them all.
+    cache : EngineCache | None
+        Where engines are looked for and kept; None compiles them all.
     """
 
     def __init__(
         self,
-        plan: Plan,
+        plan: StudyPlan,
         lane: Lane,
         places: Places,
         journal: Journal,
@@ -300,7 +301,9 @@ class LaneRunner:
 
         Returns
         -------
-        False where nothing was measured yet, or loading the engine takes longer than the study wants to spend on it.
+        bool
+            False where nothing was measured yet, or loading the engine takes longer than the study wants to spend on
+            it.
         """
         loaded = self._has_loaded()
         if not loaded.slices or loaded.loading_s > self._plan.study.limits.reload_seconds:
@@ -346,7 +349,8 @@ class LaneRunner:
 
         Parameters
         ----------
-        accompanying: it may have all that it needs itself, but another lane is compared with it.
+        accompanying : bool
+            It may have all that it needs itself, but another lane is compared with it.
         """
         return self._has_loaded().wants_more(self._plan.study, accompanying=accompanying)
 
@@ -397,12 +401,13 @@ class LaneRunner:
 
         Returns
         -------
-        what a reader should know of it; see `arriving.offer_rates`.
+        str
+            What a reader should know of it; see `arriving.offer_rates`.
         """
         loaded, study = self._has_loaded(), self._plan.study
         if study.arrivals is None:
             return ""
-        throughput = loaded.requests * 1e9 / mean_duration(loaded.durations).value
+        throughput = loaded.requests * 1e9 / float(mean_duration(loaded.durations).value)
         settle = {"settle_s": SETTLE_S, "settle_below_s": SETTLE_BELOW_S}
         child = self._process.ready("run")
         station = Station(study, study.arrivals, self._journal, child, self.lane, loaded.batch, self._session, settle)

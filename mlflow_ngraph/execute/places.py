@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import platformdirs
 
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.execute import journal
 
 if TYPE_CHECKING:
     from mlflow_ngraph.study import Study
+
+
+_AFTER_THE_END = ("lane_recorded", "recording_failed")
+"""Events that still follow the last one of a finished study: it is recorded when nobody is measured any more."""
 
 
 @dataclass(frozen=True)
@@ -49,41 +50,6 @@ class Places:
         return self.root / "scratch" / name
 
 
-def engine_store(home_directory: Path) -> Path:
-    """Engines that studies share."""
-    return home_directory / "engines"
-
-
-def pulled(home_directory: Path) -> Path:
-    """Engines that were pulled from tracking servers without saying where to."""
-    return home_directory / "pulled"
-
-
-def location(given: Path | None = None) -> Path:
-    """Where the directory that holds all studies is: ``given``, else ``$NGRAPH_HOME``, else the user's data directory."""
-    path = given or Path(os.environ.get("NGRAPH_HOME") or platformdirs.user_data_dir("mlflow-ngraph"))
-    return path.expanduser().absolute()
-
-
-def home(given: Path | None = None) -> Path:
-    """The directory of `location`, made where it is missing.
-
-    Raises
-    ------
-    UsageError: it cannot be written.
-    """
-    studies = location(given) / "studies"
-    try:
-        studies.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"cannot write studies to {studies}: {error.strerror}; choose another place with --home"
-        ) from None
-    if not os.access(studies, os.W_OK):
-        raise UsageError(f"cannot write studies to {studies}: permission denied; choose another place with --home")
-    return studies.parent
-
-
 def study_key(study: Study, device: str, machine: str) -> str:
     """Equal for equal studies on equal machines: what may be resumed."""
     return hashlib.sha256(f"{study.digest()}/{device}/{machine}".encode()).hexdigest()[:8]
@@ -104,15 +70,15 @@ def new_directory(root: Path, study: Study, key: str) -> Path:
 
 def newest(root: Path, key: str) -> Path | None:
     """The newest study directory with this key that has begun, or None."""
-    found = [path for path in (root / "studies").glob(f"*-{key}-*") if (path / journal.FILE_NAME).is_file()]
-    started = [path for path in found if next(journal.read(path), None) is not None]
-    return max(started, key=lambda path: next(journal.read(path))["at"], default=None)
+    begun = {
+        path: start["at"]
+        for path in (root / "studies").glob(f"*-{key}-*")
+        if (path / journal.FILE_NAME).is_file() and (start := journal.first(path)) is not None
+    }
+    return max(begun, key=begun.__getitem__, default=None)
 
 
 def finished(directory: Path) -> bool:
     """Whether the last session of a study came to its end."""
-    last = ""
-    for event in journal.read(directory):
-        if event["event"] in ("session_started", "study_finished"):
-            last = event["event"]
-    return last == "study_finished"
+    kinds = (event["event"] for event in journal.read_backwards(directory))
+    return next((kind for kind in kinds if kind not in _AFTER_THE_END), "") == "study_finished"

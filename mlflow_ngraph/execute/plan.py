@@ -12,7 +12,7 @@ from mlflow_ngraph.compilers.registry import COMPILERS, create
 from mlflow_ngraph.devices import processors
 from mlflow_ngraph.devices.base import DeviceProfile
 from mlflow_ngraph.errors import DependencyError, StudyError
-from mlflow_ngraph.execute.loaded import RELOAD_CALLS
+from mlflow_ngraph.execute.lane_memory import RELOAD_CALLS
 from mlflow_ngraph.execute.record import Lane
 from mlflow_ngraph.study import Study
 from mlflow_ngraph.workloads.base import WorkloadInfo, WorkloadRef
@@ -43,7 +43,7 @@ class WorkloadPlan:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudyPlan:
     """Everything that a study is going to do."""
 
     study: Study
@@ -80,18 +80,18 @@ class Plan:
             for lane in workload.lanes
         )
 
-    def with_checked(self, found: Mapping[str, Mapping[str, object]]) -> Plan:
+    def with_checked(self, found: Mapping[str, Mapping[str, object]]) -> StudyPlan:
         """The plan with the labels, families and fixed batch sizes that a child process found, by canonical ref."""
         return replace(self, workloads=tuple(_checked(w, found.get(str(w.ref))) for w in self.workloads))
 
 
-def make(study: Study, profile: DeviceProfile) -> Plan:
+def make(study: Study, profile: DeviceProfile) -> StudyPlan:
     """Expand a study into lanes.
 
     Raises
     ------
-    UsageError: a compiler, flag, workload or option does not exist, or this machine cannot serve the device or run
-        a compiler.
+    UsageError
+        A compiler, flag, workload or option does not exist, or this machine cannot serve the device or run a compiler.
     """
     threads = (
         processors.available() if study.threads == "all" else None if study.threads == "default" else study.threads
@@ -127,7 +127,7 @@ def make(study: Study, profile: DeviceProfile) -> Plan:
         )
         _distinct(lanes)
         workloads.append(WorkloadPlan(workload.ref, workload.label, workload.family, lanes, workload.known))
-    return Plan(study, profile.name, profile.accelerator, threads, tuple(workloads), profile.check())
+    return StudyPlan(study, profile.name, profile.accelerator, threads, tuple(workloads), profile.check())
 
 
 def _distinct(lanes: Sequence[Lane]) -> None:
@@ -142,7 +142,7 @@ def _distinct(lanes: Sequence[Lane]) -> None:
             )
 
 
-def estimate_lane(plan: Plan, workload: WorkloadPlan, lane: Lane) -> float:
+def estimate_lane(plan: StudyPlan, workload: WorkloadPlan, lane: Lane) -> float:
     """Rough seconds of one lane."""
     macs = TYPICAL_MACS
     if workload.known is not None:
@@ -163,7 +163,7 @@ def estimate_lane(plan: Plan, workload: WorkloadPlan, lane: Lane) -> float:
     return total
 
 
-def estimate_workload(plan: Plan, workload: WorkloadPlan) -> float:
+def estimate_workload(plan: StudyPlan, workload: WorkloadPlan) -> float:
     """Rough seconds of all lanes of a workload and its preparation."""
     return PREPARE_SECONDS + sum(estimate_lane(plan, workload, lane) for lane in workload.lanes)
 

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from mlflow_ngraph.execute.child import Child, Warden, environment
+from mlflow_ngraph.engines import environment
+from mlflow_ngraph.execute.child import Child, Warden
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.places import Places
-from mlflow_ngraph.execute.plan import Plan, WorkloadPlan
+from mlflow_ngraph.execute.plan import StudyPlan, WorkloadPlan
 
 Materials = dict[str, Any]
 """The content of ``materials.json``."""
@@ -20,7 +21,7 @@ class Preparation:
     """The child that builds a workload once. Every method raises `ChildFailure` when it has no result."""
 
     def __init__(
-        self, plan: Plan, workload: WorkloadPlan, places: Places, journal: Journal, warden: Warden, session: int
+        self, plan: StudyPlan, workload: WorkloadPlan, places: Places, journal: Journal, warden: Warden, session: int
     ) -> None:
         self._plan = plan
         self._workload = workload
@@ -28,7 +29,7 @@ class Preparation:
         self._directory = places.materials(str(workload.ref))
         self._seconds = 0.0
         name = f"prepare-{self._directory.name}-{session}"
-        self._child = Child(name, environment(plan.threads, places.scratch(name)), places.log(name), warden)
+        self._child = Child(name, environment.of_threads(plan.threads, places.scratch(name)), places.log(name), warden)
 
     def begin(self, batch_sizes: Sequence[int]) -> None:
         """Build the model, and run the baseline on seeded inputs at ``batch_sizes``; `built` waits for it."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from mlflow_ngraph.compilers.base import Compiler
-from mlflow_ngraph.execute.child import Child, ChildFailure, Warden, environment
+from mlflow_ngraph.engines import environment
+from mlflow_ngraph.execute.child import Child, ChildFailure, Warden
 from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.record import Lane
-from mlflow_ngraph.measure.memory import FreedMemory
+from mlflow_ngraph.process_memory import FreedMemory
 
 Purpose = Literal["build", "run"]
 
@@ -18,8 +19,10 @@ class LaneProcess:
 
     Parameters
     ----------
-    import_seconds: time limit for imports.
-    freed_memory: what the measuring process does with memory that it frees.
+    import_seconds : float
+        Time limit for imports.
+    freed_memory : FreedMemory
+        What the measuring process does with memory that it frees.
     """
 
     def __init__(
@@ -57,7 +60,8 @@ class LaneProcess:
 
         Raises
         ------
-        ChildFailure: it cannot import what it needs.
+        ChildFailure
+            It cannot import what it needs.
         """
         child = self.start(purpose)
         child.finish()
@@ -88,7 +92,7 @@ class LaneProcess:
             self._children += 1
             name += f"-{self._children}"
         name += f"-{purpose}"
-        env = environment(self._lane.threads, self._places.scratch(name))
+        env = environment.of_threads(self._lane.threads, self._places.scratch(name))
         child = Child(name, env, self._places.log(name), self._warden)
         kind = self._compiler
         modules = kind.runtime_modules

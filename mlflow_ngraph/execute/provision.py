@@ -20,9 +20,12 @@ class Provision:
 
     Parameters
     ----------
-    wanted: batch sizes that need an engine, by lane.
-    before: what earlier sessions left, by lane.
-    fail: told of batch sizes that will have none.
+    wanted : Mapping[str, set[int]]
+        Batch sizes that need an engine, by lane.
+    before : Mapping[str, LaneRecord]
+        What earlier sessions left, by lane.
+    fail : Fail
+        Told of batch sizes that will have none.
     """
 
     def __init__(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mlflow_ngraph.compilers.base import FlagValue
 from mlflow_ngraph.execute.journal import cell_id
-from mlflow_ngraph.measure.parity import Parity
+from mlflow_ngraph.parity import Parity
 from mlflow_ngraph.verdicts import Verdict
 
 
@@ -106,9 +106,12 @@ class CellRecord:
     arrivals_note: str | None = None
     """What a reader should know of them; None where they were not measured to the end."""
     serving: list[dict[str, Any]] = field(default_factory=list)
-    """The figures of each rate, derived from ``arrivals``; see `mlflow_ngraph.measure.serving.row`."""
+    """The figures of each rate, derived from ``arrivals``; see `mlflow_ngraph.measure.open_loop_figures.row`."""
     metrics: dict[str, float] = field(default_factory=dict)
     """By the names in docs/reference/metrics.md, such as ``throughput`` and ``throughput_ci_low``."""
+    log_medians: dict[str, float] = field(default_factory=dict)
+    """The natural logarithm of the median duration in nanoseconds of each round, by session and round such as ``0.3``: what
+    lanes that share rounds are compared by. The baseline has those beside cells of other sessions, too."""
     samples: list[dict[str, Any]] = field(default_factory=list)
     """The slices, each with ``session``, ``round``, ``position`` (the lane's turn within the round), ``started_ns``,
     ``wall_s``, ``peak_bytes`` and ``durations_ns``. Newer journals have besides: ``loading``
@@ -129,6 +132,26 @@ class LaneRecord:
     finished_at: float = 0.0
     overhead_s: float | None = None
     """Seconds of the lane that were neither export, compilation, verification, loading, warm-up nor timing."""
+    unexplained: str = ""
+    """Why the compiler could not explain an engine."""
+
+    def engine_of(self, cell: CellRecord) -> EngineRecord | None:
+        """The engine that a cell of this lane was measured with; None where none was built."""
+        return next((engine for engine in self.engines if engine.id == cell.engine), None)
+
+    def engine_at(self, batch: int) -> EngineRecord | None:
+        """The engine that was last built for a batch size, whether a cell was measured with it or not."""
+        return next((engine for engine in reversed(self.engines) if batch in engine.batch_sizes), None)
+
+    def flags_in_force(self, batch: int) -> dict[str, FlagValue]:
+        """Every flag at a batch size: what was asked for, unless compiling or loading the engine made something else of it."""
+        cell = self.cells.get(batch)
+        engine = (self.engine_of(cell) if cell is not None else None) or self.engine_at(batch)
+        return {
+            **self.lane.flags,
+            **(engine.flags if engine is not None else {}),
+            **(cell.flags if cell is not None else {}),
+        }
 
     @property
     def complete(self) -> bool:
@@ -153,3 +176,10 @@ class StudyRecord:
     workloads: dict[str, Mapping[str, Any]]
     """The materials of each workload by canonical reference: ``info`` has the fields of `WorkloadInfo`, beside it are
     the ``digest`` of the model, its ``outputs`` and its exports."""
+    sessions: int = 0
+    """How often it was begun or gone on with."""
+
+    def so_far(self) -> StudyRecord:
+        """The record as it is now: what is read from now on changes this one, and not the copy."""
+        lanes = {lane_id: replace(lane, cells=dict(lane.cells)) for lane_id, lane in self.lanes.items()}
+        return replace(self, lanes=lanes, workloads=dict(self.workloads))

@@ -25,9 +25,12 @@ def resources(
 
     Parameters
     ----------
-    processors: of the whole machine.
-    threads: processors that the lane was given.
-    samples_per_call: inferences within a repetition.
+    processors : int
+        Of the whole machine.
+    threads : int
+        Processors that the lane was given.
+    samples_per_call : float
+        Inferences within a repetition.
     """
     found: dict[str, float] = {
         **_processors(slices, processors, threads),

@@ -17,7 +17,7 @@ from mlflow_ngraph.devices import memory
 from mlflow_ngraph.execute.child import ChildFailure
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.lane import LaneRunner
-from mlflow_ngraph.execute.loaded import Loaded
+from mlflow_ngraph.execute.lane_memory import Loaded
 from mlflow_ngraph.execute.record import Lane
 from mlflow_ngraph.measure import stability
 from mlflow_ngraph.study import BASELINE, Study
@@ -52,9 +52,12 @@ class Rounds:
 
     Parameters
     ----------
-    order: shuffles the lanes of each round.
-    missing: the batch sizes of each lane that have no verdict yet.
-    settle: called with the verdict of each of those cells, once.
+    order : random.Random
+        Shuffles the lanes of each round.
+    missing : Mapping[str, Sequence[int]]
+        The batch sizes of each lane that have no verdict yet.
+    settle : Settle
+        Called with the verdict of each of those cells, once.
     """
 
     def __init__(

@@ -35,8 +35,10 @@ def lacking(what: str, directory: Path) -> DiskFullError:
 
     Parameters
     ----------
-    what: was being done.
-    directory: of the study.
+    what : str
+        Was being done.
+    directory : Path
+        Of the study.
     """
     return DiskFullError(
         f"no space left on a disk while {what}; nothing measured is lost: free some room, then go on with --resume "

@@ -12,7 +12,7 @@ from mlflow_ngraph.execute.child import ChildFailure, Warden
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.places import Places
-from mlflow_ngraph.execute.plan import Plan, WorkloadPlan
+from mlflow_ngraph.execute.plan import StudyPlan, WorkloadPlan
 from mlflow_ngraph.execute.preparation import Materials, Preparation
 from mlflow_ngraph.execute.provision import Provision, while_preparing
 from mlflow_ngraph.execute.record import CellRecord, Lane, LaneRecord, StudyRecord
@@ -29,15 +29,19 @@ class Supervisor:
 
     Parameters
     ----------
-    cache: where engines are looked for and kept; None compiles them all.
-    before: what earlier sessions of the same study left; None for the first.
-    retry: measure cells again whose verdict may have come from outside, such as a crash.
-    on_workload: called after each workload, outside any timed region: while the next one is prepared, if there is one.
+    cache : EngineCache | None
+        Where engines are looked for and kept; None compiles them all.
+    before : StudyRecord | None
+        What earlier sessions of the same study left; None for the first.
+    retry : bool
+        Measure cells again whose verdict may have come from outside, such as a crash.
+    on_workload : Callable[[WorkloadPlan], None]
+        Called after each workload, outside any timed region: while the next one is prepared, if there is one.
     """
 
     def __init__(
         self,
-        plan: Plan,
+        plan: StudyPlan,
         places: Places,
         journal: Journal,
         *,

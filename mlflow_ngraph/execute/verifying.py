@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mlflow_ngraph import parity
 from mlflow_ngraph.errors import UnsupportedError
-from mlflow_ngraph.measure import parity
-from mlflow_ngraph.measure.parity import Parity
+from mlflow_ngraph.parity import Parity
 from mlflow_ngraph.workloads.materials import Source
 from mlflow_ngraph.workloads.trial_references import Trial, save_arrays
 from mlflow_ngraph.workloads.trials import draw
@@ -59,10 +59,13 @@ def verify(
 
     Parameters
     ----------
-    slowdown: how many times as long as the baseline the engine probably takes. Where one call would take longer than
-        there is time, nothing is tried: the inputs that it is timed on are compared anyway.
-    limit_s: seconds from which on no further trial is begun.
-    keep: where inputs and outputs are written that disagree.
+    slowdown : float
+        How many times as long as the baseline the engine probably takes. Where one call would take longer than there is
+        time, nothing is tried: the inputs that it is timed on are compared anyway.
+    limit_s : float
+        Seconds from which on no further trial is begun.
+    keep : Path
+        Where inputs and outputs are written that disagree.
     """
     start = time.perf_counter()
     known, example = source.trials(batch), source.example(batch)
@@ -99,7 +102,8 @@ class _Judge:
 
     Parameters
     ----------
-    keep: where inputs and outputs are written that disagree.
+    keep : Path
+        Where inputs and outputs are written that disagree.
     """
 
     def __init__(self, found: Verification, engine: Engine, precision: str, keep: Path) -> None:

@@ -84,9 +84,9 @@ class Worker:
 
     def _import(self, command: Command) -> None:
         """Import a compiler's runtime before anything is timed."""
-        from mlflow_ngraph.measure import memory
+        from mlflow_ngraph import process_memory
 
-        if command["freed_memory"] == "keep" and not memory.keep_freed():
+        if command["freed_memory"] == "keep" and not process_memory.keep_freed():
             raise UsageError(
                 "this C library cannot keep freed memory (glibc can): set freed_memory: return in the study"
             )
@@ -137,7 +137,7 @@ class Worker:
 
     def _build(self, command: Command) -> dict[str, Any]:
         from mlflow_ngraph.compilers.base import Workbench
-        from mlflow_ngraph.engines import loading
+        from mlflow_ngraph.engines import load_spec
         from mlflow_ngraph.workloads.materials import Source
 
         compiler, source = _compiler(command), Source(Path(command["materials"]))
@@ -146,7 +146,7 @@ class Worker:
         directory.mkdir(parents=True)
         start = time.perf_counter()
         build = compiler.compile(source, batch_sizes, _target(command), directory, bench)
-        loading.write(directory, compiler, _target(command), batch_sizes, source)
+        load_spec.write(directory, compiler, _target(command), batch_sizes, source)
         seconds = time.perf_counter() - start
         if build.export_format is not None:
             bench.seconds["export"] = source.export_seconds(build.export_format, batch_sizes[0])
@@ -185,8 +185,9 @@ class Worker:
         return {"load_s": load_s, **found.as_dict()}
 
     def _load(self, command: Command) -> dict[str, Any]:
+        from mlflow_ngraph import parity, process_memory
         from mlflow_ngraph.devices.sensors import Sensors
-        from mlflow_ngraph.measure import loop, memory, parity
+        from mlflow_ngraph.measure import loop
         from mlflow_ngraph.workloads.materials import Source
 
         # Found once, before anything is timed.
@@ -194,7 +195,7 @@ class Worker:
         source, batch = Source(Path(command["materials"])), command["batch"]
         compiler = _compiler(command)
         inputs, reference = source.example(batch), source.reference(batch)
-        memory.reset_peak()
+        process_memory.reset_peak()
         start = time.perf_counter()
         engine = compiler.load(Path(command["directory"]), batch, _target(command))
         load_s = time.perf_counter() - start
@@ -238,7 +239,8 @@ class Worker:
         return asdict(result)
 
     def _slice(self, command: Command) -> dict[str, Any]:
-        from mlflow_ngraph.measure import impossible, loop, memory
+        from mlflow_ngraph import process_memory
+        from mlflow_ngraph.measure import impossible, loop
 
         running = self._loaded()
         with running.invocation.repeated() as call:
@@ -257,23 +259,23 @@ class Worker:
             settle_s = time.perf_counter() - start
             taken = loop.take_slice(call, command["repetitions"], command["seconds"])
             machine = self._sensors.since(before)
-        resident = memory.resident_bytes()
+        resident = process_memory.resident_bytes()
         # The kernel brings its high-water mark up to date now and then only.
-        found = {"peak_bytes": max(memory.peak_bytes(), resident or 0), "resident_bytes": resident}
+        found = {"peak_bytes": max(process_memory.peak_bytes(), resident or 0), "resident_bytes": resident}
         told = {**asdict(taken), "settle_s": settle_s, **found, "machine": asdict(machine)}
         return impossible.checked_slice(told, psutil.cpu_count() or 1)
 
     def _arrive(self, command: Command) -> dict[str, Any]:
         """Serve requests that arrive by themselves at one rate."""
-        from mlflow_ngraph.measure import arrival, impossible, loop
+        from mlflow_ngraph.measure import impossible, loop, open_loop
 
         running = self._loaded()
         if running.call_s < command["settle_below_s"]:
             loop.settle(running.invocation.call, command["settle_s"])
         requests = running.invocation.each()
-        due = arrival.schedule(command["rate"], command["window_s"], command["process"], command["seed"])
+        due = open_loop.schedule(command["rate"], command["window_s"], command["process"], command["seed"])
         before = self._sensors.begin()
-        served = arrival.serve([request.call for request in requests], due, command["limit_s"])
+        served = open_loop.serve([request.call for request in requests], due, command["limit_s"])
         machine = asdict(self._sensors.since(before))
         told = {**asdict(served), "servers": len(requests), "machine": machine}
         return impossible.checked_arrivals(told, psutil.cpu_count() or 1)

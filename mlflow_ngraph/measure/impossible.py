@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlflow_ngraph.errors import ImpossibleReadingError
-from mlflow_ngraph.measure.arrival import NEVER
 from mlflow_ngraph.measure.loop import NS
+from mlflow_ngraph.measure.open_loop import NEVER
 from mlflow_ngraph.measure.shares import TICK_S
 
 SLACK_NS = 1000
@@ -36,11 +36,13 @@ def checked_slice(taken: Report, processors: int) -> dict[str, Any]:
 
     Parameters
     ----------
-    processors: of the whole machine.
+    processors : int
+        Of the whole machine.
 
     Raises
     ------
-    ImpossibleReadingError: a clock or a counter of the measurement itself says what cannot be.
+    ImpossibleReadingError
+        A clock or a counter of the measurement itself says what cannot be.
     """
     durations = taken["durations_ns"]
     _require(len(durations) > 0, "a slice", "repetitions", 0, "at least one is timed")

@@ -62,7 +62,8 @@ def own_processors(windows: Sequence[Window], processors: int) -> float | None:
 
     Parameters
     ----------
-    processors: of the whole machine.
+    processors : int
+        Of the whole machine.
     """
     seconds = sum(window.seconds for window in windows)
     # What all threads but one have done since the last tick is missing at the beginning of a window, and at its end.
@@ -77,7 +78,8 @@ def foreign(windows: Sequence[Window], processors: int) -> Foreign | None:
 
     Parameters
     ----------
-    processors: of the whole machine.
+    processors : int
+        Of the whole machine.
     """
     told = [(window, window.machine_busy_s) for window in windows if window.machine_busy_s is not None]
     error = sampling_error([window.seconds for window, _ in told])

@@ -71,13 +71,19 @@ def problem(
 
     Parameters
     ----------
-    processors: of the whole machine.
-    max_foreign_cpu_percent: largest share of the machine that other processes may have used.
-    max_spread: largest robust coefficient of variation of the slice medians (1.4826 MAD / median); needs three slices.
-    max_drift: largest relative change of the slice medians from the first to the last, along a trend that chance does
-        not explain.
-    max_clock_change: largest relative range of the clocks over the slices.
-    max_temperature_rise_c: largest rise of the temperature since the first slice.
+    processors : int
+        Of the whole machine.
+    max_foreign_cpu_percent : float
+        Largest share of the machine that other processes may have used.
+    max_spread : float
+        Largest robust coefficient of variation of the slice medians (1.4826 MAD / median); needs three slices.
+    max_drift : float
+        Largest relative change of the slice medians from the first to the last, along a trend that chance does not
+        explain.
+    max_clock_change : float
+        Largest relative range of the clocks over the slices.
+    max_temperature_rise_c : float
+        Largest rise of the temperature since the first slice.
     """
     found = (
         _swapping(slices),

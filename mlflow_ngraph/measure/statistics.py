@@ -9,52 +9,15 @@ ratio of estimates is a difference.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
-Slices = Sequence[NDArray[np.float64]]
-Array = NDArray[np.float64]
+from mlflow_ngraph.estimates import Array, Estimate
 
-LEVEL = 0.95
-"""Of every interval that this package reports."""
+Slices = Sequence[Array]
+
 TRIMMED, TRIMMED_FROM = 0.2, 8
 """The share of the rounds that a paired ratio leaves out at either end, and the fewest rounds of which it leaves any out."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A positive figure with the uncertainty of its logarithm."""
-
-    log: float
-    """Natural logarithm of the figure."""
-    error: float
-    """Standard error of ``log``."""
-    freedom: float
-    """Degrees of freedom of ``error``; 0 where there is only one round, and therefore no interval."""
-
-    @property
-    def value(self) -> float:
-        """The figure."""
-        return float(np.exp(self.log))
-
-    def interval(self, level: float = LEVEL) -> tuple[float, float] | None:
-        """The ends of the confidence interval (Student's t), or None: one round says nothing about the next."""
-        if self.freedom <= 0:
-            return None
-        reach = float(quantile(self.freedom, level)) * self.error
-        return float(np.exp(self.log - reach)), float(np.exp(self.log + reach))
-
-    def reach(self, level: float = LEVEL) -> float | None:
-        """How far the upper end of the interval lies from the figure, as a share of it; None without an interval."""
-        ends = self.interval(level)
-        return None if ends is None else ends[1] / self.value - 1
-
-    def times(self, factor: float) -> Estimate:
-        """The figure multiplied by an exact, positive number."""
-        return replace(self, log=self.log + float(np.log(factor)))
 
 
 def slice_medians(slices: Slices) -> Array:
@@ -67,7 +30,8 @@ def mean_duration(slices: Slices) -> Estimate:
 
     Raises
     ------
-    ValueError: there are no repetitions.
+    ValueError
+        There are no repetitions.
     """
     weights = np.array([durations.size for durations in slices], float)
     if not weights.sum():
@@ -76,11 +40,11 @@ def mean_duration(slices: Slices) -> Estimate:
     mean = float(weights @ means / weights.sum())
     rounds = len(slices)
     if rounds < 2:
-        return Estimate(float(np.log(mean)), 0.0, 0.0)
+        return _of_one_round(np.log(mean))
     # The variance of a ratio of sums over rounds (time / repetitions), and from there to the logarithm.
     residuals = weights * (means - mean)
     variance = rounds / (rounds - 1) * float(residuals @ residuals) / weights.sum() ** 2
-    return Estimate(float(np.log(mean)), float(np.sqrt(variance)) / mean, rounds - 1.0)
+    return _estimate(np.log(mean), np.sqrt(variance) / mean, rounds - 1.0)
 
 
 def geometric_mean(values: Array) -> Estimate:
@@ -88,14 +52,15 @@ def geometric_mean(values: Array) -> Estimate:
 
     Raises
     ------
-    ValueError: there is none, or one is not positive.
+    ValueError
+        There is none, or one is not positive.
     """
     if values.size == 0 or not np.all(values > 0):
         raise ValueError("a geometric mean needs at least one figure, all of them positive")
     logs = np.log(values)
     if logs.size < 2:
-        return Estimate(float(logs.mean()), 0.0, 0.0)
-    return Estimate(float(logs.mean()), float(logs.std(ddof=1)) / float(np.sqrt(logs.size)), logs.size - 1.0)
+        return _of_one_round(logs.mean())
+    return _estimate(logs.mean(), logs.std(ddof=1) / np.sqrt(logs.size), logs.size - 1.0)
 
 
 def paired_ratio(numerator: Array, denominator: Array) -> Estimate:
@@ -106,12 +71,14 @@ def paired_ratio(numerator: Array, denominator: Array) -> Estimate:
 
     Parameters
     ----------
-    numerator, denominator: one figure a round, in the same order of rounds; shape (rounds,). What slows a whole
-        round down, slows both and leaves the ratio; what slows one of them down once is left out.
+    numerator, denominator : Array
+        One figure a round, in the same order of rounds; shape (rounds,). What slows a whole round down, slows both and
+        leaves the ratio; what slows one of them down once is left out.
 
     Raises
     ------
-    ValueError: no rounds, or different numbers of them, or a figure that is not positive.
+    ValueError
+        No rounds, or different numbers of them, or a figure that is not positive.
     """
     if numerator.shape != denominator.shape:
         raise ValueError("a paired ratio needs the same rounds on both sides, and at least one")
@@ -122,7 +89,7 @@ def paired_ratio(numerator: Array, denominator: Array) -> Estimate:
     kept = logs.size - 2 * cut
     spread = float(np.clip(logs, logs[cut], logs[-cut - 1]).std(ddof=1))
     error = spread * float(np.sqrt((logs.size - 1) / (kept * (kept - 1))))
-    return Estimate(float(logs[cut:-cut].mean()), error, kept - 1.0)
+    return _estimate(logs[cut:-cut].mean(), error, kept - 1.0)
 
 
 def trimmed(rounds: int) -> int:
@@ -130,43 +97,10 @@ def trimmed(rounds: int) -> int:
     return int(TRIMMED * rounds) if rounds >= TRIMMED_FROM else 0
 
 
-def ratio(numerator: Estimate, denominator: Estimate) -> Estimate:
-    """The ratio of two figures that were measured in different rounds (Welch and Satterthwaite)."""
-    parts = [(numerator.error**2, numerator.freedom), (denominator.error**2, denominator.freedom)]
-    return Estimate(numerator.log - denominator.log, float(np.sqrt(sum(v for v, _ in parts))), _freedom(parts))
+def _of_one_round(log: float) -> Estimate:
+    """One round says nothing about the next."""
+    return _estimate(log, np.nan, np.nan)
 
 
-def weighted_sum(weights: Sequence[float], estimates: Sequence[Estimate]) -> tuple[float, tuple[float, float] | None]:
-    """A linear combination of independent figures, such as a slope over depth, with its interval.
-
-    The error of a figure is its value times the error of its logarithm.
-    """
-    value = sum(weight * one.value for weight, one in zip(weights, estimates, strict=True))
-    parts = [
-        ((weight * one.value * one.error) ** 2, one.freedom) for weight, one in zip(weights, estimates, strict=True)
-    ]
-    freedom = _freedom(parts)
-    if freedom <= 0:
-        return value, None
-    reach = float(quantile(freedom)) * float(np.sqrt(sum(variance for variance, _ in parts)))
-    return value, (value - reach, value + reach)
-
-
-def quantile(freedom: ArrayLike, level: float = LEVEL) -> Array:
-    """How many standard errors an interval of Student reaches to either side; NaN where the freedom is NaN."""
-    known = np.asarray(freedom, float)
-    # scipy.stats has the same in one call, but importing it takes longer than most questions about results.
-    with np.errstate(invalid="ignore"):
-        student = special.stdtrit(np.where(np.isfinite(known), known, 1.0), (1 + level) / 2)
-    found: Array = np.where(np.isposinf(known), special.ndtri((1 + level) / 2), student)
-    return np.where(np.isnan(known), np.nan, found)
-
-
-def _freedom(parts: Sequence[tuple[float, float]]) -> float:
-    """Satterthwaite's degrees of freedom of a sum of variances, each with its own; 0 if one of them has none."""
-    if any(freedom <= 0 for _, freedom in parts):
-        return 0.0
-    total = sum(variance for variance, _ in parts)
-    if total == 0:
-        return min(freedom for _, freedom in parts)
-    return float(total**2 / sum(variance**2 / freedom for variance, freedom in parts))
+def _estimate(log: float, error: float, freedom: float) -> Estimate:
+    return Estimate(*(np.asarray(part, float)[()] for part in (log, error, freedom)))

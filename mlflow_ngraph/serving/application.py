@@ -22,13 +22,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mlflow_ngraph import __version__
 from mlflow_ngraph.serving.protocol import EXTENSIONS, LENGTH_HEADER
 from mlflow_ngraph.serving.refusal import Refusal
+from mlflow_ngraph.version import __version__
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.serving.batching import Answer
-    from mlflow_ngraph.serving.protocol import Question
+    from mlflow_ngraph.serving.batching import BatchAnswer
+    from mlflow_ngraph.serving.protocol import InferenceRequest
     from mlflow_ngraph.serving.service import Service
 
 T = TypeVar("T")
@@ -58,7 +58,8 @@ class Application:
 
         Parameters
         ----------
-        started: is begun when the web server listens; it is cancelled when that ends.
+        started : Callable[[], Awaitable[None]]
+            Is begun when the web server listens; it is cancelled when that ends.
         """
 
         @asynccontextmanager
@@ -171,7 +172,7 @@ class Application:
             self._held += len(piece)
             body += piece
 
-    async def _answer(self, question: Question, start: float) -> Answer:
+    async def _answer(self, question: InferenceRequest, start: float) -> BatchAnswer:
         future = self.service.submit(question)
         try:
             # Cancels the request where it still waits in the queue.
@@ -180,7 +181,7 @@ class Application:
             limit = self.service.limits.timeout_s
             raise Refusal(504, "timeout", f"there was no answer within {limit:g} s") from None
 
-    async def _written(self, question: Question, answer: Answer) -> tuple[bytes, dict[str, str]]:
+    async def _written(self, question: InferenceRequest, answer: BatchAnswer) -> tuple[bytes, dict[str, str]]:
         as_json = sum(answer.outputs[name].nbytes for name, as_bytes in question.outputs if not as_bytes)
         return await self._helped(as_json > SMALL, self.service.interface.write, question, answer.outputs)
 

@@ -24,7 +24,7 @@ from mlflow_ngraph.workloads.base import BATCH
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mlflow_ngraph.serving.planning import Plan
+    from mlflow_ngraph.serving.planning import BatchPlan
     from mlflow_ngraph.workloads.base import TensorSpec
 
     Arrays = list[NDArray[Any]]
@@ -52,7 +52,7 @@ class Observer(Protocol):
 
 
 @dataclass(frozen=True)
-class Answer:
+class BatchAnswer:
     """What became of a request."""
 
     outputs: dict[str, NDArray[Any]]
@@ -67,7 +67,7 @@ class _Waiting:
     arrays: Arrays
     samples: int
     since: float
-    future: Future[Answer] = field(default_factory=Future)
+    future: Future[BatchAnswer] = field(default_factory=Future)
     computing: int = 0
     """Samples that an engine is at work on."""
 
@@ -77,11 +77,13 @@ class Batcher:
 
     Parameters
     ----------
-    engines: equal ones; each is called by one thread.
-    observer: is told of batches.
+    engines : Sequence[Answerer]
+        Equal ones; each is called by one thread.
+    observer : Observer
+        Is told of batches.
     """
 
-    def __init__(self, engines: Sequence[Answerer], plan: Plan, observer: Observer) -> None:
+    def __init__(self, engines: Sequence[Answerer], plan: BatchPlan, observer: Observer) -> None:
         self.plan = plan
         self._engines = engines
         self._observer = observer
@@ -118,7 +120,8 @@ class Batcher:
 
         Raises
         ------
-        Refusal: it is too large, or the engine cannot fill it up.
+        Refusal
+            It is too large, or the engine cannot fill it up.
         """
         if self.batched:
             if samples is not None and samples > self.plan.max_batch:
@@ -129,12 +132,13 @@ class Batcher:
             sizes = ", ".join(map(str, self._engines[0].batch_sizes))
             raise Refusal(400, "malformed", f"the request has {samples} samples: the engine takes {sizes}")
 
-    def submit(self, arrays: Arrays, samples: int | None) -> Future[Answer]:
+    def submit(self, arrays: Arrays, samples: int | None) -> Future[BatchAnswer]:
         """Put a request into the queue. Who cancels the future in time has nothing computed.
 
         Raises
         ------
-        Refusal: the batch size is not served, the queue is full, or nothing is computed any more.
+        Refusal
+            The batch size is not served, the queue is full, or nothing is computed any more.
         """
         self.check(samples)
         count = samples or self._engines[0].batch_sizes[0]
@@ -154,7 +158,7 @@ class Batcher:
         return entry.future
 
     def close(self, timeout_s: float) -> bool:
-        """Answer what is in the queue, take nothing more, and say whether that was done in time."""
+        """BatchAnswer what is in the queue, take nothing more, and say whether that was done in time."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -253,7 +257,7 @@ class Batcher:
                 self._computing -= entry.computing
                 entry.computing = 0
 
-    def _compute(self, engine: Answerer, batch: list[_Waiting], size: int) -> list[Answer]:
+    def _compute(self, engine: Answerer, batch: list[_Waiting], size: int) -> list[BatchAnswer]:
         start = time.monotonic()
         if self.batched:
             arrays = [
@@ -272,7 +276,7 @@ class Batcher:
                 spec.name: _slice(array, spec, first, entry.samples) if self.batched else array
                 for spec, array in zip(engine.outputs, outputs, strict=True)
             }
-            found.append(Answer(own, start - entry.since, seconds))
+            found.append(BatchAnswer(own, start - entry.since, seconds))
             first += entry.samples
         return found
 

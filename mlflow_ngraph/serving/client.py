@@ -42,7 +42,8 @@ def decode(body: bytes, length: str | None) -> dict[str, NDArray[Any]]:
 
     Parameters
     ----------
-    length: the value of `LENGTH_HEADER`.
+    length : str | None
+        The value of `LENGTH_HEADER`.
     """
     end = len(body) if length is None else int(length)
     found, start = {}, end
@@ -60,13 +61,17 @@ def infer(url: str, name: str, inputs: Mapping[str, NDArray[Any]], timeout_s: fl
 
     Parameters
     ----------
-    url: of the server, such as ``http://localhost:8080``.
-    name: of the model there.
+    url : str
+        Of the server, such as ``http://localhost:8080``.
+    name : str
+        Of the model there.
 
     Raises
     ------
-    UsageError: the server refuses the request.
-    EngineError: it cannot be reached, or fails.
+    UsageError
+        The server refuses the request.
+    EngineError
+        It cannot be reached, or fails.
     """
     body, headers = encode(inputs)
     where = f"{url.rstrip('/')}/v2/models/{name}/infer"

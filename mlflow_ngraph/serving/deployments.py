@@ -20,7 +20,7 @@ from mlflow_ngraph.serving.settings import Settings
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mlflow_ngraph.engines.loaded import LoadedEngine
+    from mlflow_ngraph.engines.local_engine import LoadedEngine
     from mlflow_ngraph.workloads.base import TensorSpec
 
 FLAVOR = "ngraph"
@@ -39,7 +39,8 @@ class NGraphDeployments(BaseDeploymentClient):  # type: ignore[misc]
 
     Parameters
     ----------
-    target_uri: ``ngraph``, or ``ngraph:/DIRECTORY``.
+    target_uri : str
+        ``ngraph``, or ``ngraph:/DIRECTORY``.
     """
 
     def __init__(self, target_uri: str) -> None:
@@ -61,8 +62,9 @@ class NGraphDeployments(BaseDeploymentClient):  # type: ignore[misc]
 
         Raises
         ------
-        MlflowException: the name is taken, or the engine is damaged, does not fit this machine, or computes something
-            else than its model.
+        MlflowException
+            The name is taken, or the engine is damaged, does not fit this machine, or computes something else than its
+            model.
         """
         with _as_mlflow():
             _check(flavor, endpoint)
@@ -108,8 +110,9 @@ class NGraphDeployments(BaseDeploymentClient):  # type: ignore[misc]
 
         Parameters
         ----------
-        inputs: a mapping from names of inputs to arrays or nested lists; a data frame with a column for each input and
-            a row for each sample; or an array, where the engine has a single input.
+        inputs : Any
+            A mapping from names of inputs to arrays or nested lists; a data frame with a column for each input and a
+            row for each sample; or an array, where the engine has a single input.
         """
         with _as_mlflow():
             _check(None, endpoint)
@@ -136,7 +139,7 @@ class NGraphDeployments(BaseDeploymentClient):  # type: ignore[misc]
 
     def _engine(self, deployment: Deployment) -> LoadedEngine:
         """The engine of a deployment, loaded once; an earlier one of another package is closed."""
-        from mlflow_ngraph.engines.loaded import LoadedEngine
+        from mlflow_ngraph.engines.local_engine import LoadedEngine
 
         loaded = self._engines.get(deployment.name)
         if loaded is None or loaded.directory != self._root.place(deployment):

@@ -21,7 +21,8 @@ def require() -> None:
 
     Raises
     ------
-    DependencyError: a package is not installed.
+    DependencyError
+        A package is not installed.
     """
     for module, name in _NEEDED.items():
         if find_spec(module) is None:
@@ -33,11 +34,13 @@ class Metrics:
 
     Parameters
     ----------
-    batch_sizes: of the engine.
+    batch_sizes : Sequence[int]
+        Of the engine.
 
     Raises
     ------
-    DependencyError: prometheus_client is not installed.
+    DependencyError
+        Prometheus_client is not installed.
     """
 
     def __init__(self, batch_sizes: Sequence[int]) -> None:

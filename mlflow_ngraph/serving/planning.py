@@ -45,7 +45,7 @@ class Wishes:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BatchPlan:
     """How requests become batches."""
 
     max_batch: int
@@ -74,17 +74,20 @@ class Plan:
         return waiting / max(speed.throughput for speed in self.speeds.values())
 
 
-def plan(speeds: Mapping[int, Speed], wishes: Wishes, workers: int = 1) -> Plan:
+def plan(speeds: Mapping[int, Speed], wishes: Wishes, workers: int = 1) -> BatchPlan:
     """Choose.
 
     Parameters
     ----------
-    speeds: by every batch size of the engine.
-    workers: engines that compute at the same time.
+    speeds : Mapping[int, Speed]
+        By every batch size of the engine.
+    workers : int
+        Engines that compute at the same time.
 
     Raises
     ------
-    UsageError: no batch size keeps the bound, or the one asked for does not.
+    UsageError
+        No batch size keeps the bound, or the one asked for does not.
     """
     largest = max(speeds)
     if wishes.max_batch is not None and wishes.max_batch > largest:
@@ -107,7 +110,7 @@ def plan(speeds: Mapping[int, Speed], wishes: Wishes, workers: int = 1) -> Plan:
                 f"--max-p99-ms leaves {1000 * spare:.4g} ms for --max-delay-ms, not {wishes.max_delay_ms:g}"
             )
     queue = wishes.max_queue or _depth(room, wishes.timeout_s, speed) * max_batch * workers
-    return Plan(max_batch, delay, max(queue, max_batch), dict(speeds), delay + 2 * speed.p99_s)
+    return BatchPlan(max_batch, delay, max(queue, max_batch), dict(speeds), delay + 2 * speed.p99_s)
 
 
 def _best(speeds: Mapping[int, Speed], room: float) -> int:

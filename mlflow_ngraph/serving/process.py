@@ -75,20 +75,20 @@ def become(package: Package, name: str, settings: Settings) -> NoReturn:
 
 def command_of(package: Package, name: str, settings: Settings) -> tuple[list[str], dict[str, str]]:
     """The command of the process, and its environment."""
-    from mlflow_ngraph.engines.surroundings import environment
+    from mlflow_ngraph.engines.environment import of_manifest
 
     scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH))
     order = Order(package.directory.absolute(), package.digest, name, settings, scratch)
     command = [sys.executable, "-m", "mlflow_ngraph.serving.process", order.to_json()]
-    return command, environment(package.manifest, scratch)
+    return command, of_manifest(package.manifest, scratch)
 
 
 def main(arguments: list[str]) -> int:
     """Serve until a signal comes. SIGTERM and SIGINT end the server once it has answered what came in."""
-    from mlflow_ngraph.engines import surroundings
+    from mlflow_ngraph.engines import environment
 
     order = Order.parse(arguments[0])
-    surroundings.enter()
+    environment.enter()
     ended: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         # While it runs, the web server has handlers of its own; when it has ended it hands the signal on.

@@ -28,7 +28,7 @@ EXTENSIONS = ("binary_tensor_data",)
 
 
 @dataclass(frozen=True)
-class Question:
+class InferenceRequest:
     """A request that the engine can answer."""
 
     id: str | None
@@ -45,7 +45,8 @@ class Interface:
 
     Parameters
     ----------
-    name, version: under which clients know the engine.
+    name, version : str
+        Under which clients know the engine.
     """
 
     def __init__(self, name: str, version: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
@@ -64,16 +65,18 @@ class Interface:
             "outputs": [_described(spec) for spec in self._outputs.values()],
         }
 
-    def read(self, body: bytes | bytearray, length: str | None) -> Question:
+    def read(self, body: bytes | bytearray, length: str | None) -> InferenceRequest:
         """Read a request.
 
         Parameters
         ----------
-        length: the value of `LENGTH_HEADER`, where the request has it.
+        length : str | None
+            The value of `LENGTH_HEADER`, where the request has it.
 
         Raises
         ------
-        Refusal: it is not a request that this engine can answer; says what is wrong.
+        Refusal
+            It is not a request that this engine can answer; says what is wrong.
         """
         end = _json_length(length, len(body))
         content = _json_object(body[:end])
@@ -86,9 +89,9 @@ class Interface:
         identity = content.get("id")
         if identity is not None and not isinstance(identity, str):
             raise malformed("id must be a string")
-        return Question(identity, arrays, samples, self._wanted(content))
+        return InferenceRequest(identity, arrays, samples, self._wanted(content))
 
-    def write(self, question: Question, found: Mapping[str, NDArray[Any]]) -> tuple[bytes, dict[str, str]]:
+    def write(self, question: InferenceRequest, found: Mapping[str, NDArray[Any]]) -> tuple[bytes, dict[str, str]]:
         """The body of an answer, and its headers."""
         described, pieces = [], []
         for name, as_bytes in question.outputs:

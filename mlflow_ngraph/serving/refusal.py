@@ -15,8 +15,10 @@ class Refusal(Exception):  # noqa: N818 - most refusals are nobody's error
 
     Parameters
     ----------
-    retry_after_s: when asking again makes sense.
-    close: whether the connection ends too, because the rest of the request is not read.
+    retry_after_s : float | None
+        When asking again makes sense.
+    close : bool
+        Whether the connection ends too, because the rest of the request is not read.
     """
 
     def __init__(

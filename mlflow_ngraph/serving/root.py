@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from mlflow_ngraph.engines.package import Package, open_package, read_manifest
 from mlflow_ngraph.errors import EngineError, UsageError
-from mlflow_ngraph.execute.places import location
+from mlflow_ngraph.home import location
 from mlflow_ngraph.serving import source
 from mlflow_ngraph.serving.settings import Settings, check_name
 
@@ -57,7 +57,8 @@ class Root:
 
     Parameters
     ----------
-    directory: an absolute one; ``deployments`` below the home of studies when left out.
+    directory : Path | None
+        An absolute one; ``deployments`` below the home of studies when left out.
     """
 
     def __init__(self, directory: Path | None = None) -> None:
@@ -72,8 +73,10 @@ class Root:
 
         Raises
         ------
-        UsageError: there is none of this name.
-        EngineError: its record is damaged.
+        UsageError
+            There is none of this name.
+        EngineError
+            Its record is damaged.
         """
         path = self._record(name)
         try:
@@ -89,7 +92,8 @@ class Root:
 
         Raises
         ------
-        EngineError: it is damaged.
+        EngineError
+            It is damaged.
         """
         return open_package(self.place(deployment), deployment.digest)
 
@@ -98,7 +102,8 @@ class Root:
 
         Raises
         ------
-        EngineError: the manifest is damaged.
+        EngineError
+            The manifest is damaged.
         """
         return read_manifest(self.place(deployment), deployment.digest).manifest
 
@@ -111,9 +116,12 @@ class Root:
 
         Raises
         ------
-        UsageError: the name is taken or none, or the config is wrong.
-        EngineError: the engine is damaged, does not fit this machine, or computes something else.
-        TrackingError: the server cannot be reached, or knows no such engine.
+        UsageError
+            The name is taken or none, or the config is wrong.
+        EngineError
+            The engine is damaged, does not fit this machine, or computes something else.
+        TrackingError
+            The server cannot be reached, or knows no such engine.
         """
         path = self._record(name)
         check_config(config)
@@ -182,7 +190,7 @@ class Root:
                 # What was proven is what was copied.
                 package = open_package(incoming, checked.digest)
             else:
-                from mlflow_ngraph.engines.pulling import pull_engine
+                from mlflow_ngraph.release.pulling import pull_engine
 
                 package = pull_engine(model_uri, incoming, tracking_uri=tracking_uri).package
             place = self.directory / _PACKAGES / package.digest
@@ -230,7 +238,8 @@ def check_config(config: Mapping[str, Any]) -> Settings:
 
     Raises
     ------
-    UsageError: a name is unknown, or a value wrong.
+    UsageError
+        A name is unknown, or a value wrong.
     """
     options = dict(config)
     url = options.pop("url", "http://")

@@ -26,7 +26,8 @@ def listen(host: str, port: int) -> socket.socket:
 
     Raises
     ------
-    UsageError: somebody else has the port, or this machine has no such address.
+    UsageError
+        Somebody else has the port, or this machine has no such address.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -51,7 +52,8 @@ class Server:
 
     Parameters
     ----------
-    tell: is given lines for whoever started it.
+    tell : Callable[[str], None]
+        Is given lines for whoever started it.
     """
 
     def __init__(self, service: Service, listening: socket.socket, tell: Callable[[str], None]) -> None:
@@ -66,7 +68,8 @@ class Server:
 
         Raises
         ------
-        NGraphError: the engine cannot be loaded or fails, or what was asked for cannot be kept.
+        NGraphError
+            The engine cannot be loaded or fails, or what was asked for cannot be kept.
         """
         try:
             self._web.run(sockets=[self._listening])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mlflow_ngraph.devices.fingerprint import fingerprint
 from mlflow_ngraph.engines import compatibility
-from mlflow_ngraph.engines.loaded import LoadedEngine
+from mlflow_ngraph.engines.local_engine import LoadedEngine
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.serving import speeds
 from mlflow_ngraph.serving.batching import Batcher
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from mlflow_ngraph.engines.package import Package
-    from mlflow_ngraph.serving.batching import Answer
-    from mlflow_ngraph.serving.planning import Plan
-    from mlflow_ngraph.serving.protocol import Question
+    from mlflow_ngraph.serving.batching import BatchAnswer
+    from mlflow_ngraph.serving.planning import BatchPlan
+    from mlflow_ngraph.serving.protocol import InferenceRequest
 
 _VERSION_DIGITS = 12
 _JSON_BYTES = 24
@@ -35,7 +35,7 @@ _READERS = 64
 
 
 @dataclass(frozen=True)
-class Limits:
+class RequestLimits:
     """What a server refuses to do."""
 
     timeout_s: float = 30.0
@@ -49,14 +49,19 @@ class Service:
 
     Parameters
     ----------
-    package: whole, as whoever opened it has checked.
-    workers: engines to load; each computes one batch at a time.
-    tell: is given lines for whoever starts the server.
+    package : Package
+        Whole, as whoever opened it has checked.
+    workers : int
+        Engines to load; each computes one batch at a time.
+    tell : Callable[[str], None]
+        Is given lines for whoever starts the server.
 
     Raises
     ------
-    UsageError: the engine cannot be loaded more than once, or has tensors that the protocol does not know.
-    DependencyError: prometheus_client is not installed.
+    UsageError
+        The engine cannot be loaded more than once, or has tensors that the protocol does not know.
+    DependencyError
+        Prometheus_client is not installed.
     """
 
     def __init__(
@@ -64,7 +69,7 @@ class Service:
         package: Package,
         name: str,
         wishes: Wishes,
-        limits: Limits,
+        limits: RequestLimits,
         *,
         workers: int = 1,
         tell: Callable[[str], None] = lambda line: None,
@@ -97,7 +102,7 @@ class Service:
         return self._batcher.broken if self._batcher else ""
 
     @property
-    def plan(self) -> Plan | None:
+    def plan(self) -> BatchPlan | None:
         """How requests become batches; None before the engine is warm."""
         return self._batcher.plan if self._batcher else None
 
@@ -119,8 +124,10 @@ class Service:
 
         Raises
         ------
-        EngineError: the engine cannot be loaded, or fails.
-        UsageError: no batch size keeps the bound that was asked for.
+        EngineError
+            The engine cannot be loaded, or fails.
+        UsageError
+            No batch size keeps the bound that was asked for.
         """
         for _ in range(self._workers):
             self._engines.append(LoadedEngine(self.package))
@@ -131,18 +138,19 @@ class Service:
         self._batcher = Batcher(self._engines, chosen, self.metrics)
         self._tell(_described(chosen, self._batcher.inseparable))
 
-    def submit(self, question: Question) -> Future[Answer]:
+    def submit(self, question: InferenceRequest) -> Future[BatchAnswer]:
         """Have a request computed.
 
         Raises
         ------
-        Refusal: not now, or not at all.
+        Refusal
+            Not now, or not at all.
         """
         assert self._batcher is not None, "it is not ready"
         return self._batcher.submit(question.arrays, question.samples)
 
     def stop(self) -> bool:
-        """Answer what is queued, close the engines, and say whether that was done within the time of a request."""
+        """BatchAnswer what is queued, close the engines, and say whether that was done within the time of a request."""
         done = self._batcher is None or self._batcher.close(self.limits.timeout_s)
         if done:
             # An engine that still computes cannot be closed: that would wait for it.
@@ -169,7 +177,7 @@ def _elements(spec: TensorSpec, batch: int) -> int:
     return count
 
 
-def _described(chosen: Plan, inseparable: str) -> str:
+def _described(chosen: BatchPlan, inseparable: str) -> str:
     if inseparable:
         return f"requests are computed one by one: {inseparable}"
     return (

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.serving.planning import Wishes
-from mlflow_ngraph.serving.service import Limits
+from mlflow_ngraph.serving.service import RequestLimits
 from mlflow_ngraph.validation import explain
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -47,9 +47,9 @@ class Settings(BaseModel):
         return Wishes(self.max_batch, self.max_delay_ms, self.max_p99_ms, self.max_queue, self.timeout_s)
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> RequestLimits:
         """For the server."""
-        return Limits(self.timeout_s, None if self.max_body_mb is None else round(self.max_body_mb * 1e6))
+        return RequestLimits(self.timeout_s, None if self.max_body_mb is None else round(self.max_body_mb * 1e6))
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Settings:
@@ -57,7 +57,8 @@ class Settings(BaseModel):
 
         Raises
         ------
-        UsageError: a name is unknown, or a value wrong.
+        UsageError
+            A name is unknown, or a value wrong.
         """
         try:
             return cls.model_validate(dict(given))
@@ -70,7 +71,8 @@ def check_name(name: str) -> str:
 
     Raises
     ------
-    UsageError: they cannot.
+    UsageError
+        They cannot.
     """
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r} is no name: it has up to 100 letters, digits, dots, dashes and underscores")

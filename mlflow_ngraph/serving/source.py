@@ -29,17 +29,21 @@ def obtain(
 
     Parameters
     ----------
-    source: a directory, or what `pull_engine` takes; that is brought to its usual place unless it is there.
-    trust: as `pull_engine` takes it.
+    source : str
+        A directory, or what `pull_engine` takes; that is brought to its usual place unless it is there.
+    trust : str | None
+        As `pull_engine` takes it.
 
     Raises
     ------
-    EngineError: it is not trusted, damaged, does not fit, or computes something else.
-    TrackingError: the server cannot be reached, or knows no such engine.
+    EngineError
+        It is not trusted, damaged, does not fit, or computes something else.
+    TrackingError
+        The server cannot be reached, or knows no such engine.
     """
     if is_directory(source):
         return proven(Path(source), trust)
-    from mlflow_ngraph.engines.pulling import pull_engine
+    from mlflow_ngraph.release.pulling import pull_engine
 
     return pull_engine(source, tracking_uri=tracking_uri, trust=trust, progress=progress).package
 
@@ -49,7 +53,8 @@ def proven(directory: Path, trust: str | None = None) -> Package:
 
     Raises
     ------
-    EngineError: one of them finds a problem.
+    EngineError
+        One of them finds a problem.
     """
     package = _trusted(directory, trust)
     verify(directory, package.digest).require()
@@ -61,7 +66,8 @@ def whole(directory: Path, trust: str | None = None) -> Package:
 
     Raises
     ------
-    EngineError: it is not trusted, or damaged.
+    EngineError
+        It is not trusted, or damaged.
     """
     return open_package(directory, _trusted(directory, trust).digest)
 

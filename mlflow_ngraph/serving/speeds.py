@@ -15,7 +15,7 @@ import numpy as np
 from mlflow_ngraph.serving.planning import Speed
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.engines.loaded import LoadedEngine
+    from mlflow_ngraph.engines.local_engine import LoadedEngine
     from mlflow_ngraph.engines.manifest import Figures, Manifest
 
 LOOK_S = 1.0
@@ -30,7 +30,8 @@ def recorded(manifest: Manifest, machine: str | None = None) -> tuple[dict[int, 
 
     Parameters
     ----------
-    machine: the digest of this machine's hardware; None takes what was measured anywhere.
+    machine : str | None
+        The digest of this machine's hardware; None takes what was measured anywhere.
     """
     study = f"study {manifest.origin.study!r}"
     if manifest.about.mode != "sync":

@@ -44,7 +44,8 @@ def check_shape(given: Any, spec: TensorSpec) -> tuple[int, ...]:
 
     Raises
     ------
-    Refusal: it is no shape, or not one that the engine takes.
+    Refusal
+        It is no shape, or not one that the engine takes.
     """
     if not isinstance(given, list) or not all(type(size) is int and size >= 0 for size in given):
         raise malformed(f"input {spec.name!r}: shape must be a list of sizes")
@@ -62,7 +63,8 @@ def from_bytes(content: bytes | memoryview, sizes: tuple[int, ...], spec: Tensor
 
     Raises
     ------
-    Refusal: there are too few or too many bytes, or a truth value is neither 0 nor 1.
+    Refusal
+        There are too few or too many bytes, or a truth value is neither 0 nor 1.
     """
     dtype = np.dtype(spec.dtype)
     view = memoryview(content)
@@ -80,7 +82,8 @@ def from_json(values: Any, sizes: tuple[int, ...], spec: TensorSpec) -> NDArray[
 
     Raises
     ------
-    Refusal: it is no list of numbers, there are too few or too many, or one is out of the type's range.
+    Refusal
+        It is no list of numbers, there are too few or too many, or one is out of the type's range.
     """
     if not isinstance(values, list):
         raise malformed(f"input {spec.name!r}: data must be a list")
@@ -95,7 +98,8 @@ def numbers(values: Sequence[Any], spec: TensorSpec) -> NDArray[Any]:
 
     Raises
     ------
-    Refusal: they are not numbers of this type, or the lists are not equally long.
+    Refusal
+        They are not numbers of this type, or the lists are not equally long.
     """
     dtype = np.dtype(spec.dtype)
     # As objects first: NumPy would take truth for numbers, and make room for the longest text that is among them.

@@ -43,14 +43,19 @@ def export(
 
     Parameters
     ----------
-    repository: the directory that Triton is given; made where it is missing.
-    batch: which engine, where there is one for each batch size; by default the one with the highest throughput.
-    wishes: bounds for the batches that Triton makes.
+    repository : Path
+        The directory that Triton is given; made where it is missing.
+    batch : int | None
+        Which engine, where there is one for each batch size; by default the one with the highest throughput.
+    wishes : Wishes | None
+        Bounds for the batches that Triton makes.
 
     Raises
     ------
-    UnsupportedError: Triton cannot serve it; says why.
-    UsageError: there is such a model already, or no such batch size.
+    UnsupportedError
+        Triton cannot serve it; says why.
+    UsageError
+        There is such a model already, or no such batch size.
     """
     target = repository / name
     if target.exists():

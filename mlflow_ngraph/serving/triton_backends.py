@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from mlflow_ngraph.compilers.saved import FILE as INTERFACE
 from mlflow_ngraph.compilers.saved import Saved
-from mlflow_ngraph.engines import loading
+from mlflow_ngraph.engines import load_spec
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.serving.pbtxt import Message, Value
 
 if TYPE_CHECKING:
     from mlflow_ngraph.engines.package import Package
 
-_OURS = (loading.FILE, loading.PROBE, INTERFACE)
+_OURS = (load_spec.FILE, load_spec.PROBE, INTERFACE)
 """Files of an engine that Triton has no use for."""
 _GRAPH_LEVELS = {"none": 2, "basic": -1, "extended": 1}
 """Triton's numbers; all optimisations are its default."""
@@ -53,7 +53,8 @@ def served(package: Package, batch: int) -> Served:
 
     Raises
     ------
-    UnsupportedError: Triton cannot serve it; says why.
+    UnsupportedError
+        Triton cannot serve it; says why.
     """
     name = package.manifest.about.compiler
     if name not in _BACKENDS:

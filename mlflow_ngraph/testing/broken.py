@@ -48,7 +48,8 @@ class BrokenCompiler(TorchScript):
 
         Raises
         ------
-        UnsupportedError: the model has nothing that can be damaged in this way.
+        UnsupportedError
+            The model has nothing that can be damaged in this way.
         """
         from mlflow_ngraph.testing import damage
 

@@ -48,7 +48,8 @@ def graph(file: Path, damage: str, place: int, limit: float, example: Sequence[N
 
     Parameters
     ----------
-    example: inputs that the program takes.
+    example : Sequence[NDArray[Any]]
+        Inputs that the program takes.
     """
     if damage == "repeated":
         _repeat(file, example)

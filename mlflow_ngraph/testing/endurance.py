@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from mlflow_ngraph.measure.memory import release_freed
+from mlflow_ngraph.process_memory import release_freed
 from mlflow_ngraph.testing.steps import Case, block, ready
 
 SAMPLES = 40

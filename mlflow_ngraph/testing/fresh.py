@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlflow_ngraph.engines.loading import read_probe
+from mlflow_ngraph import parity
+from mlflow_ngraph.engines.load_spec import read_probe
 from mlflow_ngraph.engines.package import Package
 from mlflow_ngraph.errors import NGraphError
-from mlflow_ngraph.measure import parity
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -75,7 +75,8 @@ class Served:
 
         Raises
         ------
-        ServingError: it answers with an error.
+        ServingError
+            It answers with an error.
         """
         body = json.dumps({"inputs": {name: array.tolist() for name, array in inputs.items()}}).encode()
         request = urllib.request.Request(  # noqa: S310 - our own server
@@ -97,7 +98,8 @@ def served(model_uri: str, tracking_uri: str, root: Path, env_manager: str = "uv
 
     Raises
     ------
-    ServingError: the environment could not be made, or the server did not start; has the end of what it printed.
+    ServingError
+        The environment could not be made, or the server did not start; has the end of what it printed.
     """
     root.mkdir(parents=True)
     port = _free_port()
@@ -138,7 +140,8 @@ def answers(package: Package, asked: Served) -> tuple[float, str]:
 
     Raises
     ------
-    ServingError: there are no answers.
+    ServingError
+        There are no answers.
     """
     inputs, reference = read_probe(package.engine)
     about = package.manifest.about

@@ -17,7 +17,8 @@ from typing import Any
 
 import psutil
 
-from mlflow_ngraph.execute.child import Child, ChildFailure, Warden, environment
+from mlflow_ngraph.engines import environment
+from mlflow_ngraph.execute.child import Child, ChildFailure, Warden
 from mlflow_ngraph.testing.steps import STEP_SECONDS, Case, create
 from mlflow_ngraph.verdicts import Verdict
 
@@ -45,8 +46,9 @@ def cut_by_time(case: Case, seconds: float) -> Cut:
 
     Parameters
     ----------
-    seconds: how long the compilation takes. Where half of it turns out to be enough, less is given,
-        until in the end it is nothing.
+    seconds : float
+        How long the compilation takes. Where half of it turns out to be enough, less is given, until in the end it is
+        nothing.
     """
     for fraction in _FRACTIONS:
         for left_over in (_directory(case), _work(case)):
@@ -109,7 +111,7 @@ def _worker(case: Case, name: str) -> Iterator[Child]:
     compiler = create(case.job)
     modules = compiler.runtime_modules if compiler.compile_modules is None else compiler.compile_modules
     try:
-        env = environment(case.job.target.threads, scratch)
+        env = environment.of_threads(case.job.target.threads, scratch)
         child = Child(name, env, scratch / "log.txt", warden)
         try:
             child.request(

@@ -133,7 +133,8 @@ def within(seconds: float, step: Callable[P, T], *args: P.args, **kwargs: P.kwar
 
     Raises
     ------
-    BrokenProcessPool: the process ended before the step did.
+    BrokenProcessPool
+        The process ended before the step did.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         pool.submit(faulthandler.dump_traceback_later, seconds, exit=True)
@@ -147,7 +148,8 @@ def prepare_models(
 
     Parameters
     ----------
-    seed: seeds the inputs; the weights are always the same.
+    seed : int
+        Seeds the inputs; the weights are always the same.
     """
     from mlflow_ngraph.testing.models import INPUTS
     from mlflow_ngraph.workloads.base import Init, WorkloadRef
@@ -191,7 +193,8 @@ def run_cases(cases: Mapping[str, Case], never_imported: Sequence[str] = ()) -> 
 
     Returns
     -------
-    outcomes by label and batch size.
+    dict[str, dict[int, Outcome]]
+        Outcomes by label and batch size.
     """
     from mlflow_ngraph.workloads.materials import Source
 
@@ -229,7 +232,8 @@ def serve_cases(cases: Mapping[str, Case], never_imported: Sequence[str] = ()) -
 
     Returns
     -------
-    by label and batch size.
+    dict[str, dict[int, Served]]
+        By label and batch size.
     """
     from mlflow_ngraph.workloads.materials import Source
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timezone
 
-from mlflow_ngraph.engines import manifest
 from mlflow_ngraph.execute.record import EngineRecord, StudyRecord
+from mlflow_ngraph.tracking import study_manifest
 
 FILE = "README.md"
 """Where the card lies in the package of an engine."""
@@ -21,7 +21,7 @@ _FIGURES = {
 
 def card(record: StudyRecord, engine: EngineRecord, model_id: str) -> str:
     """What an engine is, what was measured of it, and how it is used."""
-    about = manifest.about(record, engine)
+    about = study_manifest.about(record, engine)
     return "\n".join(
         [
             f"# {_plain(about.label)} with {about.compiler} on {record.device}",
@@ -48,7 +48,7 @@ def card(record: StudyRecord, engine: EngineRecord, model_id: str) -> str:
 
 
 def _facts(record: StudyRecord, engine: EngineRecord) -> Iterator[str]:
-    about = manifest.about(record, engine)
+    about = study_manifest.about(record, engine)
     in_force = about.precision_in_force
     precision = about.precision if in_force in (None, about.precision) else f"{in_force} ({about.precision} asked for)"
     compiled = datetime.fromtimestamp(engine.at, timezone.utc)

@@ -73,7 +73,8 @@ def talking(tracking_uri: str, doing: str, settings: dict[str, str]) -> Iterator
 
     Raises
     ------
-    TrackingError: the server cannot be reached or refuses; one line that says what we were ``doing``.
+    TrackingError
+        The server cannot be reached or refuses; one line that says what we were ``doing``.
     """
     from mlflow.exceptions import MlflowException
     from requests import RequestException
@@ -95,11 +96,13 @@ def reach(tracking_uri: str, *, create: bool = False) -> MlflowClient:
 
     Parameters
     ----------
-    create: whether MLflow may make a database file that does not exist, which takes long and helps no reader.
+    create : bool
+        Whether MLflow may make a database file that does not exist, which takes long and helps no reader.
 
     Raises
     ------
-    TrackingError: nothing answers within about ten seconds, it refuses, or there is no such file.
+    TrackingError
+        Nothing answers within about ten seconds, it refuses, or there is no such file.
     """
     missing = None if create else _missing_file(tracking_uri)
     if missing is not None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from mlflow_ngraph.compilers.base import FlagValue
 from mlflow_ngraph.execute.record import CellRecord, EngineRecord, LaneRecord, StudyRecord
+from mlflow_ngraph.metrics import FREEDOM, LOG_ERROR
 from mlflow_ngraph.study import CompilerChoice, WorkloadChoice
 from mlflow_ngraph.tracking import schema
 from mlflow_ngraph.tracking.schema import Kind, Param, Tag
@@ -18,7 +19,7 @@ from mlflow_ngraph.verdicts import Verdict
 
 
 @dataclass(frozen=True)
-class Point:
+class MetricPoint:
     """One point of a metric."""
 
     name: str
@@ -36,7 +37,7 @@ class Content:
 
     name: str
     params: Mapping[str, str]
-    points: tuple[Point, ...]
+    points: tuple[MetricPoint, ...]
     tags: Mapping[str, str]
     start_ms: int
     end_ms: int
@@ -101,15 +102,9 @@ def has_numbers(lane: LaneRecord) -> bool:
 
 def flags_in_force(lane: LaneRecord) -> dict[str, dict[int, FlagValue]]:
     """Every flag with its value at each batch size, as far as an engine or a cell tells; else as it was asked for."""
-    by_batch: dict[int, Mapping[str, FlagValue]] = {}
-    for engine in lane.engines:
-        for batch in engine.batch_sizes:
-            by_batch[batch] = {**lane.lane.flags, **engine.flags}
-    for batch, cell in lane.cells.items():
-        if cell.flags:
-            by_batch[batch] = {**by_batch.get(batch, lane.lane.flags), **cell.flags}
-    if not by_batch:
-        by_batch = dict.fromkeys(lane.lane.batch_sizes, lane.lane.flags)
+    built = {batch for engine in lane.engines for batch in engine.batch_sizes}
+    known = built | {batch for batch, cell in lane.cells.items() if cell.flags}
+    by_batch = {batch: lane.flags_in_force(batch) for batch in known or lane.lane.batch_sizes}
     names = sorted({name for flags in by_batch.values() for name in flags})
     return {name: {batch: flags[name] for batch, flags in sorted(by_batch.items()) if name in flags} for name in names}
 
@@ -168,19 +163,19 @@ def plain(value: Any) -> str:
     return str(value)
 
 
-def _curves(cells: list[CellRecord]) -> list[Point]:
+def _curves(cells: list[CellRecord]) -> list[MetricPoint]:
     """Every number of every cell, whatever its verdict; the curve ``batch/ok`` tells which to trust."""
     points = []
     for cell in cells:
         at = _ms(cell.finished_at)
-        points.append(Point(schema.CURVE_OK, float(cell.verdict is Verdict.OK), at, cell.batch))
+        points.append(MetricPoint(schema.CURVE_OK, float(cell.verdict is Verdict.OK), at, cell.batch))
         for name, value in sorted(cell.metrics.items()):
-            if math.isfinite(value):
-                points.append(Point(schema.metric_name(schema.CURVE + name), value, at, cell.batch, cell.engine))
+            if math.isfinite(value) and not name.endswith((LOG_ERROR, FREEDOM)):
+                points.append(MetricPoint(schema.metric_name(schema.CURVE + name), value, at, cell.batch, cell.engine))
     return points
 
 
-def _headlines(lane: LaneRecord, cells: list[CellRecord], at: int) -> list[Point]:
+def _headlines(lane: LaneRecord, cells: list[CellRecord], at: int) -> list[MetricPoint]:
     """The scalars that tables, sorting and search see."""
     ok = [cell for cell in cells if cell.verdict is Verdict.OK and "throughput" in cell.metrics]
     values: dict[str, float] = {"cells_ok": len(ok), "cells_total": len(lane.lane.batch_sizes)}
@@ -203,7 +198,7 @@ def _headlines(lane: LaneRecord, cells: list[CellRecord], at: int) -> list[Point
             values[name] = sum(once.values())
     of_best = {*schema.AT_BEST, "best_batch"}
     return [
-        Point(name, float(value), at, engine=engine if name in of_best else None)
+        MetricPoint(name, float(value), at, engine=engine if name in of_best else None)
         for name, value in sorted(values.items())
         if math.isfinite(value)
     ]
@@ -306,7 +301,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _study_points(record: StudyRecord, finished: float) -> list[Point]:
+def _study_points(record: StudyRecord, finished: float) -> list[MetricPoint]:
     lanes = list(record.lanes.values())
     cells = [cell for lane in lanes for cell in lane.cells.values()]
     values = {
@@ -319,7 +314,7 @@ def _study_points(record: StudyRecord, finished: float) -> list[Point]:
         "engines_reused": sum(engine.reused is not None for lane in lanes for engine in lane.engines),
         "duration_s": finished - record.started_at,
     }
-    return [Point(name, float(value), _ms(finished)) for name, value in values.items()]
+    return [MetricPoint(name, float(value), _ms(finished)) for name, value in values.items()]
 
 
 def _ms(seconds: float) -> int:

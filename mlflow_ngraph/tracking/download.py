@@ -25,7 +25,7 @@ from mlflow_ngraph.engines.package import Package, digest_line
 from mlflow_ngraph.errors import EngineError, TrackingError
 from mlflow_ngraph.tracking import connection, plain, transfer
 from mlflow_ngraph.tracking.schema import Tag
-from mlflow_ngraph.tracking.transfer import Part, Store
+from mlflow_ngraph.tracking.transfer import ArtifactStore, FilePart
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -55,7 +55,7 @@ class Remote:
     digest: str | None
     """sha256 that its manifest must have, from the server's own records."""
     signed: bool = False
-    """Whether there is a signature beside its manifest; see `mlflow_ngraph.tracking.signatures`."""
+    """Whether there is a signature beside its manifest; see `mlflow_ngraph.tracking.signature_files`."""
 
     @property
     def shown(self) -> str:
@@ -75,7 +75,8 @@ def of_id(model_id: str, tracking_uri: str) -> Remote:
 
     Raises
     ------
-    TrackingError: the server cannot be reached or knows no such model.
+    TrackingError
+        The server cannot be reached or knows no such model.
     """
     found = _asked(model_id, tracking_uri)
     if found is not None:
@@ -108,8 +109,10 @@ def locate(uri: str, tracking_uri: str) -> Remote:
 
     Raises
     ------
-    TrackingError: the server cannot be reached or knows no such model.
-    EngineError: it is no engine, or the registry and the tracking server disagree about it.
+    TrackingError
+        The server cannot be reached or knows no such model.
+    EngineError
+        It is no engine, or the registry and the tracking server disagree about it.
     """
     version, model = _VERSION.match(uri), _MODEL.match(uri)
     if model is not None:
@@ -146,8 +149,10 @@ def manifest(remote: Remote) -> tuple[Manifest, bytes]:
 
     Raises
     ------
-    EngineError: it cannot be had, or is not what was logged.
-    TrackingError: MLflow does not know where it lies.
+    EngineError
+        It cannot be had, or is not what was logged.
+    TrackingError
+        MLflow does not know where it lies.
     """
     name = f"the manifest of {remote.shown}"
     if remote.digest is None:
@@ -168,8 +173,10 @@ def pull(remote: Remote, directory: Path, progress: Progress = lambda done, tota
 
     Raises
     ------
-    EngineError: a file cannot be had, or is not what was logged; the message names it.
-    TrackingError: MLflow does not know where its files lie.
+    EngineError
+        A file cannot be had, or is not what was logged; the message names it.
+    TrackingError
+        MLflow does not know where its files lie.
     """
     found, content = manifest(remote)
     return fill(remote, found, content, directory, progress)
@@ -199,8 +206,10 @@ def files(
 
     Raises
     ------
-    EngineError: one cannot be had, or is not what was logged. What has come of all of them is kept.
-    TrackingError: MLflow does not know where they lie.
+    EngineError
+        One cannot be had, or is not what was logged. What has come of all of them is kept.
+    TrackingError
+        MLflow does not know where they lie.
     """
     parts = directory / _PARTS
     parts.mkdir(parents=True, exist_ok=True)
@@ -244,7 +253,9 @@ class _Meter:
             self._progress(self._done, max(self._done, self._engine_bytes + sum(self._others.values())))
 
 
-def _bring(remote: Remote, store: Store, path: str, digest: str, directory: Path, meter: _Meter, stop: Event) -> None:
+def _bring(
+    remote: Remote, store: ArtifactStore, path: str, digest: str, directory: Path, meter: _Meter, stop: Event
+) -> None:
     target = directory / path
     if _is(target, digest):
         size = target.stat().st_size
@@ -253,7 +264,7 @@ def _bring(remote: Remote, store: Store, path: str, digest: str, directory: Path
         return
     # Named by what it will be: the part of another file is never taken for it.
     place = directory / _PARTS / f"{digest}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
-    part = Part(place, meter.came, stop.is_set)
+    part = FilePart(place, meter.came, stop.is_set)
     transfer.bring(store, path, digest, part, f"{path} of {remote.shown}", lambda size: meter.sized(path, size))
     target.parent.mkdir(parents=True, exist_ok=True)
     place.touch()  # of a file without content nothing has come

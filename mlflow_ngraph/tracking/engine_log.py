@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlflow_ngraph.engines import manifest, model_files
+from mlflow_ngraph.engines import manifest
 from mlflow_ngraph.engines.files import link_files
-from mlflow_ngraph.engines.loading import Loading
+from mlflow_ngraph.engines.load_spec import LoadSpec
 from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.engines.package import write_manifest
 from mlflow_ngraph.execute.record import EngineRecord, StudyRecord
-from mlflow_ngraph.tracking import card, schema
+from mlflow_ngraph.tracking import card, model_files, schema, study_manifest
 from mlflow_ngraph.tracking.content import Content, engine_digest, plain, worst
 from mlflow_ngraph.tracking.schema import Kind, Param, Tag
 
@@ -71,7 +71,7 @@ def log_engine(
     """
     from mlflow.models import Model
 
-    loading, about = Loading.read(source), manifest.about(record, engine)
+    loading, about = LoadSpec.read(source), study_manifest.about(record, engine)
     told = card.card(record, engine, slot.model_id)
     # Beside the engine, where its files can have second names.
     with tempfile.TemporaryDirectory(prefix=".upload-", dir=source.parent) as temporary:
@@ -90,7 +90,7 @@ def log_engine(
         shutil.rmtree(directory)
         directory.mkdir()
         commit = run.data.tags.get(_COMMIT)
-        made = manifest.build(record, engine, loading, others, run_id=run.info.run_id, source_commit=commit)
+        made = study_manifest.build(record, engine, loading, others, run_id=run.info.run_id, source_commit=commit)
         digest = write_manifest(directory, made)
         client.log_model_artifacts(slot.model_id, str(directory))
     tags = {Tag.MANIFEST_SHA256: digest, Tag.NOTE: schema.cut(told, schema.MAX_TAG)}
@@ -132,7 +132,7 @@ def _name(record: StudyRecord, engine: EngineRecord) -> str:
 
 def _params(record: StudyRecord, engine: EngineRecord, content: Content) -> dict[str, str]:
     """The lane's params, with the flags of this engine alone."""
-    about = manifest.about(record, engine)
+    about = study_manifest.about(record, engine)
     flags = {
         schema.metric_name(Param.FLAG + name): schema.cut(plain(value), schema.MAX_PARAM)
         for name, value in about.flags.items()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import yaml
 
-from mlflow_ngraph.analysis import arrivals, results, samples, summary
 from mlflow_ngraph.execute.record import StudyRecord
+from mlflow_ngraph.tables import arrivals, results, samples, summary
 from mlflow_ngraph.tracking.schema import Artifact
 
 
@@ -27,8 +27,10 @@ def write(
 
     Parameters
     ----------
-    directory: the study's own directory, which has the journal.
-    lane_runs, models: ids in MLflow by lane and by engine.
+    directory : Path
+        The study's own directory, which has the journal.
+    lane_runs, models : Mapping[str, str]
+        Ids in MLflow by lane and by engine.
     """
     table = results.from_record(record, run_id, lane_runs, models)
     table.to_parquet(target / Artifact.RESULTS, index=False)

@@ -23,7 +23,8 @@ def of(remote: Remote) -> Manifest:
 
     Raises
     ------
-    EngineError, TrackingError: as `download.manifest`.
+    EngineError, TrackingError
+        As `download.manifest`.
     """
     place = _place(remote.digest)
     if place is not None:

@@ -42,7 +42,8 @@ def session(at_once: int) -> requests.Session:
 
     Parameters
     ----------
-    at_once: how many threads use it at the same time.
+    at_once : int
+        How many threads use it at the same time.
     """
     import requests
     from requests.adapters import HTTPAdapter

@@ -15,10 +15,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlflow_ngraph.analysis import summary
 from mlflow_ngraph.engines.files import damage
 from mlflow_ngraph.errors import TrackingError
 from mlflow_ngraph.execute.record import EngineRecord, StudyRecord
+from mlflow_ngraph.tables import summary
 from mlflow_ngraph.tracking import connection, engine_log, files, schema, views
 from mlflow_ngraph.tracking.content import Content, has_numbers, lane_content, study_content, study_tags
 from mlflow_ngraph.tracking.engine_log import ModelSlot
@@ -35,8 +35,10 @@ class Recorder:
 
     Parameters
     ----------
-    tracking_uri: MLflow's own default when left out.
-    experiment: its name; else that of the run that ``mlflow run`` made, else ``MLFLOW_EXPERIMENT_NAME`` or
+    tracking_uri : str | None
+        MLflow's own default when left out.
+    experiment : str | None
+        Its name; else that of the run that ``mlflow run`` made, else ``MLFLOW_EXPERIMENT_NAME`` or
         ``MLFLOW_EXPERIMENT_ID``, else that in which the study was recorded before, else ``ngraph``.
     """
 
@@ -62,7 +64,8 @@ class Recorder:
 
         Raises
         ------
-        TrackingError: it does not answer within about ten seconds, or refuses.
+        TrackingError
+            It does not answer within about ten seconds, or refuses.
         """
         self.client = connection.reach(self.tracking_uri, create=True)
         with connection.talking(self.tracking_uri, "write to it", connection.PREFLIGHT):
@@ -73,15 +76,18 @@ class Recorder:
 
         Parameters
         ----------
-        directory: the study's own directory; engines are read from it.
+        directory : Path
+            The study's own directory; engines are read from it.
 
         Returns
         -------
-        The id of the study run.
+        str
+            The id of the study run.
 
         Raises
         ------
-        TrackingError: the server cannot be reached or refuses.
+        TrackingError
+            The server cannot be reached or refuses.
         """
         with self._talking("open the study run"):
             self._directory = directory
@@ -93,11 +99,13 @@ class Recorder:
 
         Returns
         -------
-        The id of the lane run.
+        str
+            The id of the lane run.
 
         Raises
         ------
-        TrackingError: the server cannot be reached or refuses.
+        TrackingError
+            The server cannot be reached or refuses.
         """
         study = self._opened()
         lane = record.lanes[lane_id]
@@ -122,11 +130,13 @@ class Recorder:
 
         Parameters
         ----------
-        status: ``FINISHED``, ``FAILED`` or ``KILLED``.
+        status : str
+            ``FINISHED``, ``FAILED`` or ``KILLED``.
 
         Raises
         ------
-        TrackingError: the server cannot be reached or refuses.
+        TrackingError
+            The server cannot be reached or refuses.
         """
         study = self._opened()
         content = study_content(record)

@@ -20,15 +20,18 @@ def log(tracking_uri: str, run_id: str, directory: Path, page: str) -> str:
 
     Parameters
     ----------
-    page: the path of the page within ``directory``.
+    page : str
+        The path of the page within ``directory``.
 
     Returns
     -------
-    Where the page is, as an artifact URI.
+    str
+        Where the page is, as an artifact URI.
 
     Raises
     ------
-    TrackingError: the server cannot be reached or refuses.
+    TrackingError
+        The server cannot be reached or refuses.
     """
     client = connection.connect(tracking_uri)
     with connection.talking(tracking_uri, "log the report", connection.RECORDING):

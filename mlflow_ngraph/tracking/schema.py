@@ -5,8 +5,6 @@ from __future__ import annotations
 import colorsys
 import re
 import zlib
-from dataclasses import dataclass
-from typing import Literal
 
 from mlflow_ngraph.verdicts import Verdict
 
@@ -127,84 +125,6 @@ CURVE_OK = "batch/ok"
 
 MODEL_TYPE = "ngraph-engine"
 DEFAULT_EXPERIMENT = "ngraph"
-
-Better = Literal["higher", "lower", "neither"]
-
-
-@dataclass(frozen=True)
-class CellMetric:
-    """A number of a cell."""
-
-    name: str
-    unit: str
-    better: Better
-    meaning: str
-
-
-def _with_interval(metric: CellMetric) -> list[CellMetric]:
-    low, high = (
-        CellMetric(f"{metric.name}_ci_{end}", metric.unit, metric.better, f"{side} end of the 95 % interval")
-        for end, side in (("low", "lower"), ("high", "upper"))
-    )
-    return [metric, low, high]
-
-
-_METRICS = [
-    *_with_interval(CellMetric("throughput", "samples/s", "higher", "batch * requests / mean duration")),
-    CellMetric("throughput_std", "samples/s", "lower", "standard deviation over repetitions"),
-    CellMetric("throughput_p50", "samples/s", "higher", "batch * requests / median duration"),
-    CellMetric("latency_mean_ms", "ms", "lower", "mean duration of a repetition"),
-    CellMetric("latency_std_ms", "ms", "lower", "standard deviation of the duration"),
-    CellMetric("latency_p50_ms", "ms", "lower", "median duration"),
-    CellMetric("latency_p90_ms", "ms", "lower", "90th percentile of the duration"),
-    CellMetric("latency_p99_ms", "ms", "lower", "99th percentile of the duration"),
-    CellMetric("cpu_percent", "%", "lower", "CPU use while watched, of the whole machine"),
-    CellMetric("cpu_percent_std", "%", "lower", "standard deviation of the CPU use over slices"),
-    CellMetric("cpu_percent_of_threads", "%", "lower", "CPU use while watched, of the processors of the lane"),
-    CellMetric("cpu_percent_busiest_core", "%", "neither", "use of the busiest processor while watched, by anything"),
-    CellMetric("cpu_cores", "1", "lower", "processors that the lane's process kept busy while watched"),
-    CellMetric("foreign_cpu_percent", "%", "lower", "CPU use of other processes while watched, of the machine"),
-    CellMetric(
-        "harness_cpu_percent", "%", "lower", "CPU use of the parent while it waits for slices, of one processor"
-    ),
-    *_with_interval(CellMetric("cpu_reduction", "1", "higher", "1 - CPU use / CPU use of identity")),
-    CellMetric("peak_memory_mb", "MB", "lower", "largest resident memory of the lane's process"),
-    CellMetric(
-        "page_faults_per_sample", "1", "lower", "pages of memory that the kernel had to give the lane's process"
-    ),
-    CellMetric("steady_memory_mb", "MB", "lower", "resident memory of the lane's process after a slice, median"),
-    CellMetric("energy_per_sample_j", "J", "lower", "energy by all meters of the time of the slices / samples"),
-    CellMetric("power_w", "W", "lower", "energy by all meters while watched / seconds"),
-    CellMetric("clock_mhz", "MHz", "neither", "clock of what computes, mean over slices"),
-    CellMetric("temperature_c", "°C", "lower", "temperature of what computes, largest over slices"),
-    CellMetric("engine_size_mb", "MB", "lower", "size of the engine's files"),
-    CellMetric("export_s", "s", "lower", "exporting the workload to the compiler's format"),
-    CellMetric("convert_s", "s", "lower", "converting the export to the compiler's representation"),
-    CellMetric("tune_s", "s", "lower", "searching for fast kernels by measuring them"),
-    CellMetric("compile_s", "s", "lower", "compiling"),
-    CellMetric("save_s", "s", "lower", "writing the engine"),
-    CellMetric("compile_total_s", "s", "lower", "export + convert + tune + compile + save"),
-    CellMetric("load_s", "s", "lower", "loading the engine in a fresh process"),
-    CellMetric("first_inference_s", "s", "lower", "the first inference after loading"),
-    CellMetric("repetitions", "1", "neither", "timed repetitions reached"),
-    CellMetric("rounds", "1", "neither", "slices that the repetitions were taken in"),
-    CellMetric("warmup_repetitions", "1", "neither", "repetitions before timing"),
-    CellMetric("parity_max_abs", "1", "lower", "largest absolute error against identity in fp32"),
-    CellMetric("parity_max_rel", "1", "lower", "largest absolute error / largest absolute reference value"),
-    CellMetric("parity_cosine", "1", "higher", "smallest cosine similarity over samples"),
-    CellMetric("parity_top1", "1", "higher", "share of samples whose largest output is at the same place"),
-    *_with_interval(CellMetric("speedup", "1", "higher", "throughput / throughput of identity, same batch")),
-    *_with_interval(CellMetric("rtr", "1", "higher", "throughput / throughput at batch 1")),
-    *_with_interval(CellMetric("ase", "1", "higher", "throughput / (batch * throughput at batch 1)")),
-    *_with_interval(CellMetric("bsr", "1", "higher", "ASE / ASE of identity, same batch")),
-    CellMetric("serve_max_rate", "requests/s", "higher", "highest rate of arrivals whose p99 kept the bound"),
-    CellMetric("serve_max_rate_p99_ms", "ms", "lower", "99th percentile of the latency at serve_max_rate"),
-    CellMetric("serve_peak_rate", "requests/s", "higher", "highest rate of arrivals without overload"),
-    CellMetric("serve_peak_p99_ms", "ms", "lower", "99th percentile of the latency at serve_peak_rate"),
-    CellMetric("serve_peak_p999_ms", "ms", "lower", "99.9th percentile of the latency at serve_peak_rate"),
-]
-CELL_METRICS: dict[str, CellMetric] = {metric.name: metric for metric in _METRICS}
-"""The metrics of a cell by name."""
 
 AT_BEST = (
     "throughput",

@@ -12,8 +12,9 @@ from mlflow_ngraph.engines import trust
 from mlflow_ngraph.engines.manifest import ENGINE_DIRECTORY
 from mlflow_ngraph.engines.store import StoredEngine
 from mlflow_ngraph.errors import EngineError, TrackingError
-from mlflow_ngraph.tracking import connection, download, signatures
+from mlflow_ngraph.tracking import connection, download
 from mlflow_ngraph.tracking.schema import Tag
+from mlflow_ngraph.tracking.trusted import trusted_manifest
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -39,12 +40,15 @@ class ServerEngines:
 
         Parameters
         ----------
-        requires: what the compiler requires here.
-        tell: told of every engine that was found and could not be used, and why.
+        requires : Mapping[str, str]
+            What the compiler requires here.
+        tell : Callable[[str], None]
+            Told of every engine that was found and could not be used, and why.
 
         Raises
         ------
-        TrackingError: the server cannot be reached or refuses.
+        TrackingError
+            The server cannot be reached or refuses.
         """
         for model in self._candidates(key):
             try:
@@ -86,8 +90,7 @@ class ServerEngines:
         with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f"{directory.name}.package-") as temporary:
             package = Path(temporary)
             try:
-                manifest, content = download.manifest(remote)
-                trust.require(content, signatures.fetch(remote), self._uri, self._rules)
+                manifest = trusted_manifest(remote, self._rules).manifest
                 engine = manifest.stored(connection.masked(self._uri), model.model_id, model.source_run_id)
                 if engine.key != key:
                     raise EngineError(f"its manifest has the key {engine.key}")

@@ -63,14 +63,18 @@ def find(source: str, tracking_uri: str, wanted: Wanted) -> Remote:
 
     Parameters
     ----------
-    source: ``models:/name@alias``, ``models:/name/1``, ``models:/m-...``, or the id of a study or lane run, with or
-        without ``runs:/``.
-    wanted: which engine of a run.
+    source : str
+        ``models:/name@alias``, ``models:/name/1``, ``models:/m-...``, or the id of a study or lane run, with or without
+        ``runs:/``.
+    wanted : Wanted
+        Which engine of a run.
 
     Raises
     ------
-    TrackingError: the server cannot be reached or knows nothing of this name.
-    UsageError: the run has no such engine, or several.
+    TrackingError
+        The server cannot be reached or knows nothing of this name.
+    UsageError
+        The run has no such engine, or several.
     """
     run = _RUN.match(source)
     if run is not None:

@@ -48,8 +48,9 @@ class StudyRuns:
 
         Raises
         ------
-        TrackingError: the run that ``MLFLOW_RUN_ID`` names is in another experiment than the one asked for, or the
-            experiment is deleted.
+        TrackingError
+            The run that ``MLFLOW_RUN_ID`` names is in another experiment than the one asked for, or the experiment is
+            deleted.
         """
         surrounding = self._surrounding()
         experiment = self._target(surrounding, [])

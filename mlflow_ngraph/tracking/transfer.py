@@ -45,13 +45,15 @@ class StoppedError(Exception):
     """Another file failed, and this one is not wanted any more."""
 
 
-class Part:
+class FilePart:
     """What has come of a file, with its digest.
 
     Parameters
     ----------
-    came: told of bytes that are there now and were not before; fewer than none where they were thrown away.
-    stopped: whether nobody waits for the file any more.
+    came : Callable[[int], None]
+        Told of bytes that are there now and were not before; fewer than none where they were thrown away.
+    stopped : Callable[[], bool]
+        Whether nobody waits for the file any more.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class Part:
         self._came(len(chunk))
 
 
-class Store(ABC):
+class ArtifactStore(ABC):
     """A directory of artifacts."""
 
     def settings(self) -> AbstractContextManager[None]:
@@ -109,26 +111,28 @@ class Store(ABC):
         return nullcontext()
 
     @abstractmethod
-    def fetch(self, path: str, part: Part, sized: Callable[[int], None] = lambda size: None) -> None:
+    def fetch(self, path: str, part: FilePart, sized: Callable[[int], None] = lambda size: None) -> None:
         """Add to ``part`` what it lacks of a file, or all of it.
 
         Parameters
         ----------
-        sized: told the size of the file where the store says it beforehand.
+        sized : Callable[[int], None]
+            Told the size of the file where the store says it beforehand.
 
         Raises
         ------
-        CutError, RefusedError: it did not come, or not to its end.
+        CutError, RefusedError
+            It did not come, or not to its end.
         """
 
 
-class HttpStore(Store):
+class HttpStore(ArtifactStore):
     """A server that passes artifacts on."""
 
     def __init__(self, get: Get) -> None:
         self._get = get
 
-    def fetch(self, path: str, part: Part, sized: Callable[[int], None] = lambda size: None) -> None:
+    def fetch(self, path: str, part: FilePart, sized: Callable[[int], None] = lambda size: None) -> None:
         # No compression on the way: bytes are counted, and asked for by their place.
         headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={part.size}-"} if part.size else {})}
         with _cuts(), self._get(f"/{quote(path)}", headers) as answer:
@@ -149,13 +153,13 @@ class HttpStore(Store):
                 raise CutError(f"the connection ended after {part.size} of {size} bytes")
 
 
-class LocalStore(Store):
+class LocalStore(ArtifactStore):
     """A directory of this machine."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def fetch(self, path: str, part: Part, sized: Callable[[int], None] = lambda size: None) -> None:
+    def fetch(self, path: str, part: FilePart, sized: Callable[[int], None] = lambda size: None) -> None:
         try:
             stream = (self._directory / path).open("rb")
         except OSError as error:
@@ -166,12 +170,13 @@ class LocalStore(Store):
             part.extend(iter(lambda: stream.read(CHUNK), b""))
 
 
-class MlflowStore(Store):
+class MlflowStore(ArtifactStore):
     """A store that MLflow knows how to read; it gives whole files.
 
     Parameters
     ----------
-    scratch: a directory on the file system of the parts.
+    scratch : Path
+        A directory on the file system of the parts.
     """
 
     def __init__(self, repository: Any, scratch: Path, tracking_uri: str) -> None:
@@ -180,7 +185,7 @@ class MlflowStore(Store):
     def settings(self) -> AbstractContextManager[None]:
         return connection.talking(self._uri, "download an engine", connection.RECORDING)
 
-    def fetch(self, path: str, part: Part, sized: Callable[[int], None] = lambda size: None) -> None:
+    def fetch(self, path: str, part: FilePart, sized: Callable[[int], None] = lambda size: None) -> None:
         from tempfile import TemporaryDirectory
 
         from mlflow.exceptions import MlflowException
@@ -194,17 +199,20 @@ class MlflowStore(Store):
             part.adopt(found)
 
 
-def store_of(location: str, tracking_uri: str, scratch: Path) -> Store:
+def store_of(location: str, tracking_uri: str, scratch: Path) -> ArtifactStore:
     """The store of an artifact directory.
 
     Parameters
     ----------
-    location: the artifact URI of the directory.
-    scratch: a directory on the file system where files will stay.
+    location : str
+        The artifact URI of the directory.
+    scratch : Path
+        A directory on the file system where files will stay.
 
     Raises
     ------
-    TrackingError: MLflow does not know such an address.
+    TrackingError
+        MLflow does not know such an address.
     """
     address = plain.artifact_address(tracking_uri, location)
     if address is not None:
@@ -237,19 +245,28 @@ def store_of(location: str, tracking_uri: str, scratch: Path) -> Store:
 
 
 def bring(
-    store: Store, path: str, digest: str, part: Part, name: str, sized: Callable[[int], None] = lambda size: None
+    store: ArtifactStore,
+    path: str,
+    digest: str,
+    part: FilePart,
+    name: str,
+    sized: Callable[[int], None] = lambda size: None,
 ) -> None:
     """Make ``part`` the whole file, however often the connection is cut.
 
     Parameters
     ----------
-    digest: sha256 of the file.
-    name: of the file, for messages.
+    digest : str
+        Sha256 of the file.
+    name : str
+        Of the file, for messages.
 
     Raises
     ------
-    EngineError: it cannot be had, or is not what was logged.
-    StoppedError: nobody waits for it any more.
+    EngineError
+        It cannot be had, or is not what was logged.
+    StoppedError
+        Nobody waits for it any more.
     """
     patience = _patience()
     while part.digest != digest:
@@ -271,20 +288,23 @@ def bring(
             part.restart()
 
 
-def content(store: Store, path: str, place: Path, name: str, most: int) -> bytes:
+def content(store: ArtifactStore, path: str, place: Path, name: str, most: int) -> bytes:
     """The content of a small file that nobody has checked.
 
     Parameters
     ----------
-    place: a file to put it in meanwhile.
-    most: bytes that it may have.
+    place : Path
+        A file to put it in meanwhile.
+    most : int
+        Bytes that it may have.
 
     Raises
     ------
-    EngineError: it cannot be had, or is larger.
+    EngineError
+        It cannot be had, or is larger.
     """
     patience = _patience()
-    part = Part(place)
+    part = FilePart(place)
     while True:
         try:
             store.fetch(path, part)
@@ -303,7 +323,8 @@ def _again(patience: Retry, name: str, error: CutError) -> Retry:
 
     Raises
     ------
-    EngineError: there were enough of them.
+    EngineError
+        There were enough of them.
     """
     from urllib3.exceptions import MaxRetryError
 

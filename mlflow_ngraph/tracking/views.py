@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import InvalidVersion, Version
 
+from mlflow_ngraph.metrics import CELL_METRICS
 from mlflow_ngraph.tracking import schema
 from mlflow_ngraph.tracking.schema import CURVE, CURVE_OK, Kind, Param, Tag
 
@@ -154,7 +155,7 @@ def _parallel(*metrics: str) -> dict[str, Any]:
 
 def _suppressed() -> list[dict[str, Any]]:
     """The UI draws a chart for every metric that no card speaks of: too many to find anything."""
-    curves = [CURVE_OK, *(CURVE + name for name in schema.CELL_METRICS)]
+    curves = [CURVE_OK, *(CURVE + name for name in CELL_METRICS)]
     names = [*curves, *schema.HEADLINES, *schema.STUDY_METRICS]
     return [
         {**_card(f"ngraph-hidden-{name}", "BAR", metricKey=name), "isGenerated": True, "deleted": True}

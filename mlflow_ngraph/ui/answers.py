@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from mlflow_ngraph.analysis import custom_metrics, significance
+from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.compare import compare
 from mlflow_ngraph.errors import UnknownNameError, UsageError
-from mlflow_ngraph.tracking.schema import CellMetric
-from mlflow_ngraph.ui.question import GROUPS, Question
+from mlflow_ngraph.metrics import Metric, is_uncertainty
+from mlflow_ngraph.tables import vocabulary
+from mlflow_ngraph.text import plain
+from mlflow_ngraph.ui.query import GROUPS, Query
 from mlflow_ngraph.verdicts import Verdict
 
 MOST_WORKLOADS = 24
@@ -31,13 +31,14 @@ def options(frame: pd.DataFrame) -> dict[str, Any]:
 
     Parameters
     ----------
-    frame: the newest result of each cell.
+    frame : pd.DataFrame
+        The newest result of each cell.
     """
     experiments = frame[["experiment_id", "experiment"]].drop_duplicates().sort_values("experiment")
     return {
         "cells": len(frame),
         "studies": int(frame["study_id"].nunique()),
-        "newest": _plain(frame["started_at"].max()) if len(frame) else None,
+        "newest": plain(frame["started_at"].max()) if len(frame) else None,
         "experiments": [{"id": str(one), "name": str(name)} for one, name in experiments.itertuples(index=False)],
         "devices": _values(frame["device"]),
         "compilers": sorted(_values(frame["compiler_label"]), key=lambda name: (name != _IDENTITY, name)),
@@ -57,16 +58,18 @@ def options(frame: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def comparison(frame: pd.DataFrame, question: Question) -> dict[str, Any]:
+def comparison(frame: pd.DataFrame, question: Query) -> dict[str, Any]:
     """The curves, and for one batch size the numbers side by side.
 
     Parameters
     ----------
-    frame: the newest result of each cell.
+    frame : pd.DataFrame
+        The newest result of each cell.
 
     Raises
     ------
-    UsageError: nothing fits, or a value that is asked for does not exist.
+    UsageError
+        Nothing fits, or a value that is asked for does not exist.
     """
     metrics = _metrics(frame)
     if question.metric not in metrics:
@@ -98,18 +101,19 @@ def comparison(frame: pd.DataFrame, question: Question) -> dict[str, Any]:
         "table": _table(here, question),
         "ratios": [] if baseline is None else _ratios(frame, question, here, batch, baseline),
         "missing": [
-            {name: _plain(row[name]) for name in ("workload", "device", *_OWN, "verdict", "reason", *_LINKS)}
+            {name: plain(row[name]) for name in ("workload", "device", *_OWN, "verdict", "reason", *_LINKS)}
             for row in here[~here["verdict"].isin(trusted)].to_dict("records")
         ],
     }
 
 
-def findings(frame: pd.DataFrame, question: Question) -> dict[str, Any]:
+def findings(frame: pd.DataFrame, question: Query) -> dict[str, Any]:
     """What stands out among the chosen results, the most important first.
 
     Raises
     ------
-    UnknownNameError: nothing has a value that is chosen.
+    UnknownNameError
+        Nothing has a value that is chosen.
     """
     from mlflow_ngraph.analysis.findings import find
 
@@ -126,9 +130,9 @@ def findings(frame: pd.DataFrame, question: Question) -> dict[str, Any]:
 def _series(frame: pd.DataFrame, metric: str) -> Iterator[dict[str, Any]]:
     """A curve over batch size for each lane, with the ends of its intervals."""
     known = frame[frame[metric].notna() & frame["batch"].notna()].sort_values("batch")
-    low, high = significance.ends(known, metric)
-    told = {name: list(map(_plain, known[name])) for name in (*_LANE, "label", *_LINKS, "batch", "verdict")}
-    told.update(value=list(map(_plain, known[metric])), low=list(map(_plain, low)), high=list(map(_plain, high)))
+    low, high = significance.interval(known, metric)
+    told = {name: list(map(plain, known[name])) for name in (*_LANE, "label", *_LINKS, "batch", "verdict")}
+    told.update(value=list(map(plain, known[metric])), low=list(map(plain, low)), high=list(map(plain, high)))
     for places in known.groupby(list(_LANE), sort=True, dropna=False).indices.values():
         last = places[-1]
         yield {
@@ -137,15 +141,15 @@ def _series(frame: pd.DataFrame, metric: str) -> Iterator[dict[str, Any]]:
         }
 
 
-def _table(here: pd.DataFrame, question: Question) -> list[dict[str, Any]]:
+def _table(here: pd.DataFrame, question: Query) -> list[dict[str, Any]]:
     """The numbers at one batch size, with the best of each group and what cannot be told from it."""
     rows = GROUPS[question.best_of]
     columns = [name for name in ("workload", "device", *_OWN) if name not in rows]
     table = compare(here, rows=rows, columns=columns, metric=question.metric, include=_included(question))
-    low, high = significance.ends(here, question.metric)
+    low, high = significance.interval(here, question.metric)
     names = ("label", "study", "started_at", *_LINKS)
     columns_of: list[Any] = [*(here[name] for name in names), low, high]
-    told = [list(map(_plain, values)) for values in columns_of]
+    told = [list(map(plain, values)) for values in columns_of]
     lines = zip(*told, strict=True)
     cells = {
         cell: dict(zip((*names, "low", "high"), line, strict=True))
@@ -163,7 +167,7 @@ def _table(here: pd.DataFrame, question: Question) -> list[dict[str, Any]]:
 
 
 def _ratios(
-    frame: pd.DataFrame, question: Question, here: pd.DataFrame, batch: int, baseline: str
+    frame: pd.DataFrame, question: Query, here: pd.DataFrame, batch: int, baseline: str
 ) -> list[dict[str, Any]]:
     """The numbers divided by those of the baseline, which need not be among the chosen compilers."""
     bases = question.fits(frame, but="compiler")
@@ -186,7 +190,7 @@ def _ratios(
     ]
 
 
-def _baseline(frame: pd.DataFrame, question: Question) -> str | None:
+def _baseline(frame: pd.DataFrame, question: Query) -> str | None:
     """The compiler to divide by; None where the default one is not there."""
     known = _values(question.fits(frame, but="compiler")["compiler_label"])
     if question.baseline is None:
@@ -196,7 +200,7 @@ def _baseline(frame: pd.DataFrame, question: Question) -> str | None:
     return question.baseline
 
 
-def _batch(shown: pd.DataFrame, question: Question) -> int:
+def _batch(shown: pd.DataFrame, question: Query) -> int:
     """The batch size that is asked for, or the one that most cells have."""
     counts = shown["batch"].value_counts()
     known = sorted(int(size) for size in counts.index)
@@ -207,13 +211,13 @@ def _batch(shown: pd.DataFrame, question: Question) -> int:
     return question.batch
 
 
-def _metrics(frame: pd.DataFrame) -> dict[str, CellMetric]:
+def _metrics(frame: pd.DataFrame) -> dict[str, Metric]:
     """What can be shown, metrics that studies declare included: all but the ends of intervals."""
-    known = custom_metrics.known(frame)
-    return {name: metric for name, metric in known.items() if not name.endswith(("_ci_low", "_ci_high"))}
+    known = vocabulary.known(frame)
+    return {name: metric for name, metric in known.items() if not is_uncertainty(name)}
 
 
-def _included(question: Question) -> Sequence[str]:
+def _included(question: Query) -> Sequence[str]:
     return [str(verdict) for verdict in Verdict] if question.everything else ()
 
 
@@ -226,14 +230,3 @@ def _workloads(frame: pd.DataFrame) -> Iterator[dict[str, str]]:
 
 def _values(column: pd.Series[Any]) -> list[str]:
     return sorted(map(str, column.dropna().unique()))
-
-
-def _plain(value: Any) -> Any:
-    """A value of the table as JSON has it; what is missing is None."""
-    if pd.isna(value):
-        return None
-    if isinstance(value, (int, np.integer)):
-        return int(value)
-    if isinstance(value, (float, np.floating)):
-        return float(value) if math.isfinite(value) else None
-    return str(value)

@@ -17,8 +17,8 @@ from flask import Blueprint, Response, redirect, request
 from mlflow_ngraph.errors import NGraphError, TrackingError
 from mlflow_ngraph.tracking import views
 from mlflow_ngraph.ui import answers
-from mlflow_ngraph.ui.question import Question
-from mlflow_ngraph.ui.store import STUDIES, Store
+from mlflow_ngraph.ui.query import Query
+from mlflow_ngraph.ui.store import STUDIES, ResultStore
 from mlflow_ngraph.ui.visitor import Visitor
 
 NAME = "ngraph"
@@ -70,7 +70,7 @@ def blueprint() -> Blueprint:
     """The part of the application. Addresses within the page are relative, so that it works behind any prefix."""
     page = Blueprint(NAME, __name__, url_prefix=f"{_prefix()}/{NAME}")
     _add_files(page)
-    _add_questions(page, Store(_store_uri()))
+    _add_questions(page, ResultStore(_store_uri()))
 
     @page.after_request
     def secured(answer: Response) -> Response:
@@ -100,7 +100,7 @@ def _add_files(page: Blueprint) -> None:
         return answer
 
 
-def _add_questions(page: Blueprint, store: Store) -> None:
+def _add_questions(page: Blueprint, store: ResultStore) -> None:
     # Looking for findings takes long where there are many results, and most visitors look at the same.
     found: dict[Any, dict[str, Any]] = {}
 
@@ -122,13 +122,13 @@ def _add_questions(page: Blueprint, store: Store) -> None:
     @page.get("/api/comparison")
     @_answering
     def comparison() -> dict[str, Any]:
-        question = Question.of(request.args)
+        question = Query.of(request.args)
         return answers.comparison(visible(question.chosen["experiment"]), question)
 
     @page.get("/api/findings")
     @_answering
     def findings() -> dict[str, Any]:
-        question = Question.of(request.args)
+        question = Query.of(request.args)
         frame = visible(question.chosen["experiment"])
         key = (frame.attrs[STUDIES], tuple(sorted(question.chosen.items())))
         if key not in found:

@@ -11,10 +11,10 @@ from threading import Lock
 import pandas as pd
 import pyarrow as pa
 
-from mlflow_ngraph.analysis import results, tables
+from mlflow_ngraph.analysis import results, table_cache
 from mlflow_ngraph.analysis.compare import latest
 from mlflow_ngraph.analysis.listing import Listed, Server
-from mlflow_ngraph.analysis.tables import TableCache
+from mlflow_ngraph.analysis.table_cache import TableCache
 from mlflow_ngraph.tracking.schema import Artifact
 
 Fetch = Callable[[str, str], "bytes | None"]
@@ -27,12 +27,13 @@ _ORDER = pa.schema([("cell", pa.large_string()), ("started_at", pa.float64()), (
 """What tells which of several results is the newest."""
 
 
-class Store:
+class ResultStore:
     """Reads results from the tracking store of this server.
 
     Parameters
     ----------
-    uri: the tracking store, as the server itself was given it.
+    uri : str
+        The tracking store, as the server itself was given it.
     """
 
     def __init__(self, uri: str) -> None:
@@ -47,7 +48,8 @@ class Store:
 
         Raises
         ------
-        TrackingError: the store cannot be reached.
+        TrackingError
+            The store cannot be reached.
         """
         return [run for run in self._server.study_runs() if run.digest]
 
@@ -56,12 +58,15 @@ class Store:
 
         Parameters
         ----------
-        runs: the studies that count.
-        fetch: how to get at their files.
+        runs : Sequence[Listed]
+            The studies that count.
+        fetch : Fetch
+            How to get at their files.
 
         Raises
         ------
-        TrackingError: a table cannot be read.
+        TrackingError
+            A table cannot be read.
         """
         key = frozenset((run.run_id, run.digest) for run in runs)
         # One at a time: who waits finds what the other one has read.
@@ -78,7 +83,7 @@ class Store:
     def _read(self, runs: Sequence[Listed], fetch: Fetch) -> pd.DataFrame:
         """First which studies have the newest of anything, then those alone in full: most are history."""
         source = _Fetched(self._uri, fetch)
-        known = tables.read(source, runs, _ORDER.names, self._cache)
+        known = table_cache.read(source, runs, _ORDER.names, self._cache)
         if not known:
             nothing: pd.DataFrame = results.joined([], None).assign(experiment_id="")
             return nothing
@@ -90,7 +95,7 @@ class Store:
         ]
         newest = latest(pa.concat_tables(parts).to_pandas())
         needed = [known[place][0] for place in sorted(newest["place"].unique())]
-        read = tables.read(source, needed, None, self._cache)
+        read = table_cache.read(source, needed, None, self._cache)
         frame = latest(results.joined([(self._server.name, run, table) for run, table in read], None))
         experiments = {run.run_id: run.experiment_id for run in runs}
         told: pd.DataFrame = frame.assign(experiment_id=frame["run_id"].map(experiments).astype("string")).reset_index(

@@ -37,10 +37,14 @@ class Visitor:
 
     Parameters
     ----------
-    app: MLflow's application.
-    prefix: what stands before all paths (``--static-prefix``).
-    host: the address under which the server was asked.
-    headers: those of the request.
+    app : WSGIApplication
+        MLflow's application.
+    prefix : str
+        What stands before all paths (``--static-prefix``).
+    host : str
+        The address under which the server was asked.
+    headers : Mapping[str, str]
+        Those of the request.
     """
 
     def __init__(self, app: WSGIApplication, prefix: str, host: str, headers: Mapping[str, str]) -> None:
@@ -59,7 +63,8 @@ class Visitor:
 
         Raises
         ------
-        TrackingError: MLflow does not answer as it should.
+        TrackingError
+            MLflow does not answer as it should.
         """
         asked = {
             "experiment_ids": [experiment_id],
@@ -79,7 +84,8 @@ class Visitor:
 
         Raises
         ------
-        TrackingError: MLflow does not answer as it should.
+        TrackingError
+            MLflow does not answer as it should.
         """
         query = urlencode({"run_id": run_id, "path": path})
         answer = self._client().get(f"{self._prefix}/get-artifact?{query}", headers=self._headers, base_url=self._host)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -24,6 +25,8 @@ BATCH = "batch"
 Format = Literal["module", "exported", "onnx"]
 """What a compiler can start from: a live ``torch.nn.Module``, a ``torch.export`` program, an ONNX file."""
 
+_DIGEST = re.compile(r"#[0-9a-f]{8}$")
+"""What stands for options that are lists or mappings at the end of a `WorkloadRef`."""
 
 Wrapper = Literal["flat_outputs", "copied_inputs"]
 """What is put around a model whose outputs are not a tensor or a tuple of tensors, or that writes to its inputs."""
@@ -96,7 +99,8 @@ class WorkloadRef:
 
         Raises
         ------
-        WorkloadError: there is no scheme.
+        WorkloadError
+            There is no scheme.
         """
         head, _, query = text.partition("?")
         scheme, colon, target = head.partition(":")
@@ -104,10 +108,23 @@ class WorkloadRef:
             raise WorkloadError(f"workload {text!r} has no scheme: write scheme:target, such as timm:resnet18")
         return cls(scheme, target, dict(parse_qsl(query, keep_blank_values=True)))
 
+    @classmethod
+    def recorded(cls, text: str) -> WorkloadRef | None:
+        """Read what results call a workload, without those options of which it has only a digest; None if it is another text."""
+        try:
+            return cls.parse(_DIGEST.sub("", text))
+        except WorkloadError:
+            return None
+
+    @property
+    def model(self) -> str:
+        """The text form without options."""
+        return f"{self.scheme}:{self.target}"
+
     def __str__(self) -> str:
         plain = {key: _plain(value) for key, value in sorted(self.options.items()) if not _nested(value)}
         nested = {key: value for key, value in self.options.items() if _nested(value)}
-        text = f"{self.scheme}:{self.target}" + (f"?{urlencode(plain)}" if plain else "")
+        text = self.model + (f"?{urlencode(plain)}" if plain else "")
         if not nested:
             return text
         return f"{text}#{hashlib.sha256(json.dumps(nested, sort_keys=True).encode()).hexdigest()[:8]}"
@@ -199,7 +216,8 @@ class Workload(ABC):
 
         Raises
         ------
-        WorkloadError: it cannot; says why and what exists.
+        WorkloadError
+            It cannot; says why and what exists.
         """
 
     @abstractmethod
@@ -213,7 +231,8 @@ class Workload(ABC):
 
         Raises
         ------
-        WorkloadError: they do not suit `inputs`.
+        WorkloadError
+            They do not suit `inputs`.
         """
         return None
 
@@ -223,7 +242,8 @@ class Workload(ABC):
 
         Raises
         ------
-        UnsupportedError: the source cannot be expressed as a PyTorch module; the message says which operator.
+        UnsupportedError
+            The source cannot be expressed as a PyTorch module; the message says which operator.
         """
 
     def skeleton(self) -> torch.nn.Module:

@@ -177,7 +177,8 @@ def output_specs(
 
     Raises
     ------
-    WorkloadError: the model does not run on its own inputs.
+    WorkloadError
+        The model does not run on its own inputs.
     """
     only = fixed_batch(inputs)
     batches = _PROBES if only is None else (only,)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlflow_ngraph.measure import parity
+from mlflow_ngraph import parity
 from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 from mlflow_ngraph.workloads.baseline import Baseline, ModuleBaseline
@@ -38,6 +38,8 @@ class Behaviour:
     """Why the outputs are no function of the inputs alone; empty where nothing speaks against it."""
     reads: list[str] = field(default_factory=list)
     """Lines of the model's Python code that look at the data, such as ``model.py:12: if x.sum() > 0``."""
+    printed: list[str] = field(default_factory=list)
+    """Those of them that look at the data as text, which no graph holds."""
     unfollowed: str = ""
     """Why that could not be found out; empty where it was."""
     mixes: str = ""
@@ -55,8 +57,10 @@ def observe(baseline: Baseline, example: Arrays, others: Sequence[Arrays]) -> Be
 
     Parameters
     ----------
-    example: the inputs of which one expects the same outputs every time.
-    others: different inputs, of which a model with a memory would keep something.
+    example : Arrays
+        The inputs of which one expects the same outputs every time.
+    others : Sequence[Arrays]
+        Different inputs, of which a model with a memory would keep something.
     """
     if not isinstance(baseline, ModuleBaseline):
         return Behaviour(impure=_unsteady(baseline.run, example, others))
@@ -71,7 +75,8 @@ def begun_otherwise(baseline: Baseline, again: Baseline, example: Arrays, others
 
     Parameters
     ----------
-    again: the same model, which has not run yet.
+    again : Baseline
+        The same model, which has not run yet.
     """
     for other in others:
         again.run(other)
@@ -85,11 +90,13 @@ def mixing(run: Callable[[Arrays], Arrays], inputs: Sequence[TensorSpec], exampl
 
     Parameters
     ----------
-    example, outputs: a batch and what the model makes of it.
+    example, outputs : Arrays
+        A batch and what the model makes of it.
 
     Returns
     -------
-    empty where they do not, or where there is one sample.
+    str
+        Empty where they do not, or where there is one sample.
     """
     axes = [spec.shape.index(BATCH) if BATCH in spec.shape else None for spec in inputs]
     size = next((array.shape[axis] for array, axis in zip(example, axes, strict=True) if axis is not None), 1)
@@ -179,5 +186,5 @@ def _follow(baseline: ModuleBaseline, example: Arrays, found: Behaviour) -> list
         torch.compiler.reset()  # what PyTorch compiled for itself, such as a `torch.cond`, would ask for the watch again
         found.unfollowed = one_line(error)
         return []
-    found.reads = followed.reads
+    found.reads, found.printed = followed.reads, followed.printed
     return followed.draws

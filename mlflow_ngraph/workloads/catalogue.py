@@ -1,4 +1,4 @@
-"""The models and blocks of the paper, known without building them."""
+"""The paper's tables of models and blocks, as data: who reads results needs them too, and builds nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from importlib import resources
 
 from mlflow_ngraph.errors import UnknownNameError
-from mlflow_ngraph.workloads.base import BATCH, Init, TensorSpec, WorkloadInfo, WorkloadRef
+from mlflow_ngraph.workloads.base import BATCH, TensorSpec, WorkloadInfo
 
 
 @dataclass(frozen=True)
@@ -82,23 +82,14 @@ def find_paper_model(name: str) -> PaperModel:
 
     Raises
     ------
-    UnknownNameError: the paper has no such model; the message lists those it has.
+    UnknownNameError
+        The paper has no such model; the message lists those it has.
     """
     models = paper_models().values()
     for model in models:
         if _plain(name) in (_plain(model.label), _plain(model.timm_name)):
             return model
     raise UnknownNameError("workload", name.lower(), [model.label.lower() for model in models])
-
-
-def catalogue() -> list[WorkloadInfo]:
-    """The 15 models and 8 blocks (at depth 1) of the paper."""
-    from mlflow_ngraph.workloads.registry import create
-
-    refs = [WorkloadRef("timm", name) for name in paper_models()]
-    refs += [WorkloadRef("block", row.block, {"width": row.width}) for row in paper_blocks()]
-    known = (create(ref, Init()).known for ref in refs)
-    return [info for info in known if info is not None]
 
 
 def _plain(name: str) -> str:

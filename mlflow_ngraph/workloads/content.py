@@ -34,7 +34,8 @@ def digest(
 
     Parameters
     ----------
-    directory: holds the local copy of a model that comes from files, and nothing else; None for any other model.
+    directory : Path | None
+        Holds the local copy of a model that comes from files, and nothing else; None for any other model.
     """
     result = hashlib.sha256(json.dumps([asdict(spec) for spec in info.inputs]).encode())
     result.update(baseline.digest().encode())

@@ -50,6 +50,8 @@ class Followed:
 
     reads: list[str]
     """Where data reach Python."""
+    printed: list[str]
+    """Those of them where data become text. Exporters print a stand-in without a word, so that their guards miss these."""
     draws: list[str]
     """Where random numbers are drawn."""
 
@@ -64,7 +66,7 @@ def follow(module: nn.Module, inputs: Sequence[torch.Tensor]) -> Followed:
     traced = patch.object(torch.jit, "is_tracing", lambda: True)
     with torch.no_grad(), traced, _threads_seen(follower), follower, _Watch(follower):
         module(*inputs)
-    return Followed(list(dict.fromkeys(follower.reads)), list(dict.fromkeys(follower.draws)))
+    return Followed(*(list(dict.fromkeys(places)) for places in (follower.reads, follower.printed, follower.draws)))
 
 
 class _Follower(TorchDispatchMode):  # type: ignore[misc]
@@ -73,6 +75,7 @@ class _Follower(TorchDispatchMode):  # type: ignore[misc]
     def __init__(self, sources: Iterable[torch.Tensor]) -> None:
         super().__init__()
         self.reads: list[str] = []
+        self.printed: list[str] = []
         self.draws: list[str] = []
         self._marked = {_memory(tensor) for tensor in sources}
         self._sized: set[int] = set()
@@ -134,6 +137,8 @@ class _Watch(TorchFunctionMode):  # type: ignore[misc]
             function in _SIZES and args and self._follower.sizes(args[0])
         ):
             self._follower.reads.append(_place())
+            if function is _TENSOR.__repr__:
+                self._follower.printed.append(self._follower.reads[-1])
         return function(*args, **(kwargs or {}))
 
 

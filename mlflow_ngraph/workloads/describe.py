@@ -23,7 +23,8 @@ def describe(workload: Workload) -> WorkloadInfo:
 
     Raises
     ------
-    WorkloadError: it cannot be built, or does not run on its own inputs.
+    WorkloadError
+        It cannot be built, or does not run on its own inputs.
     """
     if workload.known is not None:
         return workload.known

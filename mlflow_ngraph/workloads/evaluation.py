@@ -36,7 +36,8 @@ def evaluate(module: nn.Module, workload: str) -> nn.Module:
 
     Raises
     ------
-    WorkloadError: a module stays in training mode, because its author has overridden ``train``; names it.
+    WorkloadError
+        A module stays in training mode, because its author has overridden ``train``; names it.
     """
     module.eval().requires_grad_(False)
     insisting = [(name or "the model itself", type(part).__name__) for name, part in _modes(module) if part.training]

@@ -67,14 +67,19 @@ class Preparation:
 
     Parameters
     ----------
-    directory: where the materials are written; what is there already stays.
-    seed: seeds the inputs.
-    progress: called with the name of each stage before it begins.
+    directory : Path
+        Where the materials are written; what is there already stays.
+    seed : int
+        Seeds the inputs.
+    progress : Callable[[str], None]
+        Called with the name of each stage before it begins.
 
     Raises
     ------
-    WorkloadError: the workload cannot be built, or does not run on its own inputs.
-    NGraphError: the directory holds materials of another workload.
+    WorkloadError
+        The workload cannot be built, or does not run on its own inputs.
+    NGraphError
+        The directory holds materials of another workload.
     """
 
     def __init__(

@@ -15,6 +15,7 @@ from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import BATCH, Format, TensorSpec, Workload
 from mlflow_ngraph.workloads.baseline import Baseline, OnnxBaseline
+from mlflow_ngraph.workloads.behaviour import worded
 from mlflow_ngraph.workloads.materials import ANY_BATCH, Export, Materials
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class Exporter:
             self._adopt(export, file)
         elif isinstance(self._baseline, OnnxBaseline):
             export.error = self._baseline.reason
+        elif self._materials.behaviour.printed:
+            export.error = f"Python reads data as text in {worded(self._materials.behaviour.printed)}: no graph does"
         else:
             self._export(kind, export)
         self._materials.write(self._directory)

@@ -80,11 +80,13 @@ def calibrate(
 
     Parameters
     ----------
-    samples: what the model runs on, as in `mlflow_ngraph.workloads.samples.drawn`; None for random values.
+    samples : Sequence[NDArray[Any]] | None
+        What the model runs on, as in `mlflow_ngraph.workloads.samples.drawn`; None for random values.
 
     Raises
     ------
-    WorkloadError: the model, called ``workload`` in the message, does not run on its inputs.
+    WorkloadError
+        The model, called ``workload`` in the message, does not run on its inputs.
     """
     with torch.no_grad():
         _enliven_all(model, torch.Generator().manual_seed(seed))

@@ -99,7 +99,8 @@ class Materials:
 
         Raises
         ------
-        NGraphError: it is missing, damaged or of another version.
+        NGraphError
+            It is missing, damaged or of another version.
         """
         path = directory / _FILE
         try:
@@ -164,7 +165,8 @@ class Source:
 
         Raises
         ------
-        UnsupportedError: the exporter failed; the message is its own reason.
+        UnsupportedError
+            The exporter failed; the message is its own reason.
         """
         return self._file("exported", batch)
 
@@ -173,7 +175,8 @@ class Source:
 
         Raises
         ------
-        UnsupportedError: the exporter failed; the message is its own reason.
+        UnsupportedError
+            The exporter failed; the message is its own reason.
         """
         return self._file("onnx", batch)
 
@@ -198,7 +201,8 @@ class Source:
 
         Raises
         ------
-        UnsupportedError: the workload is no PyTorch model and cannot be expressed as one.
+        UnsupportedError
+            The workload is no PyTorch model and cannot be expressed as one.
         """
         self._export("module")
         workload = create(self.materials.ref, self.materials.init).localise(self.directory)

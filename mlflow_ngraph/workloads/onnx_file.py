@@ -26,7 +26,8 @@ def read(path: Path) -> onnx.ModelProto:
 
     Raises
     ------
-    WorkloadError: the file is missing, damaged, empty or incomplete.
+    WorkloadError
+        The file is missing, damaged, empty or incomplete.
     """
     if not path.is_file():
         raise WorkloadError(f"no ONNX file {path}: paths are relative to the directory where the study is started")
@@ -46,7 +47,8 @@ def declared_inputs(model: onnx.ModelProto, path: Path) -> list[DeclaredInput]:
 
     Raises
     ------
-    WorkloadError: an input is no tensor, has no element type NumPy knows, or states no shape.
+    WorkloadError
+        An input is no tensor, has no element type NumPy knows, or states no shape.
     """
     constants = _constants(model.graph)
     bounds = _index_bounds(model.graph)
@@ -96,7 +98,8 @@ def copy(source: Path, target: Path, dims: Mapping[str, int]) -> None:
 
     Raises
     ------
-    WorkloadError: its external data lies outside its directory.
+    WorkloadError
+        Its external data lies outside its directory.
     """
     model = read(source)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -147,7 +150,8 @@ def external_files(model: onnx.ModelProto) -> list[str]:
 
     Raises
     ------
-    WorkloadError: one lies outside the directory of the model.
+    WorkloadError
+        One lies outside the directory of the model.
     """
     found = sorted(set(_locations(model.graph)))
     for location in found:

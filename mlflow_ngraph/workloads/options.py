@@ -41,7 +41,8 @@ def parse_options(kind: type[O], ref: WorkloadRef) -> O:
 
     Raises
     ------
-    WorkloadError: an option is unknown or has a wrong value; names it and what is allowed.
+    WorkloadError
+        An option is unknown or has a wrong value; names it and what is allowed.
     """
     try:
         return kind.model_validate(dict(ref.options))

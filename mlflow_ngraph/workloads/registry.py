@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mlflow_ngraph.registry import Entry, Registry
-from mlflow_ngraph.workloads.base import Init, Workload, WorkloadRef
-from mlflow_ngraph.workloads.catalogue import find_paper_model
+from mlflow_ngraph.entry_points import Entry, Registry
+from mlflow_ngraph.workloads.base import Init, Workload, WorkloadInfo, WorkloadRef
+from mlflow_ngraph.workloads.catalogue import find_paper_model, paper_blocks, paper_models
 
 _HERE = "mlflow_ngraph.workloads"
 
@@ -30,9 +30,19 @@ def create(ref: WorkloadRef, init: Init) -> Workload:
 
     Raises
     ------
-    UnknownNameError: no scheme, or no model of the paper, has this name.
-    WorkloadError: an option is unknown or has a wrong value.
+    UnknownNameError
+        No scheme, or no model of the paper, has this name.
+    WorkloadError
+        An option is unknown or has a wrong value.
     """
     if ref.scheme == PAPER:
         ref = WorkloadRef("timm", find_paper_model(ref.target).timm_name, ref.options)
     return WORKLOADS.get(ref.scheme)(ref, init)
+
+
+def catalogue() -> list[WorkloadInfo]:
+    """The 15 models and 8 blocks (at depth 1) of the paper."""
+    refs = [WorkloadRef("timm", name) for name in paper_models()]
+    refs += [WorkloadRef("block", row.block, {"width": row.width}) for row in paper_blocks()]
+    known = (create(ref, Init()).known for ref in refs)
+    return [info for info in known if info is not None]

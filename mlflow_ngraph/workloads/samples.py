@@ -31,8 +31,9 @@ def drawn(
 
     Parameters
     ----------
-    samples: an array for each input, of which the batch takes the first ones, and all of them again where it is larger;
-        None draws random values.
+    samples : Sequence[NDArray[Any]] | None
+        An array for each input, of which the batch takes the first ones, and all of them again where it is larger; None
+        draws random values.
     """
     if samples is None:
         return [spec.random(batch, rng) for spec in inputs]
@@ -56,7 +57,8 @@ def read(path: Path, inputs: Sequence[TensorSpec], workload: str) -> Arrays:
 
     Raises
     ------
-    WorkloadError: there is no such file, it lacks an input or has one too many, or an array does not suit its input.
+    WorkloadError
+        There is no such file, it lacks an input or has one too many, or an array does not suit its input.
     """
     place = f"workload {workload}: samples {path}"
     found = _arrays(path, place)

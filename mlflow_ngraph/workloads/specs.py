@@ -62,7 +62,8 @@ def running(workload: str, inputs: Iterable[TensorSpec], batch: int) -> Iterator
 
     Raises
     ------
-    WorkloadError: anything but a lack of memory or support went wrong within the block.
+    WorkloadError
+        Anything but a lack of memory or support went wrong within the block.
     """
     try:
         yield
@@ -113,7 +114,8 @@ def resolve(declared: Sequence[DeclaredInput], options: FileOptions, workload: s
 
     Raises
     ------
-    WorkloadError: an axis is left open, or an option names what does not exist.
+    WorkloadError
+        An axis is left open, or an option names what does not exist.
     """
     _require_known("ranges", options.ranges, [entry.name for entry in declared], workload)
     sizes = {entry.name: [_size(entry, axis, options.dims) for axis in range(len(entry.sizes))] for entry in declared}

@@ -41,11 +41,13 @@ def moved(module: nn.Module, names: Iterable[str]) -> Generator[None]:
 
     Parameters
     ----------
-    names: of parameters, buffers or attributes, as `changes` gives them.
+    names : Iterable[str]
+        Of parameters, buffers or attributes, as `changes` gives them.
 
     Raises
     ------
-    TypeError: one of them is no number and no tensor, and nobody knows what else it could be.
+    TypeError
+        One of them is no number and no tensor, and nobody knows what else it could be.
     """
     places = [_Place.of(module, name) for name in names]
     try:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlflow_ngraph.measure import parity
-from mlflow_ngraph.measure.parity import Parity
+from mlflow_ngraph import parity
+from mlflow_ngraph.parity import Parity
 from mlflow_ngraph.workloads.base import TensorSpec
 from mlflow_ngraph.workloads.baseline import DISTURBANCE, Baseline
 from mlflow_ngraph.workloads.trials import KINDS, draw, is_extreme
@@ -113,8 +113,10 @@ def collect(
 
     Parameters
     ----------
-    example, reference: the seeded example, and the baseline's outputs for it.
-    given: whether the example is the user's.
+    example, reference : Arrays
+        The seeded example, and the baseline's outputs for it.
+    given : bool
+        Whether the example is the user's.
     """
     found = Trials(seed, given, parity.compare(reference, reference))
     calls: list[float] = []
@@ -166,6 +168,8 @@ def _further(so_far: Parity | None, outputs: Arrays, reference: Arrays) -> Parit
         return None
 
 
+_WIDE = 4
+"""Bytes from which on an integer at the end of its range is no ordinary answer."""
 _AT_ZERO = 1e-2
 """How much zeros are disturbed, as a share of the mean size of their tensor."""
 
@@ -182,6 +186,8 @@ def amplification(
 
 
 def _grown(moved: NDArray[Any], output: NDArray[Any]) -> float:
+    if output.dtype.kind == "i" and output.dtype.itemsize >= _WIDE and _overflows(output):
+        return CHAOTIC
     try:
         found = parity.compare([moved], [output])
     except ValueError:  # another number of rows: what is selected hangs on a rounding error
@@ -191,12 +197,21 @@ def _grown(moved: NDArray[Any], output: NDArray[Any]) -> float:
     return min(CHAOTIC, found.max_rel / DISTURBANCE)
 
 
+def _overflows(output: NDArray[Any]) -> bool:
+    """Whether integers are at the ends of their range: what a number too large becomes there is left to each compiler."""
+    ends = np.iinfo(output.dtype)
+    return bool(((output == ends.min) | (output == ends.max)).any())
+
+
 def _disturb(array: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
     if array.dtype.kind not in "fc":
         return array
-    # Zeros too: what divides by the spread of its input rounds there as well.
-    size = np.abs(array) + _AT_ZERO * (np.abs(array).mean() or 1.0) if array.size else array
-    return (array + DISTURBANCE * size * rng.uniform(-1, 1, array.shape)).astype(array.dtype)
+    # Zeros too: what divides by the spread of its input rounds there as well, and divides by nothing but rounding where
+    # everything is zero.
+    mean = np.abs(array).mean() if array.size else 0.0
+    size = np.abs(array) + (_AT_ZERO * mean if mean > 0 else 1.0)
+    moved: NDArray[Any] = (array + DISTURBANCE * size * rng.uniform(-1, 1, array.shape)).astype(array.dtype)
+    return moved
 
 
 def save_arrays(path: Path, *arrays: NDArray[Any], **named: NDArray[Any]) -> None:

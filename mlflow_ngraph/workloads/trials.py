@@ -36,9 +36,12 @@ def draw(
 
     Parameters
     ----------
-    number: of the trial, from 0 on; those that tell most come first.
-    example: the seeded example at this batch size, which some trials are mutations of.
-    given: whether the example is the user's. Integers remain as they are then: they may be shapes, or indices.
+    number : int
+        Of the trial, from 0 on; those that tell most come first.
+    example : Sequence[NDArray[Any]]
+        The seeded example at this batch size, which some trials are mutations of.
+    given : bool
+        Whether the example is the user's. Integers remain as they are then: they may be shapes, or indices.
     """
     kind = KINDS[number % len(KINDS)]
     rng = np.random.default_rng([seed, batch, 1 + number])

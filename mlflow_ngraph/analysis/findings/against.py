@@ -23,7 +23,7 @@ from mlflow_ngraph.analysis.findings.base import (
     listed,
     weight,
 )
-from mlflow_ngraph.analysis.significance import Figures
+from mlflow_ngraph.estimates import unknown
 
 
 def losses(table: Table) -> Questions:
@@ -51,7 +51,7 @@ def missed(table: Table) -> Questions:
 
 def _below(table: Table, metric: str, kind: str, said: Any) -> Questions:
     """Cells of compilers whose metric, a ratio to the baseline, is below 1."""
-    ratios = significance.figures(table.ok, metric) if metric in table.ok else _nothing(len(table.ok))
+    ratios = significance.figures(table.ok, metric) if metric in table.ok else unknown(len(table.ok))
     asked = table.compiled()
     if metric == "bsr":
         asked = asked & (table.ok["batch"] > 1).to_numpy(bool)
@@ -95,8 +95,3 @@ def _below(table: Table, metric: str, kind: str, said: Any) -> Questions:
         return found
 
     return Questions(ratios.p_below(BELOW), answer)
-
-
-def _nothing(count: int) -> Figures:
-    missing = np.full(count, np.nan)
-    return Figures(missing, missing, missing)

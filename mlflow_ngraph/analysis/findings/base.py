@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.compare import ALIKE
-from mlflow_ngraph.analysis.significance import Figures
+from mlflow_ngraph.estimates import Estimate
+from mlflow_ngraph.metrics import with_estimates
 from mlflow_ngraph.study import BASELINE
 from mlflow_ngraph.verdicts import Verdict
 
@@ -25,7 +26,7 @@ NEEDED = (
     "study_id", "study", "device", "fingerprint", "workload", "label", "family", "compiler", "compiler_label",
     "precision", "mode", "verdict", "reason", "cell", "threads", "batch", "started_at", "finished_at", "rounds",
     "git_commit",
-    *(f"{name}{end}" for name in ("throughput", "speedup", "ase", "bsr") for end in ("", "_ci_low", "_ci_high")),
+    *with_estimates(("throughput", "speedup", "ase", "bsr")),
 )  # fmt: skip
 """The columns of the tidy table that findings look at."""
 MARGIN = 0.02
@@ -76,7 +77,8 @@ def weight(kind: str, size: float) -> float:
 
     Parameters
     ----------
-    size: how large the effect is, as the absolute logarithm of a ratio, or any other number from 0 on.
+    size : float
+        How large the effect is, as the absolute logarithm of a ratio, or any other number from 0 on.
     """
     return round(KINDS[kind] + 10 * (1 - float(np.exp(-abs(size)))), 6)
 
@@ -96,7 +98,8 @@ class Table:
 
     Parameters
     ----------
-    frame: the tidy table; several studies may have measured the same.
+    frame : pd.DataFrame
+        The tidy table; several studies may have measured the same.
     """
 
     def __init__(self, frame: pd.DataFrame) -> None:
@@ -196,13 +199,13 @@ def percent(ratio: float) -> str:
     return f"{'−' if change < 0 else '+'}{abs(change):.{1 if abs(change) < 10 else 0}f} %"
 
 
-def change(ratios: Figures, place: int) -> str:
+def change(ratios: Estimate, place: int) -> str:
     """A ratio as a change, with its interval."""
     value, low, high = figures_of(ratios, place).values()
     return f"{percent(value)} [{percent(low)}, {percent(high)}]"
 
 
-def figures_of(ratios: Figures, place: int) -> dict[str, float]:
+def figures_of(ratios: Estimate, place: int) -> dict[str, float]:
     """A ratio with the ends of its interval, as evidence has it."""
     low, high = ratios.ends
     return {"value": float(ratios.value[place]), "ci_low": float(low[place]), "ci_high": float(high[place])}
@@ -233,7 +236,8 @@ def command(verb: str, options: dict[str, Iterable[Any]], *more: str) -> str:
 
     Parameters
     ----------
-    options: values by the name of the option.
+    options : dict[str, Iterable[Any]]
+        Values by the name of the option.
     """
     words = ["mlflow-ngraph", verb]
     for name, values in options.items():

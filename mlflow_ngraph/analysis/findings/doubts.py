@@ -6,7 +6,7 @@ import math
 
 from mlflow_ngraph.analysis import undecided
 from mlflow_ngraph.analysis.findings.base import Finding, Table, command, weight
-from mlflow_ngraph.tracking.schema import CELL_METRICS
+from mlflow_ngraph.metrics import CELL_METRICS
 from mlflow_ngraph.verdicts import Verdict
 
 _WHERE = ["place", "threads", "workload", "precision", "mode"]

@@ -77,8 +77,10 @@ def _finding(table: Table, cells: pd.DataFrame, title: str, text: str, says: str
 
     Parameters
     ----------
-    says: what the first of their reasons is called.
-    share: of all cells that could have the verdict.
+    says : str
+        What the first of their reasons is called.
+    share : float
+        Of all cells that could have the verdict.
     """
     verdict = str(cells["verdict"].iloc[0])
     kind, lost = _KINDS[Verdict(verdict)][0], _were_ok(table, cells)

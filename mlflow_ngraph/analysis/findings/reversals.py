@@ -28,7 +28,7 @@ from mlflow_ngraph.analysis.findings.base import (
     sentence,
     weight,
 )
-from mlflow_ngraph.analysis.significance import Figures
+from mlflow_ngraph.estimates import Estimate
 
 
 def compiled(table: Table) -> Questions:
@@ -126,7 +126,7 @@ def devices(table: Table) -> Questions:
     return Questions(_p_values(one_side, other_side), answer)
 
 
-def _p_values(one: Figures, other: Figures) -> NDArray[np.float64]:
+def _p_values(one: Estimate, other: Estimate) -> NDArray[np.float64]:
     """Of a reversal: both differences must exceed the margin, in opposite directions."""
     falls = np.maximum(one.p_above(ABOVE), other.p_below(BELOW))
     rises = np.maximum(one.p_below(BELOW), other.p_above(ABOVE))
@@ -134,13 +134,13 @@ def _p_values(one: Figures, other: Figures) -> NDArray[np.float64]:
     return found
 
 
-def _size(one: Figures, other: Figures) -> NDArray[np.float64]:
+def _size(one: Estimate, other: Estimate) -> NDArray[np.float64]:
     """What a choice on the wrong side costs at least, as a logarithm."""
     found: NDArray[np.float64] = np.minimum(np.abs(one.log), np.abs(other.log))
     return found
 
 
-def _strongest(group: Places, one: Figures, other: Figures) -> int:
+def _strongest(group: Places, one: Estimate, other: Estimate) -> int:
     return int(group[np.argmax(_size(one, other)[group])])
 
 
@@ -170,8 +170,8 @@ def _evidence(
     first: Places,
     second: Places,
     place: int,
-    one: Figures,
-    other: Figures,
+    one: Estimate,
+    other: Estimate,
     adjusted: NDArray[np.float64],
     near: str,
     far: str,

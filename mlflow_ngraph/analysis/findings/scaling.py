@@ -26,8 +26,8 @@ from mlflow_ngraph.analysis.findings.base import (
     listed,
     weight,
 )
-from mlflow_ngraph.analysis.significance import Figures
-from mlflow_ngraph.tracking.schema import CELL_METRICS
+from mlflow_ngraph.estimates import unknown
+from mlflow_ngraph.metrics import CELL_METRICS
 
 FLAT = 1.05
 """A batch size is the last that pays if no larger one has more than this many times its throughput."""
@@ -121,7 +121,7 @@ def _steps(table: Table) -> tuple[Places, Places, Places, Places]:
 def friction(table: Table) -> Questions:
     """Widths from which on blocks make less of larger batches than the narrowest block does."""
     rows, narrow, widths, styles = _blocks(table)
-    whole = significance.figures(table.ok, "ase") if "ase" in table.ok else _missing(len(table.ok))
+    whole = significance.figures(table.ok, "ase") if "ase" in table.ok else unknown(len(table.ok))
     ratios = whole.take(rows).over(whole.take(narrow))
 
     def answer(sure: Places, adjusted: NDArray[np.float64]) -> list[Finding]:
@@ -180,8 +180,3 @@ def _blocks(table: Table) -> tuple[Places, Places, NDArray[np.int64], NDArray[An
         narrow += [ranked[0]] * (len(ranked) - 1)
     found = np.array(rows, np.int64)
     return found, np.array(narrow, np.int64), widths, kinds[found]
-
-
-def _missing(count: int) -> Figures:
-    missing = np.full(count, np.nan)
-    return Figures(missing, missing, missing)

@@ -10,7 +10,7 @@ import pandas as pd
 from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.findings import against, changes, doubts, health, reversals, scaling
 from mlflow_ngraph.analysis.findings.base import ALPHA, Finding, Table
-from mlflow_ngraph.wording import counted
+from mlflow_ngraph.text import counted
 
 _KINDS = (
     reversals.compiled,
@@ -45,8 +45,9 @@ def find(frame: pd.DataFrame) -> list[Finding]:
 
     Parameters
     ----------
-    frame: the tidy table of `results.load`; where it has several studies of a cell, the latest one is compared with
-        the one before.
+    frame : pd.DataFrame
+        The tidy table of `results.load`; where it has several studies of a cell, the latest one is compared with the
+        one before.
     """
     return survey(frame).findings
 

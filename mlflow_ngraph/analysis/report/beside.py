@@ -11,12 +11,13 @@ import numpy as np
 import pandas as pd
 
 from mlflow_ngraph.analysis.report import texts
-from mlflow_ngraph.analysis.report.blocks import EMPTY, Block, Cell, Column, Missing, Table, Text
+from mlflow_ngraph.analysis.report.blocks import EMPTY, Block, Column, Missing, Table, TableCell, Text
+from mlflow_ngraph.analysis.report.combined import Value
 from mlflow_ngraph.analysis.report.environment import Machine
-from mlflow_ngraph.analysis.report.estimates import Value
-from mlflow_ngraph.analysis.report.paper import Comparable, Point, comparable
+from mlflow_ngraph.analysis.report.paper import Comparable, PaperPoint, comparable
 from mlflow_ngraph.analysis.report.paper_points import points
-from mlflow_ngraph.analysis.report.prepared import MODEL, Prepared, paper_blocks, paper_models
+from mlflow_ngraph.analysis.report.prepared import MODEL, Prepared
+from mlflow_ngraph.workloads.catalogue import paper_blocks, paper_models
 
 _NEEDS = {
     "t3": "needs ok cells of the paper's models at batch size 1 or 32 with openvino, tensorrt or a searched tvm",
@@ -49,9 +50,9 @@ def spearman(ours: Sequence[float], theirs: Sequence[float]) -> Value | None:
         return None
     found = float(stats.spearmanr(ours, theirs).statistic)
     if len(ours) < _LEAST or abs(found) > 1 - 1e-9:
-        return Value(found, None)
+        return Value(found)
     reach = float(stats.norm.ppf(0.975)) * math.sqrt((1 + found**2 / 2) / (len(ours) - 3))
-    return Value(found, (math.tanh(math.atanh(found) - reach), math.tanh(math.atanh(found) + reach)))
+    return Value(found, math.tanh(math.atanh(found) - reach), math.tanh(math.atanh(found) + reach))
 
 
 @dataclass(frozen=True)
@@ -71,29 +72,29 @@ class Agreement:
     def row(self) -> dict[str, float | str]:
         """As data."""
         told = {name: self.directions[name] for name in ("agrees", "differs", "undecided")}
-        order = self.order or Value(math.nan, None)
+        order = self.order or Value(math.nan)
         return {
             "quantity": self.quantity, "device": self.device, "series": self.series, "points": len(self.ours), **told,
             "spearman": order.value, "spearman_ci_low": order.low, "spearman_ci_high": order.high, "ratio": self.ratio,
         }  # fmt: skip
 
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[TableCell]:
         """As a row of the table."""
         return [
-            Cell(self.quantity),
-            Cell(self.series),
-            Cell(self.device),
-            Cell(str(len(self.ours))),
+            TableCell(self.quantity),
+            TableCell(self.series),
+            TableCell(self.device),
+            TableCell(str(len(self.ours))),
             share(self.directions),
-            texts.estimate(self.order) if self.order is not None else Cell(EMPTY.text, "too few points"),
-            Cell(texts.digits(self.ratio, 3) or EMPTY.text),
+            texts.estimate(self.order) if self.order is not None else TableCell(EMPTY.text, "too few points"),
+            TableCell(texts.digits(self.ratio, 3) or EMPTY.text),
         ]
 
 
-def agreements(every: Sequence[Point]) -> list[Agreement]:
+def agreements(every: Sequence[PaperPoint]) -> list[Agreement]:
     """One for each quantity, device and compiler, in the order of the tables."""
-    groups: dict[tuple[str, str, str], list[Point]] = {}
-    orders: dict[tuple[str, str, str], list[Point]] = {}
+    groups: dict[tuple[str, str, str], list[PaperPoint]] = {}
+    orders: dict[tuple[str, str, str], list[PaperPoint]] = {}
     for point in every:
         device = f"{point.device} / {point.paper_device}"
         if not point.is_baseline:
@@ -112,12 +113,12 @@ def agreements(every: Sequence[Point]) -> list[Agreement]:
     return found
 
 
-def share(directions: Counter[str]) -> Cell:
+def share(directions: Counter[str]) -> TableCell:
     """How many of those that our intervals tell the side of, agree."""
     decided, open_ = directions["agrees"] + directions["differs"], directions["undecided"]
     if not decided and not open_:
         return EMPTY
-    return Cell(f"{directions['agrees']} of {decided}", f"({open_} undecided)" if open_ else "")
+    return TableCell(f"{directions['agrees']} of {decided}", f"({open_} undecided)" if open_ else "")
 
 
 _NAMES = {"t3": "table 3: ", "t6": "table 6: ", "t7": "table 7: ", "t8": "table 8: "}
@@ -140,7 +141,7 @@ def _set_up(chosen: Comparable) -> Text:
     return Text("paper-setup", "What is compared", paragraphs)
 
 
-def _agreement(every: Sequence[Point], chosen: Comparable) -> Table | Missing:
+def _agreement(every: Sequence[PaperPoint], chosen: Comparable) -> Table | Missing:
     """Direction, order and size of each quantity and compiler."""
     key, title = "agreement", "Agreement with the paper"
     found = agreements(every)
@@ -161,7 +162,7 @@ def _agreement(every: Sequence[Point], chosen: Comparable) -> Table | Missing:
     )
 
 
-def _by_family(part: Sequence[Point], chosen: Comparable) -> Table | Missing:
+def _by_family(part: Sequence[PaperPoint], chosen: Comparable) -> Table | Missing:
     """The share of agreement of each family."""
     key, title = "agreement-families", "Direction of the speed-up by family"
     compiled = [point for point in part if not point.is_baseline]
@@ -170,7 +171,7 @@ def _by_family(part: Sequence[Point], chosen: Comparable) -> Table | Missing:
     series = list(dict.fromkeys((point.device, point.series) for point in compiled))
     rows, data = [], []
     for family in dict.fromkeys(point.group for point in compiled):
-        cells = [Cell(family)]
+        cells = [TableCell(family)]
         for device, name in series:
             own = [point for point in compiled if (point.group, point.device, point.series) == (family, device, name)]
             directions = Counter(point.direction for point in own)
@@ -189,7 +190,7 @@ def _by_family(part: Sequence[Point], chosen: Comparable) -> Table | Missing:
     )
 
 
-def _numbers(key: str, part: Sequence[Point], chosen: Comparable) -> Table | Missing:
+def _numbers(key: str, part: Sequence[PaperPoint], chosen: Comparable) -> Table | Missing:
     """Our numbers and the paper's in one table."""
     title = f"Table {key[1:]} beside the paper's"
     if not part:
@@ -197,12 +198,14 @@ def _numbers(key: str, part: Sequence[Point], chosen: Comparable) -> Table | Mis
     raw = key == "t6"
     rows, data = [], []
     for point in part:
-        absolute = [Cell(texts.decimals(point.here_raw)), Cell(texts.decimals(point.paper_raw))] if raw else []
+        absolute = (
+            [TableCell(texts.decimals(point.here_raw)), TableCell(texts.decimals(point.paper_raw))] if raw else []
+        )
         ours = EMPTY if point.is_baseline else texts.estimate(point.here)
-        numbers = [ours, EMPTY if point.is_baseline else Cell(texts.digits(point.paper))]
-        verdict = Cell(point.direction or EMPTY.text)
-        named = [Cell(point.group), Cell(point.series), Cell(point.device), Cell(point.batch)]
-        rows.append([*named, *([] if raw else [Cell(point.quantity)]), *absolute, *numbers, verdict])
+        numbers = [ours, EMPTY if point.is_baseline else TableCell(texts.digits(point.paper))]
+        verdict = TableCell(point.direction or EMPTY.text)
+        named = [TableCell(point.group), TableCell(point.series), TableCell(point.device), TableCell(point.batch)]
+        rows.append([*named, *([] if raw else [TableCell(point.quantity)]), *absolute, *numbers, verdict])
         data.append(
             {
                 "quantity": point.quantity, "group": point.group, "series": point.series, "device": point.device,
@@ -245,15 +248,16 @@ _CAPTIONS = {
 def _models(prepared: Prepared) -> Table | Missing:
     """Table 4, which has to be equal."""
     every = prepared.every
+    models = {model.label: model for model in paper_models().values()}
     known = every["parameters"].notna() & every["paper_macs"].notna()
-    frame = every[(every["kind"] == MODEL) & known & every["label"].isin(list(paper_models()))].drop_duplicates("label")
+    frame = every[(every["kind"] == MODEL) & known & every["label"].isin(list(models))].drop_duplicates("label")
     found = {row["label"]: (row["parameters"], row["paper_macs"]) for row in frame.to_dict("records")}
     rows = [
         (label, what, number, theirs)
-        for label, model in paper_models().items()
+        for label, model in models.items()
         if label in found
         for what, number, theirs in zip(
-            ("parameters", "MACs"), found[label], (model.parameters, model.macs), strict=True
+            ("parameters", "MACs"), found[label], (model.parameters, model.paper_macs), strict=True
         )
     ]
     return _equal("t4", "model", rows, "needs models of the paper")
@@ -263,9 +267,10 @@ def _blocks(prepared: Prepared) -> Table | Missing:
     """Table 5, which has to be equal."""
     every = prepared.every
     frame = every[every["target"].notna()]
+    parameters = {(block.block, block.width): block.parameters_per_block for block in paper_blocks()}
     rows = []
     for (target, width), cells in frame.groupby(["target", "width"]):
-        theirs = paper_blocks().get((str(target), int(width)))
+        theirs = parameters.get((str(target), int(width)))
         one = cells.iloc[0]
         if theirs is not None and not pd.isna(one["parameters"]):
             rows.append((f"{target}, width {width}", "parameters a block", one["parameters"] // one["depth"], theirs))
@@ -284,10 +289,10 @@ def _equal(key: str, what: str, rows: Sequence[tuple[str, str, float, float]], n
         [Column(what, number=False), Column("number", number=False), *map(Column, ("here", "paper", "equal"))],
         [
             [
-                Cell(name),
-                Cell(number),
-                *(Cell(texts.whole(float(one))) for one in pair),
-                Cell("yes" if pair[0] == pair[1] else "no"),
+                TableCell(name),
+                TableCell(number),
+                *(TableCell(texts.whole(float(one))) for one in pair),
+                TableCell("yes" if pair[0] == pair[1] else "no"),
             ]
             for name, number, *pair in rows
         ],

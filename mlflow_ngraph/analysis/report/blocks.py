@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """One place of a table."""
 
     text: str
@@ -26,7 +26,7 @@ class Cell:
         return f"{self.text} {self.detail}".strip()
 
 
-EMPTY = Cell("–")
+EMPTY = TableCell("–")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Table:
     title: str
     caption: str
     columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[TableCell]]
     data: pd.DataFrame
     """What the table shows, in full precision and one fact a column."""
     notes: Sequence[str] = ()

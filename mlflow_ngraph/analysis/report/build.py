@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pandas as pd
 
-from mlflow_ngraph import __version__
 from mlflow_ngraph.analysis import findings
 from mlflow_ngraph.analysis.listing import Server
 from mlflow_ngraph.analysis.report import (
@@ -22,6 +21,7 @@ from mlflow_ngraph.analysis.report.beside import beside
 from mlflow_ngraph.analysis.report.blocks import Block, Report, Section, Text
 from mlflow_ngraph.analysis.report.prepared import Prepared, prepare
 from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.version import __version__
 
 _READING = """\
 Intervals are 95 % confidence intervals over rounds (Student's t, on the logarithmic scale for ratios). One that contains the \
@@ -46,17 +46,24 @@ def build(
 
     Parameters
     ----------
-    frame: the tidy table of `results.load`; all of its rows are meant.
-    servers: where fingerprints and versions are read, by the names in the column ``tracking_uri``; without them the
-        report does not describe the machines.
-    include: verdicts whose numbers count besides those that are ``ok``.
-    paper: set each table beside the paper's own numbers.
-    scope: options that commands in the report need to find the same results.
+    frame : pd.DataFrame
+        The tidy table of `results.load`; all of its rows are meant.
+    servers : Mapping[str, Server] | None
+        Where fingerprints and versions are read, by the names in the column ``tracking_uri``; without them the report
+        does not describe the machines.
+    include : Collection[str]
+        Verdicts whose numbers count besides those that are ``ok``.
+    paper : bool
+        Set each table beside the paper's own numbers.
+    scope : str
+        Options that commands in the report need to find the same results.
 
     Raises
     ------
-    UsageError: there are no results.
-    TrackingError: a server cannot be reached.
+    UsageError
+        There are no results.
+    TrackingError
+        A server cannot be reached.
     """
     if frame.empty:
         raise UsageError("there are no results to report on")

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from mlflow_ngraph.analysis.report import estimates, texts
-from mlflow_ngraph.analysis.report.blocks import EMPTY, Cell, Column, Missing, Table
-from mlflow_ngraph.analysis.report.estimates import Value
+from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis.report import combined, texts
+from mlflow_ngraph.analysis.report.blocks import EMPTY, Column, Missing, Table, TableCell
+from mlflow_ngraph.analysis.report.combined import Value
 from mlflow_ngraph.analysis.report.prepared import Prepared, batch_sizes, order_of_series
 from mlflow_ngraph.study import BASELINE
 
@@ -34,10 +35,10 @@ def depth(prepared: Prepared, target: str) -> Table | Missing:
         found = {batch: over_depth(cells[cells["batch"] == batch]) for batch in batches}
         if not any(found.values()):
             continue
-        name = [Cell(block)] if several else []
+        name = [TableCell(block)] if several else []
         asked = _asked(prepared, block, width)
         values = [cell for batch in batches for cell in _cells(found[batch], asked)]
-        rows.append([Cell(device), Cell(series), *name, Cell(str(width)), *values])
+        rows.append([TableCell(device), TableCell(series), *name, TableCell(str(width)), *values])
         compiler = cells["compiler"].iloc[0]
         row = {"device": device, "compiler": compiler, "series": series, "block": block, "width": width}
         for batch, one in found.items():
@@ -94,8 +95,8 @@ def over_depth(cells: pd.DataFrame) -> OverDepth | None:
     depths = tuple(int(depth) for depth in ordered["depth"])
     if len(set(depths)) < 2:
         return None
-    parts = estimates.estimates(ordered, "speedup")
-    return OverDepth(estimates.slope(depths, parts), estimates.retention(depths, parts), depths)
+    parts = significance.figures(ordered, "speedup")
+    return OverDepth(combined.slope(depths, parts), combined.retention(depths, parts), depths)
 
 
 def _groups(frame: pd.DataFrame) -> list[tuple[tuple[str, str, str, int], pd.DataFrame]]:
@@ -115,7 +116,7 @@ def _asked(prepared: Prepared, block: str, width: int) -> tuple[int, ...]:
     return tuple(sorted(set(map(int, depths))))
 
 
-def _cells(found: OverDepth | None, asked: tuple[int, ...]) -> list[Cell]:
+def _cells(found: OverDepth | None, asked: tuple[int, ...]) -> list[TableCell]:
     if found is None:
         return [EMPTY, EMPTY]
     few = "" if found.depths == asked else f"depths {texts.listed(found.depths)}"

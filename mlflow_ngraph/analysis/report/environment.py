@@ -14,7 +14,7 @@ import pandas as pd
 
 from mlflow_ngraph.analysis.listing import Listed, Server
 from mlflow_ngraph.analysis.report import texts
-from mlflow_ngraph.analysis.report.blocks import EMPTY, Cell, Column, Missing, Table
+from mlflow_ngraph.analysis.report.blocks import EMPTY, Column, Missing, Table, TableCell
 from mlflow_ngraph.analysis.report.prepared import Prepared
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.devices.fingerprint import summary
@@ -51,11 +51,13 @@ def machines(frame: pd.DataFrame, servers: Mapping[str, Server]) -> list[Machine
 
     Parameters
     ----------
-    servers: by their names in the column ``tracking_uri``.
+    servers : Mapping[str, Server]
+        By their names in the column ``tracking_uri``.
 
     Raises
     ------
-    TrackingError: a server cannot be reached.
+    TrackingError
+        A server cannot be reached.
     """
     runs = frame.drop_duplicates("run_id").sort_values("started_at", ascending=False)
     tags: dict[str, Listed] = {}
@@ -92,7 +94,7 @@ def describe(found: Sequence[Machine]) -> Table | Missing:
         return Missing(key, title, "neither fingerprints nor versions could be read from the study runs")
     facts = [dict(_facts(machine)) for machine in known]
     names = list(dict.fromkeys(name for one in facts for name in one))
-    rows = [[Cell(name), *(Cell(one[name]) if name in one else EMPTY for one in facts)] for name in names]
+    rows = [[TableCell(name), *(TableCell(one[name]) if name in one else EMPTY for one in facts)] for name in names]
     data = pd.DataFrame(
         [
             {"machine": machine.digest, "fact": name, "value": value}
@@ -136,10 +138,10 @@ def studies(prepared: Prepared) -> Table:
         run = texts.joined([str(row["device"]), f"run {row['run_id']}" if not pd.isna(row["run_id"]) else ""], ", ")
         rows.append(
             [
-                Cell(str(study_id), run),
-                Cell(row["started"]),
-                Cell(str(row["cells"])),
-                Cell(often),
+                TableCell(str(study_id), run),
+                TableCell(row["started"]),
+                TableCell(str(row["cells"])),
+                TableCell(often),
                 *(_state(cells[name], name) for name, _ in state),
             ]
         )
@@ -218,13 +220,13 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in parts)
 
 
-def _state(values: pd.Series[float], name: str) -> Cell:
+def _state(values: pd.Series[float], name: str) -> TableCell:
     known = values.dropna()
     if known.empty:
         return EMPTY
     low, middle, high = (texts.digits(float(value), 3) for value in (known.min(), known.median(), known.max()))
     if name == "foreign_cpu_percent":
-        return Cell(f"{middle}, {high}")
+        return TableCell(f"{middle}, {high}")
     if name == "clock_mhz":
-        return Cell(f"{low} to {high}" if low != high else low)
-    return Cell(middle if name == "power_w" else high)
+        return TableCell(f"{low} to {high}" if low != high else low)
+    return TableCell(middle if name == "power_w" else high)

@@ -60,11 +60,13 @@ def write(drawn: Drawn, target: Path) -> list[Path]:
 
     Returns
     -------
-    The files, the page first.
+    list[Path]
+        The files, the page first.
 
     Raises
     ------
-    UsageError: it cannot be written there.
+    UsageError
+        It cannot be written there.
     """
     alone = target.suffix.lower() in (".html", ".htm")
     contents = (

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from mlflow_ngraph.analysis.report import texts
 from mlflow_ngraph.analysis.report.blocks import Block, Figure, Missing, Report, Table, Text
-from mlflow_ngraph.wording import counted
+from mlflow_ngraph.text import counted
 
 _SPECIAL = "\\`*_[]<>#|$"
 
@@ -16,7 +16,8 @@ def render(report: Report, files: Mapping[str, Mapping[str, str]] | None = None)
 
     Parameters
     ----------
-    files: addresses of the files of each table and figure, by its key and by their kind (``svg``, ``png``, ``csv``);
+    files : Mapping[str, Mapping[str, str]] | None
+        Addresses of the files of each table and figure, by its key and by their kind (``svg``, ``png``, ``csv``);
         without them figures are only named.
     """
     lines = [f"# {escaped(report.title)}", "", escaped(report.subtitle), ""]

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 
 import pandas as pd
 
-from mlflow_ngraph.analysis.report import estimates, texts
-from mlflow_ngraph.analysis.report.blocks import EMPTY, Cell, Column, Missing, Table
+from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis.report import combined, texts
+from mlflow_ngraph.analysis.report.blocks import EMPTY, Column, Missing, Table, TableCell
 from mlflow_ngraph.analysis.report.prepared import (
     MODEL,
     Prepared,
@@ -44,7 +45,7 @@ def compile_seconds(prepared: Prepared) -> Table | Missing:
         for batch in dict.fromkeys((batches[0], batches[-1])):
             cells = [_seconds(found.get((label, batch, *place))) for place in places]
             if any(cell is not EMPTY for cell in cells):
-                rows.append([Cell(label), Cell(str(batch)), *cells])
+                rows.append([TableCell(label), TableCell(str(batch)), *cells])
     stages = [name for name in ("export_s", "convert_s", "tune_s", "compile_s", "save_s") if name in frame]
     columns = ["label", "batch", "device", "series", "compiler", "compile_total_s", *stages, "engine_reused"]
     notes = ["Each engine is compiled once: there is no interval."]
@@ -73,7 +74,7 @@ def sizes_of_models(prepared: Prepared) -> Table | Missing:
         return Missing(key, title, NEEDS_MODELS)
     data = frame.set_index("label").loc[order_of_models(frame)].reset_index()
     rows = [
-        [Cell(row["label"]), Cell(str(row["family"])), Cell(row["style"]), *map(_whole, _counts(row))]
+        [TableCell(row["label"]), TableCell(str(row["family"])), TableCell(row["style"]), *map(_whole, _counts(row))]
         for row in data.to_dict("records")
     ]
     return Table(
@@ -108,10 +109,10 @@ def sizes_of_blocks(prepared: Prepared) -> Table | Missing:
     )
     rows = [
         [
-            Cell(row["block"]),
-            Cell(str(row["width"])),
+            TableCell(row["block"]),
+            TableCell(str(row["width"])),
             *map(_whole, (row["parameters_per_block"], row["true_macs_per_block"])),
-            Cell(row["depths"].replace(" ", ", ")),
+            TableCell(row["depths"].replace(" ", ", ")),
         ]
         for row in data.to_dict("records")
     ]
@@ -163,7 +164,7 @@ def families(prepared: Prepared) -> Table | Missing:
             for device in prepared.devices:
                 found = {band: aggregate(prepared, banded[band], band, family, series, device) for band in BANDS}
                 if any(found.values()):
-                    rows.append([Cell(family), Cell(series), Cell(device), *_banded_cells(found)])
+                    rows.append([TableCell(family), TableCell(series), TableCell(device), *_banded_cells(found)])
                     data.append(_banded_row(models, family, series, device, found))
     return Table(
         key,
@@ -201,22 +202,22 @@ def aggregate(
         return None
     every = prepared.every
     asked = of_row(every[(every["kind"] == MODEL) & every["batch"].between(*band)])
-    throughput = estimates.mean(estimates.estimates(chosen, "throughput"))
+    throughput = combined.mean(significance.figures(chosen, "throughput"))
     scatter = chosen["cpu_percent_std"] if chosen["cpu_percent_std"].notna().all() else None
     return Aggregate(
         throughput.value,
-        estimates.pooled(chosen["throughput_std"]),
+        combined.pooled(chosen["throughput_std"]),
         throughput.low,
         throughput.high,
         float(chosen["cpu_percent"].mean()),
-        float("nan") if scatter is None else estimates.pooled(scatter),
+        float("nan") if scatter is None else combined.pooled(scatter),
         len(chosen),
         len(asked[["label", "batch"]].drop_duplicates()),
         " ".join(map(str, batch_sizes(chosen))),
     )
 
 
-def _banded_cells(found: dict[tuple[int, int], Aggregate | None]) -> list[Cell]:
+def _banded_cells(found: dict[tuple[int, int], Aggregate | None]) -> list[TableCell]:
     cells = []
     for one in found.values():
         if one is None:
@@ -227,8 +228,8 @@ def _banded_cells(found: dict[tuple[int, int], Aggregate | None]) -> list[Cell]:
             interval = f"[{texts.decimals(one.throughput_ci_low)}, {texts.decimals(one.throughput_ci_high)}]"
         few = f"{one.cells} of {one.asked} cells" if one.cells < one.asked else ""
         cells += [
-            Cell(_spread(one.throughput, one.throughput_std), texts.joined([interval, few])),
-            Cell(_spread(one.cpu_percent, one.cpu_percent_std)),
+            TableCell(_spread(one.throughput, one.throughput_std), texts.joined([interval, few])),
+            TableCell(_spread(one.cpu_percent, one.cpu_percent_std)),
         ]
     return cells
 
@@ -260,16 +261,16 @@ def _ends(batches: Sequence[int]) -> str:
     return f"batch size {batches[0]}" if len(batches) == 1 else f"batch sizes {batches[0]} and {batches[-1]}"
 
 
-def _seconds(row: dict[str, object] | None) -> Cell:
+def _seconds(row: dict[str, object] | None) -> TableCell:
     if row is None:
         return EMPTY
     mark = "" if pd.isna(row["engine_reused"]) else " †"  # type: ignore[call-overload]
-    return Cell(f"{float(str(row['compile_total_s'])):.3f}{mark}")
+    return TableCell(f"{float(str(row['compile_total_s'])):.3f}{mark}")
 
 
 def _counts(row: dict[str, float]) -> list[float]:
     return [row["parameters"], row["paper_macs"], row["true_macs"]]
 
 
-def _whole(number: float) -> Cell:
-    return EMPTY if pd.isna(number) else Cell(texts.whole(float(number)))
+def _whole(number: float) -> TableCell:
+    return EMPTY if pd.isna(number) else TableCell(texts.whole(float(number)))

@@ -7,12 +7,13 @@ from typing import Any
 
 import pandas as pd
 
-from mlflow_ngraph.analysis.report import estimates, texts
-from mlflow_ngraph.analysis.report.blocks import EMPTY, Cell, Column, Missing, Table
+from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis.report import combined, texts
+from mlflow_ngraph.analysis.report.blocks import EMPTY, Column, Missing, Table, TableCell
 from mlflow_ngraph.analysis.report.prepared import Prepared, order_of_series
 from mlflow_ngraph.study import BASELINE
+from mlflow_ngraph.text import counted
 from mlflow_ngraph.verdicts import Verdict
-from mlflow_ngraph.wording import counted
 
 _MOST_ROWS = 200
 """Rows of a long list that the page shows."""
@@ -33,17 +34,17 @@ def glance(prepared: Prepared) -> Table | Missing:
             row: dict[str, Any] = {"device": device, "series": series, "compiler": asked["compiler"].iloc[0]}
             row["cells"] = len(asked)
             row.update(counted=len(cells), ok=int((asked["verdict"] == str(Verdict.OK)).sum()))
-            shown = [Cell(device), Cell(series), Cell(f"{row['ok']} of {row['cells']}")]
+            shown = [TableCell(device), TableCell(series), TableCell(f"{row['ok']} of {row['cells']}")]
             if row["compiler"] == BASELINE or compared.empty:
                 rows.append([*shown, *[EMPTY] * 4])
                 data.append(row)
                 continue
-            parts = estimates.estimates(compared, "speedup")
-            mean = estimates.value(estimates.geometric_mean(parts))
-            sides = Counter(estimates.value(part).side_of(1.0) for part in parts)
+            parts = significance.figures(compared, "speedup")
+            mean = combined.geometric_mean(parts)
+            sides = Counter(value.side_of(1.0) for value in combined.values(parts))
             row.update(speedup=mean.value, speedup_ci_low=mean.low, speedup_ci_high=mean.high)
             row.update(faster=sides[1], slower=sides[-1], undecided=sides[0])
-            rows.append([*shown, texts.estimate(mean), *(Cell(str(sides[side])) for side in (1, -1, 0))])
+            rows.append([*shown, texts.estimate(mean), *(TableCell(str(sides[side])) for side in (1, -1, 0))])
             data.append(row)
     return Table(
         key,
@@ -76,7 +77,14 @@ def verdicts(prepared: Prepared) -> Table | Missing:
         place = (row["verdict"], row["device"], row["label"], row["series"], reason)
         groups.setdefault(place, []).append(int(row["batch"]))
     rows = [
-        [Cell(verdict), Cell(device), Cell(label), Cell(series), Cell(", ".join(map(str, batches))), Cell(_cut(reason))]
+        [
+            TableCell(verdict),
+            TableCell(device),
+            TableCell(label),
+            TableCell(series),
+            TableCell(", ".join(map(str, batches))),
+            TableCell(_cut(reason)),
+        ]
         for (verdict, device, label, series, reason), batches in groups.items()
     ]
     counts = texts.listed([f"{count} {verdict}" for verdict, count in frame["verdict"].value_counts().items()])

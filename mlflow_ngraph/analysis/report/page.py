@@ -24,7 +24,8 @@ def render(report: Report, drawn: Mapping[str, str]) -> str:
 
     Parameters
     ----------
-    drawn: the figures as SVG files, by key.
+    drawn : Mapping[str, str]
+        The figures as SVG files, by key.
     """
     pictures = {key: Markup(style.inline(text, key)) for key, text in drawn.items()}  # noqa: S704 - drawn by us
     missing = [block for block in report.blocks() if isinstance(block, Missing)]

@@ -13,11 +13,11 @@ from typing import Any
 import pandas as pd
 
 from mlflow_ngraph.analysis.report import texts
+from mlflow_ngraph.analysis.report.combined import Value
 from mlflow_ngraph.analysis.report.environment import Machine
-from mlflow_ngraph.analysis.report.estimates import Value
 from mlflow_ngraph.analysis.report.prepared import Prepared
 from mlflow_ngraph.study import BASELINE
-from mlflow_ngraph.wording import counted
+from mlflow_ngraph.text import counted
 
 COMPILERS = {
     "identity": "identity",
@@ -39,7 +39,7 @@ PRECISION, MODE = "fp32", "sync"
 
 
 @dataclass(frozen=True)
-class Point:
+class PaperPoint:
     """A number of one's own with the one that the paper has in its place."""
 
     table: str
@@ -64,7 +64,7 @@ class Point:
         """Whether both are on the same side: ``agrees``, ``differs`` or, where ours may be on either, ``undecided``."""
         if self.neutral is None or self.is_baseline:
             return ""
-        side = self.here.side_of(self.neutral) if self.here.interval else _sign(self.here.value - self.neutral)
+        side = self.here.side_of(self.neutral) if self.here.certain else _sign(self.here.value - self.neutral)
         if side == 0:
             return "undecided"
         return "agrees" if side == _sign(self.paper - self.neutral) else "differs"

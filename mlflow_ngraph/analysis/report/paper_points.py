@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from mlflow_ngraph.analysis.report import estimates
+from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis.report import combined
+from mlflow_ngraph.analysis.report.combined import Value
 from mlflow_ngraph.analysis.report.depth_tables import BATCHES, over_depth
-from mlflow_ngraph.analysis.report.estimates import Value
 from mlflow_ngraph.analysis.report.model_tables import BANDS
-from mlflow_ngraph.analysis.report.paper import COMPILERS, Comparable, Point, paper_number, table
+from mlflow_ngraph.analysis.report.paper import COMPILERS, Comparable, PaperPoint, paper_number, table
 from mlflow_ngraph.analysis.report.prepared import order_of_families, order_of_series
 from mlflow_ngraph.study import BASELINE
 
@@ -18,7 +19,7 @@ _FILES = {"t7": "table7_depth_conv", "t8": "table8_depth_mha"}
 _TARGETS = {"t7": "conv", "t8": "mha"}
 
 
-def points(chosen: Comparable) -> dict[str, list[Point]]:
+def points(chosen: Comparable) -> dict[str, list[PaperPoint]]:
     """Everything that can be set beside the paper, by table."""
     return {
         "t3": list(_compile_seconds(chosen)),
@@ -28,7 +29,7 @@ def points(chosen: Comparable) -> dict[str, list[Point]]:
     }
 
 
-def _compile_seconds(chosen: Comparable) -> Iterator[Point]:
+def _compile_seconds(chosen: Comparable) -> Iterator[PaperPoint]:
     """Table 3."""
     frame = chosen.prepared.models
     frame = frame[frame["compile_total_s"].notna()]
@@ -38,13 +39,13 @@ def _compile_seconds(chosen: Comparable) -> Iterator[Point]:
             theirs = chosen.devices[cell["device"]]
             name = f"{theirs}_{COMPILERS[cell['compiler']]}"
             if name in row:
-                yield Point(
+                yield PaperPoint(
                     "t3", "compile seconds", cell["device"], theirs, cell["series"], cell["compiler"], row["model"],
-                    row["batch_size"], Value(float(cell["compile_total_s"]), None), paper_number(row, name), None,
+                    row["batch_size"], Value(float(cell["compile_total_s"])), paper_number(row, name), None,
                 )  # fmt: skip
 
 
-def _families(chosen: Comparable) -> Iterator[Point]:
+def _families(chosen: Comparable) -> Iterator[PaperPoint]:
     """Table 6, as speed-ups over eager execution on the models and batch sizes that both have."""
     models = chosen.prepared.models
     papers = {(row["family"], row["compiler"], row["device"]): row for row in table("table6_families")}
@@ -63,14 +64,14 @@ def _families(chosen: Comparable) -> Iterator[Point]:
                     if row is None or base_row is None or common is None:
                         continue
                     column = f"throughput_b{first}_{last}"
-                    tops, bottoms = (estimates.estimates(part, "throughput") for part in common)
-                    speedup = estimates.value(estimates.sum_ratio(tops, bottoms))
+                    tops, bottoms = (significance.figures(part, "throughput") for part in common)
+                    speedup = combined.sum_ratio(tops, bottoms)
                     if cells["compiler"].iloc[0] == BASELINE:
-                        speedup = Value(1.0, None)
-                    yield Point(
+                        speedup = Value(1.0)
+                    yield PaperPoint(
                         "t6", "speed-up by family", device, theirs, series, cells["compiler"].iloc[0], family,
                         f"{first}–{last}", speedup, paper_number(row, column) / paper_number(base_row, column), 1.0,
-                        estimates.mean(tops).value, paper_number(row, column),
+                        combined.mean(tops).value, paper_number(row, column),
                     )  # fmt: skip
 
 
@@ -82,7 +83,7 @@ def _common(cells: pd.DataFrame, base: pd.DataFrame) -> tuple[pd.DataFrame, pd.D
     return (one.loc[both], two.loc[both]) if len(both) else None
 
 
-def _depths(chosen: Comparable, key: str) -> Iterator[Point]:
+def _depths(chosen: Comparable, key: str) -> Iterator[PaperPoint]:
     """Table 7 or 8: slopes against 0, and retentions against 1."""
     target = _TARGETS[key]
     blocks = chosen.prepared.blocks(target)
@@ -100,7 +101,7 @@ def _depths(chosen: Comparable, key: str) -> Iterator[Point]:
             if found is None:
                 continue
             about = (device, theirs, series, compiler, f"width {width}", str(batch))
-            yield Point(key, "depth slope", *about, found.slope, paper_number(row, f"slope_b{batch}"), 0.0)
+            yield PaperPoint(key, "depth slope", *about, found.slope, paper_number(row, f"slope_b{batch}"), 0.0)
             if found.retention is not None:
                 theirs_too = paper_number(row, f"retention_b{batch}")
-                yield Point(key, "depth retention", *about, found.retention, theirs_too, 1.0)
+                yield PaperPoint(key, "depth retention", *about, found.retention, theirs_too, 1.0)

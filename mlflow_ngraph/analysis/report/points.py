@@ -7,16 +7,16 @@ from typing import Any
 
 import pandas as pd
 
-from mlflow_ngraph.analysis.report import estimates, texts
+from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis.report import combined, texts
 from mlflow_ngraph.analysis.report.prepared import batch_sizes, order_of_series
-from mlflow_ngraph.wording import counted
+from mlflow_ngraph.metrics import METRICS, is_complement
+from mlflow_ngraph.text import counted
 
 PLACE = ("row", "column", "x")
 COLUMNS = ("row", "column", "compiler", "series", "x", "value", "ci_low", "ci_high", "cells", "of")
 """``row`` and ``column`` say which panel a point belongs to, ``cells`` how many it is the mean of, and ``of`` how many
 the best covered series of the same place has."""
-_WITHOUT_INTERVAL = ("cpu_percent",)
-_COMPLEMENTS = ("cpu_reduction",)
 
 
 def means(
@@ -28,8 +28,10 @@ def means(
 
     Parameters
     ----------
-    row: a column of ``frame``; one row of panels when left out.
-    column, order: a column of ``frame``, and the order of its values.
+    row : str | None
+        A column of ``frame``; one row of panels when left out.
+    column, order : str, Sequence[Any]
+        A column of ``frame``, and the order of its values.
     """
     known = frame[frame[metric].notna()]
     known = known.assign(_row="" if row is None else known[row], _column=known[column])
@@ -57,7 +59,8 @@ def lacks(frame: pd.DataFrame, metric: str, needs: str) -> str:
 
     Parameters
     ----------
-    needs: what to do where there is no cell at all.
+    needs : str
+        What to do where there is no cell at all.
     """
     if frame.empty:
         return needs
@@ -89,9 +92,9 @@ def incomplete(data: pd.DataFrame) -> list[str]:
 
 def _mean(cells: pd.DataFrame, metric: str) -> dict[str, float]:
     count = {"cells": len(cells)}
-    if metric in _WITHOUT_INTERVAL:
+    if METRICS[metric].interval == "none":
         return {"value": float(cells[metric].mean()), "ci_low": float("nan"), "ci_high": float("nan"), **count}
-    mean = estimates.value(estimates.geometric_mean(estimates.estimates(cells, metric)))
-    if metric in _COMPLEMENTS:
+    mean = combined.geometric_mean(significance.figures(cells, metric))
+    if is_complement(metric):
         return {"value": 1 - mean.value, "ci_low": 1 - mean.high, "ci_high": 1 - mean.low, **count}
     return {"value": mean.value, "ci_low": mean.low, "ci_high": mean.high, **count}

@@ -4,18 +4,17 @@ what tells the lines of a figure apart.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
-from urllib.parse import parse_qsl
 
 import pandas as pd
 
 from mlflow_ngraph.analysis.compare import latest
+from mlflow_ngraph.metrics import with_estimates
 from mlflow_ngraph.study import BASELINE
 from mlflow_ngraph.verdicts import Verdict
+from mlflow_ngraph.workloads.base import WorkloadRef
+from mlflow_ngraph.workloads.catalogue import paper_models
 
 MODEL, BLOCK = "model", "block"
 SERIES = ("device", "series")
@@ -31,22 +30,11 @@ _COLUMNS = (
     "paper_macs", "true_macs", "started_at", "finished_at", "tracking_uri", "repetitions", "rounds", "throughput_std",
     "cpu_percent", "cpu_percent_std", "compile_total_s", "export_s", "convert_s", "tune_s", "compile_s", "save_s",
     "foreign_cpu_percent", "clock_mhz", "temperature_c", "power_w", "peak_memory_mb",
-    *(f"{name}{end}" for name in _INTERVALS for end in ("", "_ci_low", "_ci_high")),
+    *with_estimates(_INTERVALS),
 )  # fmt: skip
 """The columns of the tidy table that a report looks at: without the others it is built several times as fast."""
 _STYLES = {"conv": "Convolutional", "mha": "Transformer"}
 OTHER_STYLE = "Other"
-
-
-@dataclass(frozen=True)
-class PaperModel:
-    """A row of the paper's table 4."""
-
-    label: str
-    family: str
-    style: str
-    parameters: int
-    macs: int
 
 
 @dataclass(frozen=True)
@@ -88,8 +76,10 @@ def prepare(frame: pd.DataFrame, include: Collection[str] = ()) -> Prepared:
 
     Parameters
     ----------
-    frame: the tidy table; all of its rows are meant.
-    include: verdicts that count besides ``ok``.
+    frame : pd.DataFrame
+        The tidy table; all of its rows are meant.
+    include : Collection[str]
+        Verdicts that count besides ``ok``.
     """
     every = latest(frame.loc[:, list(_COLUMNS)])
     every["series"] = _series(every)
@@ -142,30 +132,6 @@ def batch_sizes(frame: pd.DataFrame) -> list[int]:
     return sorted(int(batch) for batch in frame["batch"].unique())
 
 
-@cache
-def paper_models() -> dict[str, PaperModel]:
-    """The models of the paper's table 4 by label."""
-    return {
-        row["label"]: PaperModel(
-            row["label"], row["family"], row["style"], int(row["parameters"]), int(row["paper_macs"])
-        )
-        for row in _catalogue("paper_models.csv")
-    }
-
-
-@cache
-def paper_blocks() -> dict[tuple[str, int], int]:
-    """Parameters of one block by kind and width, from the paper's table 5."""
-    return {
-        (row["block"], int(row["width"])): int(row["parameters_per_block"]) for row in _catalogue("paper_blocks.csv")
-    }
-
-
-def _catalogue(name: str) -> list[dict[str, str]]:
-    text = (resources.files("mlflow_ngraph.workloads") / name).read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))
-
-
 def _series(frame: pd.DataFrame) -> list[str]:
     """The compiler with its flags, and whatever else the results have several of."""
     names = [str(label) for label in frame["compiler_label"]]
@@ -179,14 +145,13 @@ def _series(frame: pd.DataFrame) -> list[str]:
 
 def _block(workload: str) -> tuple[str, str, int, int] | None:
     """Kind, kind with options, width and depth of a stacked block; None for any other workload."""
-    scheme, _, rest = workload.partition(":")
-    target, _, query = rest.partition("?")
-    options = dict(parse_qsl(query))
-    if scheme != BLOCK or not options.get("width", "").isdigit():
+    ref = WorkloadRef.recorded(workload)
+    if ref is None or ref.scheme != BLOCK or not str(ref.options.get("width", "")).isdigit():
         return None
+    options = dict(ref.options)
     width, depth = int(options.pop("width")), int(options.pop("depth", "1"))
     more = ", ".join(f"{name}={value}" for name, value in sorted(options.items()))
-    return target, f"{target} ({more})" if more else target, width, depth
+    return ref.target, f"{ref.target} ({more})" if more else ref.target, width, depth
 
 
 def _of_kind(frame: pd.DataFrame, kind: str) -> pd.DataFrame:

@@ -17,8 +17,9 @@ from mlflow_ngraph.analysis.report.blocks import Figure, Missing
 from mlflow_ngraph.analysis.report.curves import shortened
 from mlflow_ngraph.analysis.report.model_tables import NEEDS_MODELS
 from mlflow_ngraph.analysis.report.prepared import Prepared, batch_sizes, order_of_families, order_of_series
+from mlflow_ngraph.metrics import with_estimates
 from mlflow_ngraph.study import BASELINE
-from mlflow_ngraph.wording import counted
+from mlflow_ngraph.text import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,7 +58,7 @@ def reversals(prepared: Prepared) -> Figure | Missing:
         _TITLE,
         "Models by throughput, the fastest on top, with the compiler that they run with. Lines that cross are choices that "
         "turn round when one compiles. " + " ".join(told),
-        data[[*columns, "throughput_ci_low", "throughput_ci_high", "rounds"]],
+        data[[*columns, *with_estimates(["throughput"])[1:]]],
         Ranks(data).draw,
         f"Ranks of {data['label'].nunique()} models by throughput under {texts.listed(order_of_series(data))}; "
         "the numbers are in the CSV file.",

@@ -53,7 +53,8 @@ def looks(series: Sequence[tuple[str, str]]) -> dict[str, Look]:
 
     Parameters
     ----------
-    series: names with their compilers; those of one compiler have its colour and marker, and differ by their dashes.
+    series : Sequence[tuple[str, str]]
+        Names with their compilers; those of one compiler have its colour and marker, and differ by their dashes.
     """
     found: dict[str, Look] = {}
     seen: dict[str, int] = {}
@@ -154,7 +155,8 @@ def inline(text: str, key: str) -> str:
 
     Parameters
     ----------
-    key: unique in the page.
+    key : str
+        Unique in the page.
     """
     body = text[text.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)

@@ -6,8 +6,8 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 
-from mlflow_ngraph.analysis.report.blocks import EMPTY, Cell
-from mlflow_ngraph.analysis.report.estimates import Value
+from mlflow_ngraph.analysis.report.blocks import EMPTY, TableCell
+from mlflow_ngraph.analysis.report.combined import Value
 
 MINUS = "−"
 
@@ -42,11 +42,11 @@ def interval(low: float, high: float, significant: int = 4) -> str:
     return f"[{digits(low, significant)}, {digits(high, significant)}]"
 
 
-def estimate(value: Value | None, *more: str) -> Cell:
+def estimate(value: Value | None, *more: str) -> TableCell:
     """A number with its interval, and what else is to be said of it."""
     if value is None or not math.isfinite(value.value):
-        return Cell(EMPTY.text, joined(more))
-    return Cell(digits(value.value), joined([interval(value.low, value.high), *more]))
+        return TableCell(EMPTY.text, joined(more))
+    return TableCell(digits(value.value), joined([interval(value.low, value.high), *more]))
 
 
 def joined(parts: Iterable[str], by: str = "; ") -> str:

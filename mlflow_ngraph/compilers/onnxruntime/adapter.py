@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import psutil
-from pydantic import Field
 
 from mlflow_ngraph.compilers import onnx_graph
 from mlflow_ngraph.compilers.accelerator import require_gpu
@@ -27,8 +26,9 @@ from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.host import isa, package
 from mlflow_ngraph.compilers.onnxruntime import requests
 from mlflow_ngraph.compilers.onnxruntime.build import installed
+from mlflow_ngraph.compilers.onnxruntime.flags import OnnxRuntimeFlags
 from mlflow_ngraph.compilers.onnxruntime.opening import WITHOUT_GPU, Layout, Opener
-from mlflow_ngraph.compilers.onnxruntime.providers import CPU, Provider, ProviderName, choose
+from mlflow_ngraph.compilers.onnxruntime.providers import CPU, Provider, choose
 from mlflow_ngraph.compilers.onnxruntime.session import create, options
 from mlflow_ngraph.compilers.reasons import reported
 from mlflow_ngraph.compilers.saved import Saved
@@ -38,35 +38,6 @@ from mlflow_ngraph.workloads.base import Format
 
 if TYPE_CHECKING:
     from mlflow_ngraph.workloads.materials import Source
-
-
-class OnnxRuntimeFlags(Flags):
-    """Options of ONNX Runtime."""
-
-    provider: ProviderName | None = None
-    """What executes the nodes: ``cpu``, ``openvino``, ``cuda`` or ``tensorrt``; by default the one called like the
-    device's accelerator. Nodes that it does not take run on the CPU, and are reported."""
-    graph_optimization_level: Literal["none", "basic", "extended", "all"] = "all"
-    """Graph rewrites: ``basic`` removes redundant nodes, ``extended`` fuses, ``all`` also changes layouts (NCHWc)."""
-    inter_op_threads: int = Field(1, ge=1)
-    """Nodes that may run at the same time; more than 1 runs independent branches in parallel."""
-    requests: int | None = Field(None, ge=1)
-    """Inferences in flight in async mode, each from a thread of its own; by default as many as there are threads, so that
-    each computes on one, and two on a GPU. One in sync mode."""
-    spinning: bool = True
-    """Whether idle worker threads spin before they sleep: a little faster alone, much slower on a busy machine."""
-    memory_pattern: bool = True
-    """Plan all activations in one block at the first run; needs fixed shapes, which a bound engine has."""
-    memory_arena: bool = True
-    """Keep memory that was used once for the next run, instead of giving it back to the system."""
-    save_format: Literal["onnx", "ort"] = "onnx"
-    """The optimised model's file format: ``onnx`` with weights beside it, or ``ort`` (one file, at most 2 GB)."""
-    dynamic_batch: bool = True
-    """Optimise once for every batch size, where the model's batch axis is free; else once for each."""
-    cudnn_conv_algo_search: Literal["exhaustive", "heuristic", "default"] = "exhaustive"
-    """How the CUDA provider picks the algorithm of a convolution: it times all, asks cuDNN, or takes a fixed one."""
-    cuda_graph: bool = False
-    """Record what is started on the GPU once, and replay it; needs a model of which no node runs on the CPU."""
 
 
 class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
@@ -112,7 +83,7 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
             raise UnsupportedError(
                 f"save_format ort keeps what the cpu provider optimised; {provider.name} loads the model as onnx"
             )
-        requests.check(provider, self.flags, target)
+        requests.check(provider.name, self.flags, target)
         if target.accelerator == "cuda":
             require_gpu(self.name, target)
 
@@ -178,7 +149,7 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
         return OnnxRuntimeEngine(opened.session, saved, batch, target, flags)
 
     def explain(self, directory: Path, batch: int, target: Target) -> Explanation:
-        from mlflow_ngraph.compilers.onnxruntime.explaining import explain
+        from mlflow_ngraph.compilers.onnxruntime.inspection import explain
 
         self.check(target)
         saved = Saved.read(directory, self.name, target)
@@ -190,7 +161,8 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
 
         Raises
         ------
-        CompileError: they were compiled for another provider.
+        CompileError
+            They were compiled for another provider.
         """
         provider = choose(self.flags.provider, target)
         if facts["provider"] != provider.name:

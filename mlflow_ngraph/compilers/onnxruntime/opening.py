@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mlflow_ngraph.compilers.base import FlagValue, Target
+from mlflow_ngraph.compilers.onnxruntime.flags import OnnxRuntimeFlags
 from mlflow_ngraph.compilers.onnxruntime.providers import (
     PROVIDERS,
     Provider,
@@ -18,10 +19,6 @@ from mlflow_ngraph.compilers.onnxruntime.providers import (
 )
 from mlflow_ngraph.compilers.onnxruntime.session import create, options
 from mlflow_ngraph.errors import CompileError, UnsupportedError
-
-if TYPE_CHECKING:
-    from mlflow_ngraph.compilers.onnxruntime.adapter import OnnxRuntimeFlags
-
 
 WITHOUT_GPU: dict[str, FlagValue] = {"cudnn_conv_algo_search": None, "cuda_graph": None}
 """Flags that only the providers for a GPU read."""
@@ -77,13 +74,16 @@ class Opener:
 
         Parameters
         ----------
-        configure: has a last word on the session's options; such a session replays no CUDA graph, which would leave
-            nothing to see.
+        configure : Callable[[Any], None] | None
+            Has a last word on the session's options; such a session replays no CUDA graph, which would leave nothing to
+            see.
 
         Raises
         ------
-        CompileError: there is no file for this batch size.
-        UnsupportedError: the provider is missing or took no node.
+        CompileError
+            There is no file for this batch size.
+        UnsupportedError
+            The provider is missing or took no node.
         """
         path = self.layout.model(batch)
         if not path.is_file():
@@ -112,7 +112,8 @@ class Opener:
 
         Raises
         ------
-        UnsupportedError: the CUDA provider does not compute in the precision that it was given.
+        UnsupportedError
+            The CUDA provider does not compute in the precision that it was given.
         """
         session_options, provider = session.get_session_options(), self.provider
         facts: dict[str, FlagValue] = {

@@ -7,18 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import psutil
 
 from mlflow_ngraph.compilers.base import FlagValue, Precision, Target
+from mlflow_ngraph.compilers.onnxruntime.flags import OnnxRuntimeFlags, ProviderName
 from mlflow_ngraph.compilers.onnxruntime.requests import count
 from mlflow_ngraph.errors import UnsupportedError
 
-if TYPE_CHECKING:
-    from mlflow_ngraph.compilers.onnxruntime.adapter import OnnxRuntimeFlags
-
-ProviderName = Literal["cpu", "openvino", "cuda", "tensorrt"]
 Chosen = list[tuple[str, dict[str, str]]]
 """Providers by the runtime's names with their options, in the order in which they are offered nodes."""
 
@@ -57,7 +54,8 @@ def choose(name: ProviderName | None, target: Target) -> Provider:
 
     Raises
     ------
-    UnsupportedError: the provider runs elsewhere, or not in this precision.
+    UnsupportedError
+        The provider runs elsewhere, or not in this precision.
     """
     provider = PROVIDERS[name or target.accelerator]
     if provider.accelerator != target.accelerator:
@@ -77,7 +75,8 @@ def with_options(provider: Provider, flags: OnnxRuntimeFlags, target: Target, ca
 
     Parameters
     ----------
-    cache: where TensorRT keeps the engines that it builds.
+    cache : Path | None
+        Where TensorRT keeps the engines that it builds.
     """
     if provider.name == "cpu":
         return [(CPU, {})]
@@ -114,7 +113,8 @@ def settle_tf32(provider: Provider, precision: Precision) -> None:
 
     Raises
     ------
-    UnsupportedError: what this process has settled already contradicts ``precision``.
+    UnsupportedError
+        What this process has settled already contradicts ``precision``.
     """
     if provider.accelerator != "cuda":
         return
@@ -155,11 +155,13 @@ def taken(parts: Iterable[tuple[str, Sequence[str]]], wanted: str) -> Taken:
 
     Parameters
     ----------
-    parts: pairs of a provider and the operators of nodes that it took.
+    parts : Iterable[tuple[str, Sequence[str]]]
+        Pairs of a provider and the operators of nodes that it took.
 
     Raises
     ------
-    UnsupportedError: the wanted provider took none.
+    UnsupportedError
+        The wanted provider took none.
     """
     by_provider, elsewhere = Counter[str](), Counter[str]()
     for provider, operators in parts:
@@ -181,7 +183,8 @@ def asked(session: Any, wanted: str) -> Taken | None:
 
     Raises
     ------
-    UnsupportedError: the wanted provider took none, or that cannot be found out.
+    UnsupportedError
+        The wanted provider took none, or that cannot be found out.
     """
     found = session.get_provider_graph_assignment_info() if can_tell(session) else []
     if found:

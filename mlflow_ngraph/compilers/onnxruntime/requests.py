@@ -7,15 +7,10 @@ threads: it needs at least one beside, cannot bind inputs and outputs, and hands
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from mlflow_ngraph.compilers.base import Target
+from mlflow_ngraph.compilers.onnxruntime.flags import OnnxRuntimeFlags, ProviderName
 from mlflow_ngraph.devices import processors
 from mlflow_ngraph.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from mlflow_ngraph.compilers.onnxruntime.adapter import OnnxRuntimeFlags
-    from mlflow_ngraph.compilers.onnxruntime.providers import Provider
 
 ON_GPU = 2
 """Requests by default where a GPU computes: while one computes, the other is started."""
@@ -38,16 +33,17 @@ def intra_op_threads(flags: OnnxRuntimeFlags, target: Target) -> int:
     return max(1, _threads(target) - count(flags, target) + 1)
 
 
-def check(provider: Provider, flags: OnnxRuntimeFlags, target: Target) -> None:
+def check(provider: ProviderName, flags: OnnxRuntimeFlags, target: Target) -> None:
     """Refuse what cannot have several requests in flight.
 
     Raises
     ------
-    UnsupportedError: the provider runs one inference at a time, or a CUDA graph is asked for.
+    UnsupportedError
+        The provider runs one inference at a time, or a CUDA graph is asked for.
     """
     if target.mode == "sync":
         return
-    if provider.name == "tensorrt":
+    if provider == "tensorrt":
         raise UnsupportedError(
             "onnxruntime's provider tensorrt runs one inference of a session at a time, so it has no mode async; "
             "the compiler tensorrt has it"

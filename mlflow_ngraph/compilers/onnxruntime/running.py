@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlflow_ngraph.compilers.base import Engine, FlagValue, Invocation, Request, Target
-from mlflow_ngraph.compilers.crew import Crew
+from mlflow_ngraph.compilers.request_threads import Crew
 from mlflow_ngraph.compilers.saved import Saved
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ class OnnxRuntimeEngine(Engine):
 
     Parameters
     ----------
-    flags: every flag with the value in force, and among them ``requests``.
+    flags : Mapping[str, FlagValue]
+        Every flag with the value in force, and among them ``requests``.
     """
 
     def __init__(self, session: Any, saved: Saved, batch: int, target: Target, flags: Mapping[str, FlagValue]) -> None:

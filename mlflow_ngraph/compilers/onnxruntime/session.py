@@ -10,16 +10,14 @@ import tempfile
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mlflow_ngraph.compilers.base import Target
 from mlflow_ngraph.compilers.onnxruntime.build import installed
+from mlflow_ngraph.compilers.onnxruntime.flags import OnnxRuntimeFlags
 from mlflow_ngraph.compilers.onnxruntime.providers import CPU, PROVIDERS, Chosen
 from mlflow_ngraph.compilers.onnxruntime.requests import intra_op_threads
 from mlflow_ngraph.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from mlflow_ngraph.compilers.onnxruntime.adapter import OnnxRuntimeFlags
 
 LEVELS = {
     "none": "ORT_DISABLE_ALL",
@@ -65,7 +63,8 @@ def create(path: Path, session_options: Any, providers: Chosen) -> Any:
 
     Raises
     ------
-    UnsupportedError: a provider is missing; the message is the runtime's own reason.
+    UnsupportedError
+        A provider is missing; the message is the runtime's own reason.
     """
     import onnxruntime as ort
 

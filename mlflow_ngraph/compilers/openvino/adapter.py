@@ -135,7 +135,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
         return OpenVINOEngine(compiled, _precision(flags, target), flags, saved.inputs, target.mode)
 
     def explain(self, directory: Path, batch: int, target: Target) -> Explanation:
-        from mlflow_ngraph.compilers.openvino.explaining import PROFILED, explain
+        from mlflow_ngraph.compilers.openvino.inspection import PROFILED, explain
 
         self.check(target)
         saved = Saved.read(directory, self.name, target)
@@ -162,7 +162,8 @@ class OpenVINO(Compiler[OpenVINOFlags]):
 
         Raises
         ------
-        CompileError: there is nothing but a blob, and it cannot be used here.
+        CompileError
+            There is nothing but a blob, and it cannot be used here.
         """
         shared = bool(saved.facts["shared"])
         refused: str | None = None

@@ -39,11 +39,13 @@ def read(path: Path, config: Mapping[str, FlagValue], made_by: str) -> Any:
 
     Parameters
     ----------
-    made_by: what `maker` said where it was exported.
+    made_by : str
+        What `maker` said where it was exported.
 
     Raises
     ------
-    BlobRefusedError: another version of OpenVINO or a processor with other instruction sets made it, or it is damaged.
+    BlobRefusedError
+        Another version of OpenVINO or a processor with other instruction sets made it, or it is damaged.
     """
     # Newer runtimes also check this by themselves; those of 2025 put nothing into a blob that they could check.
     if made_by != maker():

@@ -10,7 +10,7 @@ import numpy as np
 
 from mlflow_ngraph.compilers.base import Engine, FlagValue, Invocation, Mode, Precision, Request
 from mlflow_ngraph.compilers.openvino.library import library
-from mlflow_ngraph.compilers.relay import Relay
+from mlflow_ngraph.compilers.request_queue import Relay
 from mlflow_ngraph.errors import CompileError
 from mlflow_ngraph.workloads.base import TensorSpec
 
@@ -61,7 +61,8 @@ def filled(compiled: Any, specs: Sequence[TensorSpec], arrays: Sequence[NDArray[
 
     Parameters
     ----------
-    specs, arrays: the workload's inputs, in its order.
+    specs, arrays : Sequence[TensorSpec], Sequence[NDArray[np.generic]]
+        The workload's inputs, in its order.
     """
     ov, request = library(), compiled.create_infer_request()
     for index, place in enumerate(places(compiled.inputs, specs)):
@@ -77,7 +78,8 @@ def places(ports: Sequence[Any], specs: Sequence[TensorSpec]) -> list[int]:
 
     Raises
     ------
-    CompileError: it cannot be told.
+    CompileError
+        It cannot be told.
     """
     known = {spec.name: index for index, spec in enumerate(specs)}
     found = [next((known[name] for name in port.get_names() if name in known), None) for port in ports]

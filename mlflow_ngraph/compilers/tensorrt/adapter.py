@@ -32,7 +32,7 @@ from mlflow_ngraph.errors import CompileError
 from mlflow_ngraph.workloads.base import Format
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.compilers.tensorrt.building import Plan
+    from mlflow_ngraph.compilers.tensorrt.building import BuildPlan
     from mlflow_ngraph.workloads.materials import Source
 
 _AMPERE = (8, 0)
@@ -157,7 +157,7 @@ class TensorRT(Compiler[TensorRTFlags]):
         self.check(target)
         saved = Saved.read(directory, self.name, target)
         with reported(self.name):
-            from mlflow_ngraph.compilers.tensorrt.inspecting import kernels, layout_changes
+            from mlflow_ngraph.compilers.tensorrt.inspection import kernels, layout_changes
             from mlflow_ngraph.compilers.tensorrt.running import Deserialized
 
             plan, said = _find(directory, batch, saved)
@@ -191,7 +191,7 @@ def _inspect(loaded: Any, saved: Saved, batch: int) -> str:
     return text
 
 
-def _write(directory: Path, batch: int | None, plan: Plan) -> None:
+def _write(directory: Path, batch: int | None, plan: BuildPlan) -> None:
     path = directory / _file(batch)
     path.write_bytes(plan.serialized)
     said = {"outputs": list(plan.outputs), "nodes": plan.nodes}

@@ -34,7 +34,7 @@ _LEVELS = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class BuildPlan:
     """A serialised engine, and what is known about it."""
 
     serialized: Any
@@ -54,13 +54,15 @@ def build(
     flags: TensorRTFlags,
     target: Target,
     bench: Workbench,
-) -> Plan:
+) -> BuildPlan:
     """Build an engine for some batch sizes: with fixed shapes for one, with an optimisation profile for several.
 
     Raises
     ------
-    UnsupportedError: the parser lacks an operator, or this version lacks what a flag asks for.
-    CompileError: the builder failed; with TensorRT's own reason.
+    UnsupportedError
+        The parser lacks an operator, or this version lacks what a flag asks for.
+    CompileError
+        The builder failed; with TensorRT's own reason.
     """
     trt = library()
     logger = make_logger(trt)
@@ -82,7 +84,7 @@ def build(
         serialized = granted(builder.build_serialized_network(network, config), logger, "no engine was built")
         if cache:
             cache.keep(config)
-    return Plan(
+    return BuildPlan(
         serialized,
         tuple(network.get_output(index).name for index in range(network.num_outputs)),
         nodes,

@@ -14,7 +14,8 @@ def library() -> Any:
 
     Raises
     ------
-    CompileError: it is installed, but cannot be imported.
+    CompileError
+        It is installed, but cannot be imported.
     """
     try:
         import tensorrt as trt
@@ -54,8 +55,10 @@ def granted(answer: Any, logger: Any, what: str) -> Any:
 
     Raises
     ------
-    MemoryError: it said no for lack of memory.
-    CompileError: it said no for another reason.
+    MemoryError
+        It said no for lack of memory.
+    CompileError
+        It said no for another reason.
     """
     if answer is not None and answer is not False and not (isinstance(answer, int) and answer < 0):
         return answer

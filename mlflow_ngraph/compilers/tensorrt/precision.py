@@ -24,7 +24,8 @@ def in_precision(model: ModelProto, precision: Precision) -> ModelProto:
 
     Raises
     ------
-    UnsupportedError: the converter is not installed.
+    UnsupportedError
+        The converter is not installed.
     """
     if precision == "fp16":
         return _as_float16(model)

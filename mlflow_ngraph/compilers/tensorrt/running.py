@@ -12,7 +12,7 @@ import numpy as np
 
 from mlflow_ngraph.compilers import cuda
 from mlflow_ngraph.compilers.base import Engine, FlagValue, Invocation, Request, Target
-from mlflow_ngraph.compilers.relay import Relay
+from mlflow_ngraph.compilers.request_queue import Relay
 from mlflow_ngraph.compilers.tensorrt.library import granted, library, make_logger, reason
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 
@@ -69,8 +69,10 @@ class TensorRTEngine(Engine):
 
     Parameters
     ----------
-    outputs: names of the outputs, in the model's order.
-    flags: every flag with the value in force, and among them `requests`.
+    outputs : Sequence[str]
+        Names of the outputs, in the model's order.
+    flags : Mapping[str, FlagValue]
+        Every flag with the value in force, and among them `requests`.
     """
 
     def __init__(

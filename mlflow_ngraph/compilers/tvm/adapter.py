@@ -170,7 +170,8 @@ def _prepare_gpu(compiler: str, target: Target) -> probes.Gpu:
 
     Raises
     ------
-    UnsupportedError: there is no GPU, or TVM does not find it.
+    UnsupportedError
+        There is no GPU, or TVM does not find it.
     """
     gpu = require_gpu(compiler, target)
     import tvm
@@ -186,7 +187,8 @@ def _choose_cuda_compiler(compiler: str) -> None:
 
     Raises
     ------
-    DependencyError: neither of the ways is installed.
+    DependencyError
+        Neither of the ways is installed.
     """
     if shutil.which("nvcc"):
         os.environ["TVM_CUDA_COMPILE_MODE"] = "nvcc"

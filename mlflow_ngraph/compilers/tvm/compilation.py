@@ -16,7 +16,7 @@ from mlflow_ngraph.devices.processors import available
 from mlflow_ngraph.telling import one_line
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.compilers.tvm.tuning import Found
+    from mlflow_ngraph.compilers.tvm.tuning import TuningResult
     from mlflow_ngraph.workloads.materials import Source
 
 TUNING = "tuning"
@@ -28,7 +28,8 @@ class Compilation:
 
     Parameters
     ----------
-    gpu: the GPU to compile for; None compiles for the processor.
+    gpu : probes.Gpu | None
+        The GPU to compile for; None compiles for the processor.
     """
 
     def __init__(self, flags: TVMFlags, target: Target, gpu: probes.Gpu | None, bench: Workbench) -> None:
@@ -45,7 +46,7 @@ class Compilation:
 
     def run(self, source: Source, batch: int, directory: Path, library: str) -> dict[str, FlagValue]:
         """Compile, and write the engine; returns every flag with the value in force, and what the search came to."""
-        found: Found | None = None
+        found: TuningResult | None = None
         records: Records | None = None
         with tvm.transform.PassContext(opt_level=self._flags.opt_level):
             with self._bench.stage("convert"):
@@ -87,7 +88,7 @@ class Compilation:
             self._nhwc = False
             return module
 
-    def _tune(self, module: Any) -> tuple[Records, Found]:
+    def _tune(self, module: Any) -> tuple[Records, TuningResult]:
         from mlflow_ngraph.compilers.tvm.pool import Pool
         from mlflow_ngraph.compilers.tvm.tuning import Search
 
@@ -103,7 +104,7 @@ class Compilation:
                     search.run(pool)
         return records, search.found
 
-    def _facts(self, found: Found | None) -> dict[str, FlagValue]:
+    def _facts(self, found: TuningResult | None) -> dict[str, FlagValue]:
         facts: dict[str, FlagValue] = {
             **self._flags.model_dump(),
             "mcpu": self._host["mcpu"],

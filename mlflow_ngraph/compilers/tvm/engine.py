@@ -19,9 +19,12 @@ class TVMEngine(Engine):
 
     Parameters
     ----------
-    device: where it runs, as TVM's runtime knows it.
-    synchronise: whether a call has to wait for the device, because kernels are only queued there.
-    transfers_inside: whether a call contains the copies to and from the device.
+    device : Any
+        Where it runs, as TVM's runtime knows it.
+    synchronise : bool
+        Whether a call has to wait for the device, because kernels are only queued there.
+    transfers_inside : bool
+        Whether a call contains the copies to and from the device.
     """
 
     def __init__(

@@ -54,7 +54,8 @@ class Contents:
 
         Raises
         ------
-        CompileError: it is missing or damaged.
+        CompileError
+            It is missing or damaged.
         """
         try:
             return cls(**json.loads((directory / FILE).read_text(encoding="utf-8")))

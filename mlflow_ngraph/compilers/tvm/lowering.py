@@ -58,7 +58,8 @@ def lower(module: Any, target: Any, *, prepack: bool) -> Lowered:
 
     Parameters
     ----------
-    prepack: mark constant weights, so that schedules may choose a layout for them.
+    prepack : bool
+        Mark constant weights, so that schedules may choose a layout for them.
     """
     transform = relax.transform
     fusing = [

@@ -57,7 +57,8 @@ class Progress:
 
         Parameters
         ----------
-        speed: floating-point operations a second of the best kernel of any task.
+        speed : float
+            Floating-point operations a second of the best kernel of any task.
         """
         if not math.isfinite(self.best):
             return 0.0

@@ -22,8 +22,6 @@ from socket import socketpair
 from types import TracebackType
 from typing import Any
 
-import mlflow_ngraph
-
 START_SECONDS = 120.0
 """Until a process has imported TVM, also on a busy machine."""
 _USES = 256
@@ -39,8 +37,10 @@ class Worker:
 
     Parameters
     ----------
-    directory: to run in, and for temporary files; holds no Python modules.
-    threads: threads of TVM's runtime in it; None leaves TVM its own default.
+    directory : Path
+        To run in, and for temporary files; holds no Python modules.
+    threads : int | None
+        Threads of TVM's runtime in it; None leaves TVM its own default.
     """
 
     def __init__(self, directory: Path, threads: int | None) -> None:
@@ -86,7 +86,8 @@ class Worker:
 
         Raises
         ------
-        WorkerError: it does not.
+        WorkerError
+            It does not.
         """
         self.start()
         if self.threads == 0:
@@ -97,7 +98,8 @@ class Worker:
 
         Raises
         ------
-        WorkerError: it failed, crashed, or took longer than ``timeout`` seconds; the next request gets a new process.
+        WorkerError
+            It failed, crashed, or took longer than ``timeout`` seconds; the next request gets a new process.
         """
         if self._uses >= _USES:
             self.close()
@@ -148,7 +150,7 @@ def _bootstrap(descriptor: int) -> str:
 
     A file there with the name of a module of the standard library would otherwise be imported in its place.
     """
-    here, home = Path.cwd().resolve(), Path(mlflow_ngraph.__file__).parents[1]
+    here, home = Path.cwd().resolve(), Path(__file__).resolve().parents[3]
     paths = [path for path in sys.path if path and Path(path).resolve() != here]
     paths.append(str(home))
     return (
@@ -191,9 +193,12 @@ class Pool:
 
     Parameters
     ----------
-    directory: where candidates are kept for the moment; made here, and removed by `close`.
-    builders: processes that build.
-    threads: threads of TVM's runtime in the process that measures; None leaves TVM its own default.
+    directory : Path
+        Where candidates are kept for the moment; made here, and removed by `close`.
+    builders : int
+        Processes that build.
+    threads : int | None
+        Threads of TVM's runtime in the process that measures; None leaves TVM its own default.
     """
 
     def __init__(self, directory: Path, builders: int, threads: int | None, build_timeout: float) -> None:
@@ -242,8 +247,10 @@ class Pool:
 
         Parameters
         ----------
-        best: seconds of the best kernel for the same task so far.
-        failed: is told why a candidate failed.
+        best : float
+            Seconds of the best kernel for the same task so far.
+        failed : Callable[[str], None]
+            Is told why a candidate failed.
         """
         libraries = list(self._waiting.map(self._build, candidates))
         latencies: list[float | None] = []

@@ -23,7 +23,7 @@ FAILED_SECONDS = 1e10
 
 
 @dataclass(frozen=True)
-class Trial:
+class TuningTrial:
     """A line of the log. Milliseconds; None where there is nothing to say yet."""
 
     trial: int
@@ -47,7 +47,8 @@ class Records:
 
     Parameters
     ----------
-    folder: is made where it does not exist; damaged ends of files in it are cut off.
+    folder : Path
+        Is made where it does not exist; damaged ends of files in it are cut off.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -98,7 +99,7 @@ class Records:
             with (self.folder / name).open("rb") as stream:
                 os.fsync(stream.fileno())
 
-    def log(self, trials: Sequence[Trial]) -> None:
+    def log(self, trials: Sequence[TuningTrial]) -> None:
         """Append trials to the log."""
         with (self.folder / LOG).open("a", encoding="utf-8") as stream:
             stream.writelines(json.dumps(asdict(trial)) + "\n" for trial in trials)
@@ -118,7 +119,8 @@ def cut_damaged_end(path: Path, sound: Any = lambda line: True) -> list[Any]:
 
     Parameters
     ----------
-    sound: says of a line's content whether it can be used; may raise when it is not even of the right shape.
+    sound : Any
+        Says of a line's content whether it can be used; may raise when it is not even of the right shape.
     """
     if not path.exists():
         return []

@@ -83,7 +83,8 @@ def decide(samples: Sequence[tuple[str, Any]], processor: Processor, random: Ran
 
     Parameters
     ----------
-    samples: kind of each sample, and the decision that it has now.
+    samples : Sequence[tuple[str, Any]]
+        Kind of each sample, and the decision that it has now.
     """
     decisions: dict[int, Any] = {}
     outputs: list[int] = []
@@ -115,8 +116,10 @@ class Seeder:
 
     Parameters
     ----------
-    spaces: the design spaces as schedules; those without tiles give no seeds.
-    postprocs: TVM's rewriters of a drawn schedule; one that refuses it makes it invalid.
+    spaces : Sequence[Any]
+        The design spaces as schedules; those without tiles give no seeds.
+    postprocs : Sequence[Any]
+        TVM's rewriters of a drawn schedule; one that refuses it makes it invalid.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ from tvm.s_tir.analysis import estimate_tir_flops
 from mlflow_ngraph.compilers.tvm import policy
 from mlflow_ngraph.compilers.tvm.flags import TVMFlags
 from mlflow_ngraph.compilers.tvm.pool import Candidate, Evaluator, Pool
-from mlflow_ngraph.compilers.tvm.records import Records, Trial
+from mlflow_ngraph.compilers.tvm.records import Records, TuningTrial
 from mlflow_ngraph.compilers.tvm.seeds import Processor, Seeder
 from mlflow_ngraph.compilers.tvm.targets import registers
 from mlflow_ngraph.errors import CompileError
@@ -39,7 +39,7 @@ _UNBOUNDED = 2**30
 
 
 @dataclass(frozen=True)
-class Found:
+class TuningResult:
     """What a search came to."""
 
     tasks: int
@@ -70,7 +70,8 @@ class Task:
 
         Raises
         ------
-        RuntimeError: TVM's rules fail on this kernel.
+        RuntimeError
+            TVM's rules fail on this kernel.
         """
         if self._context is not None:
             return
@@ -141,9 +142,12 @@ class Search:
 
     Parameters
     ----------
-    module: kernels without schedules.
-    records: where every batch is written before the next begins.
-    tell: is told what is being done.
+    module : Any
+        Kernels without schedules.
+    records : Records
+        Where every batch is written before the next begins.
+    tell : Callable[[str], None]
+        Is told what is being done.
     """
 
     def __init__(
@@ -167,12 +171,12 @@ class Search:
         return sum(task.progress.trials for task in self._tasks)
 
     @property
-    def found(self) -> Found:
+    def found(self) -> TuningResult:
         """What the search has come to so far."""
         progress = [task.progress for task in self._tasks]
         tuned = sum(task.best < float("inf") for task in progress)
         latency = policy.model_latency(progress)
-        return Found(len(progress), tuned, self.trials, None if latency is None else latency * 1e3)
+        return TuningResult(len(progress), tuned, self.trials, None if latency is None else latency * 1e3)
 
     def run(self, pool: Pool) -> None:
         """Search until the trials are used up or every task is done."""
@@ -240,7 +244,7 @@ class Search:
         for offset, latency in enumerate(latencies, start=1):
             best = best if latency is None else min(best, latency)
             lines.append(
-                Trial(
+                TuningTrial(
                     trial=number + offset,
                     task=task.index,
                     task_name=task.name,

@@ -67,8 +67,10 @@ def measure(
 
     Parameters
     ----------
-    arguments: type and shape of each argument, as TVM describes them.
-    best: seconds of the best kernel so far; one that is much slower is read once.
+    arguments : Sequence[Any]
+        Type and shape of each argument, as TVM describes them.
+    best : float
+        Seconds of the best kernel so far; one that is much slower is read once.
     """
     import tvm
     import tvm_ffi

@@ -12,7 +12,7 @@ import pytest
 
 from mlflow_ngraph.compilers.base import Compiler, Target
 from mlflow_ngraph.compilers.registry import COMPILERS, create
-from mlflow_ngraph.measure.parity import compare, problem
+from mlflow_ngraph.parity import compare, problem
 from mlflow_ngraph.testing import preparation, steps
 from mlflow_ngraph.testing.preparation import BATCH_SIZES, FIXED, FIXED_BATCH, MODELS, SEEDS
 from mlflow_ngraph.testing.steps import STEP_SECONDS, Answers, Case, Job, Made, Outcome, in_fresh_process, within

@@ -88,7 +88,8 @@ def convert(path: Path) -> OnnxModule:
 
     Raises
     ------
-    UnsupportedError: the graph has an operator that the module cannot run; names it and its opset.
+    UnsupportedError
+        The graph has an operator that the module cannot run; names it and its opset.
     """
     model = onnx.load(str(path))
     if model.functions:

@@ -1,0 +1,116 @@
+"""Answers that were computed before: the same question about the same results has the same answer.
+
+An answer is named by a digest of everything that it depends on: the question, the run and the sha256 of every table, and
+the code that computed it. So nothing has to be found out about whether it still holds; what has changed has another name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from mlflow_ngraph import user_cache
+from mlflow_ngraph.version import __version__
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.analysis.listing import Found
+
+_KEPT = 200
+"""How many answers stay; the oldest go first."""
+
+
+class Plain(Protocol):
+    """An answer that can be kept."""
+
+    def to_plain(self) -> Mapping[str, Any]:
+        """As JSON has it."""
+
+
+A = TypeVar("A", bound=Plain)
+
+
+def answer(
+    question: Mapping[str, Any], found: Found | None, compute: Callable[[], A], read: Callable[[dict[str, Any]], A]
+) -> A:
+    """The answer that this machine has kept, or a new one, which is kept.
+
+    Parameters
+    ----------
+    question : Mapping[str, Any]
+        Plain values by their names; all that the answer depends on besides the results.
+    found : Found | None
+        The study runs that the question is about; None: compute it in any case.
+    read : Callable[[dict[str, Any]], A]
+        Makes an answer of what its ``to_plain`` gave.
+    """
+    name = name_of(question, found) if found is not None else None
+    if name is None:
+        return compute()
+    answers = Answers()
+    kept = answers.get(name)
+    with suppress(ValueError, KeyError, TypeError, IndexError):
+        if kept is not None:
+            return read(kept)
+    new = compute()
+    answers.put(name, new.to_plain())
+    return new
+
+
+class Answers:
+    """Answers on this machine.
+
+    Parameters
+    ----------
+    directory : Path | None
+        Made when something is kept in it; below the user's cache directory when left out.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._directory = directory or user_cache.directory("answers")
+
+    def get(self, name: str) -> dict[str, Any] | None:
+        """An answer as JSON has it, if it is here and whole."""
+        with suppress(OSError, ValueError):
+            found: dict[str, Any] = json.loads((self._directory / f"{name}.json").read_bytes())
+            return found
+        return None
+
+    def put(self, name: str, answer: Mapping[str, Any]) -> None:
+        """Keep an answer; a full or read-only disk only makes the next time slower."""
+        user_cache.keep(self._directory / f"{name}.json", json.dumps(answer, default=str).encode())
+        with suppress(OSError):
+            entries = sorted(os.scandir(self._directory), key=lambda entry: entry.stat().st_mtime)
+            for entry in entries[:-_KEPT]:
+                Path(entry.path).unlink(missing_ok=True)
+
+
+def name_of(question: Mapping[str, Any], found: Found) -> str | None:
+    """The name of the answer to a question about the results of these runs; None where a run does not tell its digest.
+
+    Parameters
+    ----------
+    question : Mapping[str, Any]
+        Plain values by their names.
+    """
+    runs = [
+        (server.uri, run.run_id, run.digest, run.experiment, sorted(run.tags.items()))
+        for server in found.servers
+        for run in found.runs[server.uri]
+    ]
+    if not all(digest for _, _, digest, _, _ in runs):
+        return None
+    told = json.dumps([__version__, _code(), question, sorted(runs)], sort_keys=True, default=str)
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+def _code() -> list[tuple[str, int, int]]:
+    """What computes answers; in a checkout it changes without the version changing."""
+    here = Path(__file__).parent
+    rooms = (here.parent, here, here.parent / "tables", here.parent / "tracking")
+    entries = [entry for room in rooms for entry in os.scandir(room) if entry.name.endswith(".py")]
+    return sorted((entry.path, entry.stat().st_size, entry.stat().st_mtime_ns) for entry in entries)

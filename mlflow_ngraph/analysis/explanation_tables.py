@@ -1,0 +1,148 @@
+"""Explanations as rows for people and as a document for programs, the same for every compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from mlflow_ngraph.analysis.explanations import Explained
+from mlflow_ngraph.compilers.explanation import Explanation, Kernel
+from mlflow_ngraph.tables.summary import precisions
+from mlflow_ngraph.text import counted
+
+UNKNOWN = "–"
+"""Shown where a compiler does not tell."""
+COUNTED = {
+    "operations": "operation",
+    "implementations": "implementation",
+    "layouts": "layout",
+    "precisions": "precision",
+    "providers": "provider",
+}
+"""What is counted over the kernels, and the field of a kernel that has it."""
+_NAMED = 6
+"""Values of a kind that a person is shown; programs get all of them."""
+
+Row = tuple[str, list[str]]
+"""What it is, and one text for each cell."""
+
+
+def side_by_side(explained: Sequence[Explained]) -> list[Row]:
+    """Rows that compare cells: what they are, the counts, and every fact of any of their compilers."""
+    told = [found.explanation for found in explained]
+    rows: list[Row] = [
+        ("cell", [found.cell.id for found in explained]),
+        ("study", [found.cell.study_id for found in explained]),
+        ("verdict", [found.cell.verdict or "not measured yet" for found in explained]),
+        ("precision", [precisions(found.cell.precision, found.cell.precision_in_force) for found in explained]),
+        ("nodes before", [_count(one.nodes_before if one else None) for one in told]),
+        ("nodes after", [_count(one.nodes_after if one else None) for one in told]),
+        ("fused groups", [_count(_fused_groups(one)) for one in told]),
+        ("layout changes", [_count(one.layout_changes if one else None) for one in told]),
+        ("generated code", [_size(one.code_bytes if one else None) for one in told]),
+    ]
+    for title, field in COUNTED.items():
+        values = [_counted(one.count(field)) if one else "" for one in told]
+        if any(values):
+            rows.append((title, [value or UNKNOWN for value in values]))
+    times = [_profiled_us(one) for one in told]
+    if any(time is not None for time in times):
+        rows.append(("profiled", [UNKNOWN if time is None else _milliseconds(time) for time in times]))
+    facts = list(dict.fromkeys(name for one in told if one for name in one.facts))
+    rows += [(name, [_fact(one, name) for one in told]) for name in facts]
+    if any(found.problem for found in explained):
+        rows.append(("not explained", [found.problem for found in explained]))
+    return rows
+
+
+def longest(explanation: Explanation, most: int) -> list[tuple[Kernel, float]]:
+    """The kernels that take longest, with their share of the profiled time; empty where nothing was profiled."""
+    timed = [(kernel, kernel.microseconds) for kernel in explanation.kernels if kernel.microseconds is not None]
+    whole = sum(time for _, time in timed)
+    timed.sort(key=lambda item: -item[1])
+    return [(kernel, time / whole if whole else 0.0) for kernel, time in timed[:most]]
+
+
+def largest(explanation: Explanation, most: int) -> list[Kernel]:
+    """The kernels that compute most nodes of the model, more than one each."""
+    fused = [kernel for kernel in explanation.kernels if len(kernel.fused) > 1]
+    return sorted(fused, key=lambda kernel: -len(kernel.fused))[:most]
+
+
+def document(explained: Sequence[Explained]) -> list[dict[str, Any]]:
+    """Everything, for programs."""
+    return [{**_identity(found), **_content(found.explanation)} for found in explained]
+
+
+def _identity(found: Explained) -> dict[str, Any]:
+    cell = found.cell
+    names = ("label", "compiler", "compiler_label", "precision", "batch", "study", "study_id", "device", "reason")
+    return {
+        "cell": cell.id,
+        "address": cell.address,
+        **{name: getattr(cell, name) for name in names},
+        "verdict": cell.verdict or None,
+        "precision_in_force": cell.precision_in_force or None,
+        "problem": found.problem,
+    }
+
+
+def _content(explanation: Explanation | None) -> dict[str, Any]:
+    one = explanation or Explanation()
+    return {
+        "nodes_before": one.nodes_before,
+        "nodes_after": one.nodes_after,
+        "fused_groups": _fused_groups(one),
+        "layout_changes": one.layout_changes,
+        "code_bytes": one.code_bytes,
+        "profiled_us": _profiled_us(one),
+        **{title: one.count(field) for title, field in COUNTED.items()},
+        "facts": dict(one.facts),
+        "kernels": [asdict(kernel) for kernel in one.kernels],
+    }
+
+
+def _fused_groups(explanation: Explanation | None) -> int | None:
+    """Unknown where the compiler names no kernels at all."""
+    return explanation.fused_groups if explanation and explanation.kernels else None
+
+
+def _profiled_us(explanation: Explanation | None) -> float | None:
+    times = [kernel.microseconds for kernel in explanation.kernels if explanation] if explanation else []
+    known = [time for time in times if time is not None]
+    return sum(known) if known else None
+
+
+def _counted(counts: dict[str, int]) -> str:
+    shown = [f"{value} {number}" for value, number in list(counts.items())[:_NAMED]]
+    more = len(counts) - _NAMED
+    if more > 0:
+        shown.append(counted(more, "more kind"))
+    return ", ".join(shown)
+
+
+def _fact(explanation: Explanation | None, name: str) -> str:
+    value = explanation.facts.get(name, "") if explanation is not None else ""
+    if value == "":
+        return UNKNOWN
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _count(value: int | None) -> str:
+    return UNKNOWN if value is None else str(value)
+
+
+def _size(size: int | None) -> str:
+    if size is None:
+        return UNKNOWN
+    for unit, factor in (("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size} B"
+
+
+def _milliseconds(microseconds: float) -> str:
+    return f"{microseconds / 1000:.3g} ms in kernels"

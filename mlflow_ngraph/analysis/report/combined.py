@@ -1,0 +1,93 @@
+"""Estimate of several cells in one, with intervals: means over models, slopes and retentions over depth.
+
+Cells are taken as measured independently of each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from mlflow_ngraph import estimates
+from mlflow_ngraph.estimates import Estimate
+
+NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class Value:
+    """A number with the ends of its 95 % interval, NaN where it has none."""
+
+    value: float
+    low: float = NAN
+    high: float = NAN
+
+    @property
+    def certain(self) -> bool:
+        """Whether it has an interval."""
+        return self.low == self.low and self.high == self.high
+
+    def side_of(self, bound: float) -> int:
+        """1 if it is certainly above ``bound``, -1 if certainly below, 0 if the interval does not tell."""
+        return int(self.low > bound) - int(self.high < bound)
+
+
+def values(parts: Estimate) -> list[Value]:
+    """Estimates as numbers with their intervals."""
+    columns = (np.atleast_1d(column) for column in (parts.value, *parts.interval()))
+    return [Value(*map(float, row)) for row in zip(*columns, strict=True)]
+
+
+def geometric_mean(parts: Estimate) -> Value:
+    """The geometric mean of independent figures."""
+    return values(estimates.geometric_mean(parts))[0]
+
+
+def mean(parts: Estimate) -> Value:
+    """The arithmetic mean of independent figures."""
+    count = parts.log.size
+    return Value(*estimates.weighted_sum([1 / count] * count, parts))
+
+
+def sum_ratio(tops: Estimate, bottoms: Estimate) -> Value:
+    """The sum of some figures over that of others, all of them independent."""
+    return values(estimates.total(tops).over(estimates.total(bottoms)))[0]
+
+
+def slope(depths: Sequence[int], parts: Estimate) -> Value:
+    """Least-squares slope over depth, per stacked block.
+
+    Parameters
+    ----------
+    depths : sequence of int
+        At least two different ones.
+    parts : Estimate
+        The figure at each depth.
+    """
+    centred = np.asarray(depths, float) - np.mean(depths)
+    return Value(*estimates.weighted_sum(centred / float(centred @ centred), parts))
+
+
+def retention(depths: Sequence[int], parts: Estimate) -> Value | None:
+    """The figure at the deepest stack over that at depth one; None where depth one, or any other, is missing.
+
+    Parameters
+    ----------
+    depths : sequence of int
+        In the order of the figures.
+    parts : Estimate
+        The figure at each depth.
+    """
+    deepest = max(depths)
+    if 1 not in depths or deepest == 1:
+        return None
+    top, bottom = (parts.take([list(depths).index(depth)]) for depth in (deepest, 1))
+    return values(top.over(bottom))[0]
+
+
+def pooled(deviations: pd.Series[float]) -> float:
+    """The root of the mean variance of several cells."""
+    return float(np.sqrt(np.mean(deviations.to_numpy(float) ** 2)))

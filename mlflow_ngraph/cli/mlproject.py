@@ -1,0 +1,179 @@
+"""The entry points of the MLflow project: where a study for a device is run.
+
+``mlflow run . -e benchmark -P device=xeon`` starts in whatever environment MLflow made or was told to use. If that
+environment has the study's compilers, the study runs right there. If not, it runs through the device's sub-project
+(``entrypoints/<device>``), which has an environment of its own, and as the *same* MLflow run: there is one study run,
+whichever way it went.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from mlflow_ngraph.compilers.registry import COMPILERS
+from mlflow_ngraph.devices.base import DeviceProfile
+from mlflow_ngraph.errors import DependencyError, NGraphError, UsageError
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The checkout, when the package runs from one."""
+ENV_MANAGER = "NGRAPH_ENV_MANAGER"
+"""Environment variable that chooses the environment manager of sub-projects."""
+MANAGERS = ("uv", "virtualenv", "conda", "local")
+_PR_SET_PDEATHSIG = 1
+
+
+def lacking(compilers: list[str]) -> dict[str, str]:
+    """The compilers that cannot run in this environment, with the reason."""
+    reasons = {}
+    for name in compilers:
+        try:
+            found = COMPILERS.get(name).availability()
+        except DependencyError as error:
+            reasons[name] = str(error)
+        else:
+            if not found.available:
+                reasons[name] = found.reason
+    return reasons
+
+
+def dispatch(profile: DeviceProfile, parameters: Mapping[str, str]) -> None:
+    """Run the device's sub-project in its own environment, as the MLflow run that this process belongs to.
+
+    Parameters
+    ----------
+    parameters : Mapping[str, str]
+        Of the sub-project's entry point.
+
+    Raises
+    ------
+    UsageError
+        The device has no sub-project here, or nothing can make its environment.
+    NGraphError
+        Its environment could not be made, or its study failed; the sub-process has already said why.
+    """
+    if profile.project is None or not (ROOT / profile.project / "MLproject").is_file():
+        raise UsageError(
+            f"device {profile.name!r} has no sub-project here to run in; install what is missing into this environment"
+        )
+    import mlflow
+    from mlflow.exceptions import ExecutionException, MlflowException
+    from mlflow.utils.process import ShellCommandException
+
+    run_id = os.environ.get("MLFLOW_RUN_ID")
+    manager = env_manager(run_id)
+    try:
+        mlflow.projects.run(
+            f"{ROOT}#{profile.project}", parameters=dict(parameters), env_manager=manager, run_id=run_id
+        )
+    except (ExecutionException, MlflowException, ShellCommandException) as error:
+        raise NGraphError(f"sub-project {profile.project} ({manager}): {' '.join(str(error).split())}") from None
+
+
+def env_manager(run_id: str | None) -> str:
+    """The manager for a sub-project's environment.
+
+    That is ``$NGRAPH_ENV_MANAGER``, else the one that made the environment of this very run, else one that is
+    installed.
+
+    Raises
+    ------
+    UsageError
+        The variable names no manager, or none is installed.
+    """
+    chosen = os.environ.get(ENV_MANAGER, "")
+    if chosen:
+        if chosen not in MANAGERS:
+            raise UsageError(f"{ENV_MANAGER}: unknown environment manager {chosen!r}: allowed: {', '.join(MANAGERS)}")
+        return chosen
+    found = _manager_of_run(run_id) or env_manager_on_path()
+    if not found:
+        raise UsageError(
+            "no environment manager found to make the device's environment: pip install uv, "
+            "or install the device's packages here and use --env-manager local"
+        )
+    return found
+
+
+def env_manager_on_path() -> str:
+    """The first environment manager that is installed, or empty text."""
+    tools = {"uv": "uv", "pyenv": "virtualenv", "conda": "conda"}
+    return next((manager for tool, manager in tools.items() if shutil.which(tool)), "")
+
+
+def die_with_parent() -> None:
+    """Have this process told to end when ``mlflow run`` ends, however that happens.
+
+    ``mlflow run`` passes no signal on: killed, it leaves its entry point measuring, and its run RUNNING for ever.
+    """
+    if sys.platform != "linux":
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _manager_of_run(run_id: str | None) -> str:
+    """What MLflow noted on the run as the manager of its environment; it notes nothing for ``local``."""
+    if run_id is None:
+        return ""
+    from mlflow import MlflowClient
+
+    tags = MlflowClient().get_run(run_id).data.tags
+    noted = tags.get("mlflow.project.env", "")
+    return noted if noted in MANAGERS else ""
+
+
+@contextmanager
+def run_ends_with_process() -> Iterator[None]:
+    """Within the block SIGTERM raises KeyboardInterrupt, and whatever is raised ends the MLflow run too.
+
+    MLflow and our recorder end it themselves in nearly every case; this is for the others, such as a signal that
+    arrives while modules are imported.
+    """
+    run_id = os.environ.get("MLFLOW_RUN_ID")
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        _end(run_id, "KILLED")
+        raise
+    except Exception:
+        _end(run_id, "FAILED")
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Terminated(KeyboardInterrupt):
+    signum = signal.SIGTERM
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
+    # Once is enough: a second signal must not break off the cleaning up.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Terminated
+
+
+def _end(run_id: str | None, status: str) -> None:
+    """Give the run its last status.
+
+    Also where it has one: MLflow calls a run FAILED that we asked it to interrupt.
+    """
+    if run_id is None:
+        return
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    # What ended this process may have ended the tracking server too; there is nothing left to tell it then.
+    with suppress(MlflowException):
+        MlflowClient().set_terminated(run_id, status)

@@ -1,0 +1,65 @@
+"""What a process that runs an engine has around it: environment variables, and how memory is kept."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mlflow_ngraph import process_memory, torchvision_hook
+from mlflow_ngraph.engines.manifest import Manifest
+
+_THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "TVM_NUM_THREADS",
+)
+_STRAY_PREFIXES = (
+    *("MALLOC_", "GLIBC_TUNABLES"),
+    *("OMP_", "KMP_", "GOMP_", "MKL_", "TVM_", "TORCHINDUCTOR_", "OV_", "ORT_", "ONEDNN_", "DNNL_"),
+    # They change what tf32 means, behind the back of the precision that was asked for.
+    *("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
+)
+
+
+def of_threads(threads: int | None, scratch: Path) -> dict[str, str]:
+    """The environment of a child: that of the parent without its thread and runtime settings, plus ours.
+
+    Parameters
+    ----------
+    threads : int | None
+        Threads of every runtime; None leaves each its own default.
+    scratch : Path
+        Compiler caches live here, so that no compilation is faster for an earlier one elsewhere.
+    """
+    env = {key: value for key, value in os.environ.items() if not key.startswith(_STRAY_PREFIXES)}
+    if threads is not None:
+        env.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
+    env["TORCHINDUCTOR_CACHE_DIR"] = str(scratch / "inductor")
+    # One compile process: a pool of them would outlive its use and idle beside what is measured.
+    env["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    env["PYTHONUNBUFFERED"] = "1"
+    env["PYTHONHASHSEED"] = "0"
+    return env
+
+
+def of_manifest(manifest: Manifest, scratch: Path) -> dict[str, str]:
+    """Those that a study measures with: no thread or runtime settings but the engine's own.
+
+    Parameters
+    ----------
+    scratch : Path
+        For what runtimes keep beside.
+    """
+    return of_threads(manifest.loading.aim().threads, scratch)
+
+
+def enter() -> None:
+    """Keep freed memory from now on, as studies do unless they say otherwise; elsewhere than on glibc nothing changes.
+
+    What the engine imports finds a torchvision that can be imported, as in a study.
+    """
+    process_memory.keep_freed()
+    torchvision_hook.install()

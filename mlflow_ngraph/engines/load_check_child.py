@@ -1,0 +1,101 @@
+"""The child process that tries an engine: ``python -m mlflow_ngraph.engines.load_check_child``, asked by `engines.load_check`.
+
+A runtime that is given an engine it does not like may end its process, or compute something else and say nothing. So
+an engine is tried in a process of its own before anybody relies on it. Standard input has two lines of JSON: how the
+engine is loaded, upon which the runtime is imported; and where it is, once its files are there and checked. The answer
+is one line of JSON on what was standard output; whatever the runtime prints goes to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mlflow_ngraph import parity
+from mlflow_ngraph.engines import compatibility, environment
+from mlflow_ngraph.engines.load_spec import LoadSpec, read_probe
+from mlflow_ngraph.engines.local_engine import LoadedEngine, prepare
+from mlflow_ngraph.engines.package import read_manifest
+from mlflow_ngraph.errors import NGraphError
+from mlflow_ngraph.measure import loop
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_WARM_UP = {"window": 5, "tolerance": 0.05, "max_seconds": 3.0, "first_call_s": 0.0}
+_MOST_CALLS = 1_000_000
+
+
+def main() -> int:
+    """Try the engine that standard input tells of."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    environment.enter()
+    told = sys.stdin.readline()
+    if told:
+        _prepare(told)
+    asked = sys.stdin.readline()
+    if not asked:
+        return 0  # nobody wants to know any more
+    question = json.loads(asked)
+    try:
+        found = probe(Path(question["directory"]), float(question["seconds"]))
+    except NGraphError as error:
+        found = {"error": str(error)}
+    answers.write(json.dumps(found) + "\n")
+    answers.close()
+    return 0
+
+
+def _prepare(told: str) -> None:
+    """Import what the engine will need. What cannot be imported is told when the engine is loaded."""
+    with suppress(Exception):
+        loading = LoadSpec.model_validate_json(told)
+        prepare(compatibility.compiler_of(loading), loading.aim())
+
+
+def probe(directory: Path, seconds: float) -> dict[str, Any]:
+    """Compare an engine's outputs for the probe with the baseline's, and time it if there are ``seconds`` for that.
+
+    Raises
+    ------
+    EngineError
+        The engine cannot be loaded, or fails.
+    """
+    package = read_manifest(directory)
+    inputs, reference = read_probe(package.engine)
+    with LoadedEngine(package) as engine:
+        found = _compared(engine.run(inputs), reference, engine.precision)
+    if seconds and not found["problem"]:
+        mode = package.manifest.about.mode
+        with LoadedEngine(package, mode="async" if mode == "async" else "sync") as engine:
+            found["measured"] = _measured(engine, inputs, seconds)
+    return found
+
+
+def _compared(outputs: list[NDArray[Any]], reference: list[NDArray[Any]], precision: str) -> dict[str, Any]:
+    try:
+        found = parity.compare(outputs, reference)
+    except ValueError as error:
+        return {"problem": str(error), "parity": None, "precision": precision}
+    return {"problem": parity.problem(found, precision) or "", "parity": asdict(found), "precision": precision}
+
+
+def _measured(engine: LoadedEngine, inputs: list[NDArray[Any]], seconds: float) -> dict[str, float]:
+    """Throughput on the probe, as a study computes it."""
+    batch = engine.manifest.loading.probe_batch
+    bound = engine.bind(inputs, batch)
+    with bound.repeated() as call:
+        engine.call(lambda: loop.warm_up(call, **_WARM_UP))  # type: ignore[arg-type] # numbers by name
+        taken = engine.call(lambda: loop.take_slice(call, _MOST_CALLS, seconds))
+    mean_s = sum(taken.durations_ns) / len(taken.durations_ns) / loop.NS
+    return {"batch": batch, "throughput": batch * bound.requests / mean_s, "repetitions": len(taken.durations_ns)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""What an engine needs to be loaded and tried where nobody knows its study, written into its directory when it is built.
+
+``loading.json`` says how the engine is loaded: with which flags, for which target, with which packages. ``probe.npz``
+is one seeded batch with the outputs of the baseline in fp32. Both are files of the engine like those of the compiler:
+their digests are in the journal, in the store and in the manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import ValidationError
+
+from mlflow_ngraph.compilers.base import Compiler, FlagValue, Target
+from mlflow_ngraph.engines.store import FrozenModel
+from mlflow_ngraph.errors import EngineError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mlflow_ngraph.workloads.materials import Source
+
+    Arrays = list[NDArray[Any]]
+
+FILE = "loading.json"
+PROBE = "probe.npz"
+_OF_SCHEME = {"timm": ("timm", "torchvision"), "onnx": ("onnx",)}
+"""Distributions without which a live module of a workload cannot be built again, by the workload's scheme."""
+
+
+class LoadSpec(FrozenModel):
+    """The content of ``loading.json``."""
+
+    schema_version: Literal[1] = 1
+    compiler: str
+    flags: dict[str, FlagValue]
+    """Every flag as it was asked for, defaults included."""
+    target: dict[str, FlagValue]
+    """Precision, mode, threads, accelerator, transfers."""
+    batch_sizes: list[int]
+    """Batch sizes that the engine was compiled for."""
+    packages: dict[str, str]
+    """Versions of the distributions that loading needs beside this package, by their names."""
+    probe_batch: int
+    """Batch size of the probe."""
+
+    @classmethod
+    def read(cls, directory: Path) -> LoadSpec:
+        """Read it from an engine's directory.
+
+        Raises
+        ------
+        EngineError
+            There is none, or it is not readable.
+        """
+        path = directory / FILE
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except OSError as error:
+            raise EngineError(f"{path} is not readable: {error.strerror}; compile the engine again") from None
+        except ValidationError:
+            raise EngineError(f"{path} does not say how an engine is loaded; compile the engine again") from None
+
+    def aim(self) -> Target:
+        """What the engine was compiled for.
+
+        Raises
+        ------
+        EngineError
+            It was compiled for something that this version does not know.
+        """
+        try:
+            return Target(**self.target)  # type: ignore[arg-type] # checked by the adapter, which refuses what it lacks
+        except TypeError:
+            known = ", ".join(field.name for field in fields(Target))
+            raise EngineError(f"the engine has the target {self.target}; known here are {known}") from None
+
+
+def write(directory: Path, compiler: Compiler[Any], target: Target, batch_sizes: Sequence[int], source: Source) -> None:
+    """Write both files into the directory of an engine that was compiled just now.
+
+    The probe has the smallest batch size of the engine, so that it stays small.
+    """
+    import numpy as np
+
+    batch = min(batch_sizes)
+    loading = LoadSpec(
+        compiler=compiler.name,
+        flags=compiler.flags.model_dump(mode="json"),
+        target=asdict(target),
+        batch_sizes=list(batch_sizes),
+        packages=packages(compiler, target, source.materials.ref.scheme),
+        probe_batch=batch,
+    )
+    (directory / FILE).write_text(loading.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    inputs = {f"input_{index}": array for index, array in enumerate(source.example(batch))}
+    outputs = {f"output_{index}": array for index, array in enumerate(source.reference(batch))}
+    np.savez(directory / PROBE, **inputs, **outputs)  # type: ignore[arg-type] # numpy's types see allow_pickle here
+
+
+def read_probe(directory: Path) -> tuple[Arrays, Arrays]:
+    """The inputs of the probe and the outputs that the baseline computed for them.
+
+    Raises
+    ------
+    EngineError
+        The file is missing or holds anything but plain arrays.
+    """
+    import numpy as np
+
+    path = directory / PROBE
+    try:
+        # NumPy's own default, said aloud: nothing in a package is ever unpickled.
+        with np.load(path, allow_pickle=False) as content:
+            found = tuple(
+                [content[f"{kind}_{index}"] for index in range(sum(name.startswith(kind) for name in content.files))]
+                for kind in ("input", "output")
+            )
+    except (OSError, ValueError, LookupError) as error:
+        raise EngineError(f"{path} is not the probe of an engine: {error}") from None
+    inputs, outputs = found
+    if not inputs or not outputs:
+        raise EngineError(f"{path} has no inputs or no outputs")
+    return inputs, outputs
+
+
+def packages(compiler: Compiler[Any], target: Target, scheme: str) -> dict[str, str]:
+    """The distributions that loading an engine of ``compiler`` needs, as they are installed here.
+
+    Those that bring the adapter's runtime and the adapter itself, those that the adapter names in what it requires, and
+    those that build the workload's module where the adapter has to run it alive.
+
+    Parameters
+    ----------
+    scheme : str
+        Of the workload, such as ``timm``.
+    """
+    brought_by = packages_distributions()
+    modules = [*compiler.runtime_modules, type(compiler).__module__]
+    roots = [module.partition(".")[0] for module in modules]
+    names = {brought_by[root][0] for root in roots if root in brought_by and root != __name__.partition(".")[0]}
+    names.update(compiler.requires(target))
+    if compiler.needs_module:
+        names.update(_OF_SCHEME.get(scheme, ()))
+    found = {}
+    for name in sorted(names):
+        try:
+            # What follows a plus tells builds apart that an index serves under one version.
+            found[name] = version(name).partition("+")[0]
+        except PackageNotFoundError:
+            continue  # a requirement that is no distribution, such as the instruction set
+    return found

@@ -1,0 +1,292 @@
+"""A package in memory: an engine that answers.
+
+Everything that touches the runtime happens in one thread of the engine's own. Several runtimes want that (PyTorch's
+inference mode belongs to a thread), and it makes `LoadedEngine.run` safe to call from any number of threads: they take
+turns, in the order in which they came.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from mlflow_ngraph.compilers.base import Compiler, Engine, FlagValue, Invocation, Target
+from mlflow_ngraph.engines import compatibility
+from mlflow_ngraph.engines.arrays import samples, taken
+from mlflow_ngraph.engines.batches import Batching, check_batching, cut, inseparable, join, pieces
+from mlflow_ngraph.engines.manifest import Manifest
+from mlflow_ngraph.engines.package import Package, check_files, read_manifest
+from mlflow_ngraph.errors import CellError, EngineError, NGraphError, UsageError
+from mlflow_ngraph.workloads.base import TensorSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from types import TracebackType
+
+    from numpy.typing import NDArray
+
+    from mlflow_ngraph.compilers.base import Mode
+
+    Arrays = list[NDArray[Any]]
+
+T = TypeVar("T")
+
+WARM_UP_CALLS = 3
+"""The first calls are the slow ones: memory is laid out, and some runtimes settle their choices."""
+
+
+class LoadedEngine:
+    """An engine that runs. Made by `mlflow_ngraph.load_model`; a context manager that closes itself.
+
+    Thread-safe: calls from several threads are answered one after the other.
+
+    Parameters
+    ----------
+    package : Package
+        Checked by whoever opened it.
+    batching : Batching
+        What `run` does with batch sizes that the engine was not compiled for, unless it is told otherwise.
+    mode : Mode
+        As the engine was measured, for whoever measures it again; to answer one call at a time it is ``sync``.
+
+    Raises
+    ------
+    EngineError
+        The engine does not fit this machine, or the runtime cannot load it as it was measured.
+    """
+
+    def __init__(self, package: Package, *, batching: Batching = "exact", mode: Mode = "sync") -> None:
+        self.batching = check_batching(batching)
+        self._package = package
+        loading = package.manifest.loading
+        compatibility.check(package.manifest, str(package.directory))
+        self._compiler: Compiler[Any] = compatibility.compiler_of(loading)
+        self._target = replace(loading.aim(), mode=mode)
+        self._engines: dict[int, Engine] = {}
+        self._thread: ThreadPoolExecutor | None = ThreadPoolExecutor(1, f"ngraph-{loading.compiler}")
+        try:
+            # One now, so that an engine which cannot be loaded says so here and not at the first request.
+            self._do(prepare, self._compiler, self._target)
+            self._do(self._engine, min(self.batch_sizes))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def directory(self) -> Path:
+        """The package that the engine was loaded from."""
+        return self._package.directory
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the engine is, what it needs and where it comes from."""
+        return self._package.manifest
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Names, element types and shapes of the inputs."""
+        return tuple(TensorSpec.from_dict(spec) for spec in self.manifest.about.inputs)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Names, element types and shapes of the outputs."""
+        return tuple(TensorSpec.from_dict(spec) for spec in self.manifest.about.outputs)
+
+    @property
+    def inseparable(self) -> str:
+        """Why a sample cannot be computed in any batch but its own; empty where it can."""
+        return inseparable(self.inputs, self.outputs, self.manifest.about.mixes)
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """The batch sizes that the engine was compiled for."""
+        return tuple(sorted(self.manifest.loading.batch_sizes))
+
+    @property
+    def precision(self) -> str:
+        """The precision that the engine computes in, as its runtime says."""
+        return next(iter(self._engines.values())).precision
+
+    @property
+    def flags(self) -> dict[str, FlagValue]:
+        """Every flag with the value in force here."""
+        return dict(self._engines[min(self._engines)].flags) if self._engines else {}
+
+    @overload
+    def run(self, inputs: Mapping[str, Any], *, batching: Batching | None = None) -> dict[str, NDArray[Any]]: ...
+    @overload
+    def run(self, inputs: Sequence[Any], *, batching: Batching | None = None) -> list[NDArray[Any]]: ...
+    def run(
+        self, inputs: Mapping[str, Any] | Sequence[Any], *, batching: Batching | None = None
+    ) -> dict[str, NDArray[Any]] | list[NDArray[Any]]:
+        """Compute the outputs of a batch.
+
+        Parameters
+        ----------
+        inputs : Mapping[str, Any] | Sequence[Any]
+            By name, or in order; NumPy arrays or anything with DLPack in the host's memory.
+        batching : Batching | None
+            ``exact``, ``pad`` or ``split``; see `mlflow_ngraph.engines.batches`.
+
+        Returns
+        -------
+        dict[str, NDArray[Any]] | list[NDArray[Any]]
+            Outputs by name where the inputs were given by name, else in order. They are the caller's own.
+
+        Raises
+        ------
+        UsageError
+            An input is missing, unknown, or of another type or shape, or the batch size cannot be served.
+        EngineError
+            The engine is closed, or the runtime failed.
+        """
+        specs, outputs = self.inputs, self.outputs
+        arrays = taken(inputs, specs)
+        way = self.batching if batching is None else check_batching(batching)
+        count = samples(arrays, specs)
+        parts = pieces(self.batch_sizes[0] if count is None else count, self.batch_sizes, way)
+        if len(parts) == 1 and parts[0].samples == parts[0].size:
+            found = self._do(self._infer, parts[0].size, arrays)
+        else:
+            if self.inseparable:
+                raise UsageError(f"{self.inseparable}: only batch sizes of the engine can run")
+            # All pieces of a batch in one turn: nobody else's call comes between them.
+            cuts = [(part, cut(arrays, specs, part)) for part in parts]
+            found = join(self._do(lambda: [(part, self._infer(part.size, piece)) for part, piece in cuts]), outputs)
+        if isinstance(inputs, Mapping):
+            return {spec.name: array for spec, array in zip(outputs, found, strict=True)}
+        return found
+
+    def warmup(self, batch_sizes: Sequence[int] | None = None) -> None:
+        """Load the engine for batch sizes, all of them if none are given, and call each a few times on zeros.
+
+        Raises
+        ------
+        UsageError
+            The engine was not compiled for one of them.
+        EngineError
+            The engine is closed, or the runtime failed.
+        """
+        import numpy as np
+
+        for size in self.batch_sizes if batch_sizes is None else batch_sizes:
+            if size not in self.batch_sizes:
+                raise UsageError(f"the engine has batch sizes {', '.join(map(str, self.batch_sizes))}, not {size}")
+            zeros = [np.zeros(spec.resolve(size), spec.dtype) for spec in self.inputs]
+            for _ in range(WARM_UP_CALLS):
+                self._do(self._infer, size, zeros)
+
+    def bind(self, inputs: Sequence[NDArray[Any]], batch: int) -> Invocation:
+        """Inputs in the runtime's own memory, for whoever measures. Use `call` and nothing else to run it."""
+        return self._do(lambda: self._engine(batch).bind(list(inputs)))
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Run something in the engine's thread."""
+        return self._do(function)
+
+    def close(self) -> None:
+        """Free what the engine holds, once the calls that came before are answered. Closing again does nothing."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        thread.submit(self._free).result()
+        thread.shutdown()
+
+    def __enter__(self) -> LoadedEngine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        about = self.manifest.about
+        sizes = ", ".join(map(str, self.batch_sizes))
+        state = "" if self._thread else ", closed"
+        return f"<engine of {about.compiler} for {about.workload}, {about.precision}, batch {sizes}{state}>"
+
+    def _do(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run something in the engine's thread, and give its errors the package's own kind."""
+        thread = self._thread
+        if thread is None:
+            raise EngineError("the engine is closed")
+        try:
+            return thread.submit(function, *arguments).result()
+        except CellError as error:
+            raise EngineError(f"{self._package.directory}: {error}; {compatibility.rebuild(self.manifest)}") from error
+        except NGraphError:
+            raise
+        except Exception as error:  # runtimes raise anything
+            shown = " ".join(str(error).split())
+            raise EngineError(f"{self._package.directory}: {type(error).__name__}: {shown}") from error
+
+    def _engine(self, batch: int) -> Engine:
+        """The engine for a batch size, loaded when it is first wanted."""
+        if batch not in self._engines:
+            found = self._compiler.load(self._package.engine, batch, self._target)
+            measured = self.manifest.about.precision_in_force
+            if measured is not None and found.precision != measured:
+                found.close()
+                raise EngineError(f"the runtime computes in {found.precision} here; measured was {measured}")
+            self._engines[batch] = found
+        return self._engines[batch]
+
+    def _infer(self, batch: int, arrays: Arrays) -> Arrays:
+        invocation = self._engine(batch).bind(arrays)
+        invocation.call()
+        return list(invocation.outputs())
+
+    def _free(self) -> None:
+        while self._engines:
+            self._engines.popitem()[1].close()
+
+
+def open_prepared(directory: Path, digest: str | None = None) -> Package:
+    """As `open_package`, while the runtime is imported: it sees no file of the package meanwhile.
+
+    Comparing digests takes as long as reading, and an import about as long again.
+
+    Raises
+    ------
+    EngineError
+        As `open_package`.
+    """
+    package = read_manifest(directory, digest)
+    with ThreadPoolExecutor(1, "ngraph-digests") as pool:
+        checked = pool.submit(check_files, package)
+        with suppress(Exception):  # said again, and in order, when the engine is loaded
+            loading = package.manifest.loading
+            prepare(compatibility.compiler_of(loading), loading.aim())
+        checked.result()
+    return package
+
+
+def prepare(compiler: Compiler[Any], target: Target) -> None:
+    """Import a runtime as the measured process did, without what it would import needlessly."""
+    if target.threads is not None:
+        # TVM's runtime reads it once, when it starts its threads; the adapter says so too, but later.
+        os.environ.setdefault("TVM_NUM_THREADS", str(target.threads))
+    with _without(compiler.blocked_modules):
+        for name in compiler.runtime_modules:
+            import_module(name)
+
+
+@contextmanager
+def _without(modules: Sequence[str]) -> Iterator[None]:
+    """Let imports of ``modules`` fail, which the runtimes in question handle; not of those that are there already."""
+    absent = [name for name in modules if name not in sys.modules]
+    for name in absent:
+        sys.modules[name] = None  # type: ignore[assignment] # the documented way to make an import fail
+    try:
+        yield
+    finally:
+        for name in absent:
+            del sys.modules[name]

@@ -1,0 +1,81 @@
+"""Names to lazily imported classes, open to other packages through entry points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from importlib.metadata import entry_points
+from types import MappingProxyType
+from typing import Generic, TypeVar, cast
+
+from mlflow_ngraph.errors import DependencyError, UnknownNameError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a class lives, and what to install when its module cannot be imported."""
+
+    target: str
+    """``package.module:Class``."""
+    hint: str = ""
+    """The pip command that brings what the module imports."""
+
+
+class Registry(Generic[T]):
+    """The classes of one kind by name.
+
+    Parameters
+    ----------
+    kind : str
+        The word used in messages, such as ``"compiler"``.
+    group : str
+        The entry-point group from which other packages add names.
+    builtin : Mapping[str, Entry]
+        The names that this package brings. A third party cannot replace them.
+    """
+
+    def __init__(self, kind: str, group: str, builtin: Mapping[str, Entry]) -> None:
+        self.kind = kind
+        self.group = group
+        self._builtin = dict(builtin)
+
+    @cached_property
+    def entries(self) -> Mapping[str, Entry]:
+        """Every known name, built in or from an installed package."""
+        found = {
+            point.name: Entry(point.value, f"pip install --upgrade {point.dist.name}" if point.dist else "")
+            for point in entry_points(group=self.group)
+        }
+        return MappingProxyType({**found, **self._builtin})
+
+    def names(self) -> list[str]:
+        """All names: the built-in ones in their own order, then the others sorted."""
+        others = sorted(set(self.entries) - set(self._builtin))
+        return [*self._builtin, *others]
+
+    def get(self, name: str) -> type[T]:
+        """Import the class called ``name``.
+
+        Raises
+        ------
+        UnknownNameError
+            Nothing has this name.
+        DependencyError
+            Its module needs a package that is not installed.
+        """
+        # Looking through every installed package takes a tenth of a second, which built-in names need not pay.
+        entry = self._builtin.get(name) or self.entries.get(name)
+        if entry is None:
+            raise UnknownNameError(self.kind, name, self.names())
+        module, _, attribute = entry.target.partition(":")
+        try:
+            return cast("type[T]", getattr(import_module(module), attribute))
+        except ImportError as error:
+            if (error.name or "").partition(".")[0] == __package__:
+                raise  # a fault of this package, which no installation mends
+            hint = f"; install it with: {entry.hint}" if entry.hint else ""
+            raise DependencyError(f"{self.kind} {name!r} needs {error.name or error}{hint}") from error

@@ -1,0 +1,174 @@
+"""Figures that are estimated, with their errors: what they are compared and combined by. docs/method.md has the formulas.
+
+Figures are positive, and errors are those of their logarithms: a ratio of figures is a difference there. Everything works
+on arrays, because a large table has thousands of comparisons.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+Array = NDArray[np.float64]
+
+LEVEL = 0.95
+"""Of every interval that this package reports."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Positive figures with the uncertainty of their logarithms: arrays of equal shape, which may be that of one number."""
+
+    log: Array
+    """Natural logarithms of the figures."""
+    error: Array
+    """Standard errors of ``log``; NaN where there is no interval."""
+    freedom: Array
+    """Degrees of freedom of ``error``; NaN where there is no interval, infinite where a figure is known exactly."""
+
+    @cached_property
+    def value(self) -> Array:
+        """The figures themselves."""
+        return np.exp(self.log)
+
+    @cached_property
+    def ends(self) -> tuple[Array, Array]:
+        """The ends of the intervals of reports."""
+        return self.interval()
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """Where there is an interval: one round says nothing about the next."""
+        return np.isfinite(self.error)
+
+    def reach(self) -> Array:
+        """How far the upper ends of the intervals lie from the figures, as a share of these; NaN without an interval."""
+        return self.ends[1] / self.value - 1
+
+    def times(self, factor: ArrayLike) -> Estimate:
+        """The figures multiplied by exact, positive numbers."""
+        return replace(self, log=self.log + np.log(factor))
+
+    def take(self, places: ArrayLike) -> Estimate:
+        """The figures at some places."""
+        index = np.asarray(places)
+        return Estimate(self.log[index], self.error[index], self.freedom[index])
+
+    def where(self, mask: NDArray[np.bool_], other: Estimate) -> Estimate:
+        """These figures where ``mask`` holds, else the others."""
+        return Estimate(
+            np.where(mask, self.log, other.log),
+            np.where(mask, self.error, other.error),
+            np.where(mask, self.freedom, other.freedom),
+        )
+
+    def over(self, other: Estimate) -> Estimate:
+        """The ratios to figures that were measured independently (Welch and Satterthwaite)."""
+        variances = np.stack(np.broadcast_arrays(self.error**2, other.error**2))
+        freedom = satterthwaite(variances, np.stack(np.broadcast_arrays(self.freedom, other.freedom)))
+        with np.errstate(invalid="ignore"):
+            log = self.log - other.log
+        return Estimate(log, np.sqrt(variances.sum(axis=0)), freedom)
+
+    def interval(self, level: float = LEVEL) -> tuple[Array, Array]:
+        """The ends of the confidence intervals; NaN where there are none."""
+        reach = quantile(self.freedom, level) * self.error
+        return np.exp(self.log - reach), np.exp(self.log + reach)
+
+    def p_differs(self) -> Array:
+        """Two-sided p-values against 1; NaN where there is no interval."""
+        return 2 * self._tail(-np.abs(self.log))
+
+    def p_below(self, bound: ArrayLike = 1.0) -> Array:
+        """One-sided p-values: how surprising such small figures are if the true ones are not below ``bound``."""
+        return self._tail(self.log - np.log(bound))
+
+    def p_above(self, bound: ArrayLike = 1.0) -> Array:
+        """As `p_below`, for figures that are large."""
+        return self._tail(np.log(bound) - self.log)
+
+    def _tail(self, distance: Array) -> Array:
+        """The share of Student's distribution below ``distance``; one without error is below or it is not."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            score = np.where(self.error == 0, np.sign(distance) * np.inf, distance / self.error)
+        score = np.where((self.error == 0) & (distance == 0), 0.0, score)
+        normal, student = special.ndtr(score), special.stdtr(np.where(np.isinf(self.freedom), 1.0, self.freedom), score)
+        tail = np.where(np.isinf(self.freedom), normal, student)
+        # stdtr has no answer at infinity.
+        tail = np.where(np.isinf(score), (score > 0).astype(float), tail)
+        found: Array = np.where(np.isnan(self.error), np.nan, tail)
+        return found
+
+
+def exactly(values: ArrayLike) -> Estimate:
+    """Estimate that are known."""
+    found = np.log(np.asarray(values, float))
+    return Estimate(found, np.zeros_like(found), np.full_like(found, np.inf))
+
+
+def unknown(count: int) -> Estimate:
+    """Figures of which nothing is known."""
+    missing = np.full(count, np.nan)
+    return Estimate(missing, missing, missing)
+
+
+def satterthwaite(variances: Array, freedoms: Array) -> Array:
+    """Degrees of freedom of sums of variances, each with its own; NaN where one of them has none.
+
+    Parameters
+    ----------
+    variances, freedoms : Array
+        What is added up along the first axis.
+    """
+    total = variances.sum(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        parts = np.where(variances > 0, variances**2 / freedoms, 0.0).sum(axis=0)
+        freedom = np.where(parts > 0, total**2 / parts, freedoms.min(axis=0))
+    return np.where(np.isnan(total), np.nan, freedom)[()]
+
+
+def geometric_mean(parts: Estimate) -> Estimate:
+    """The geometric mean of independent figures."""
+    count = parts.log.size
+    variances = parts.error**2
+    return Estimate(parts.log.mean(), np.sqrt(variances.sum()) / count, satterthwaite(variances, parts.freedom))
+
+
+def weighted_sum(weights: ArrayLike, parts: Estimate) -> tuple[float, float, float]:
+    """A linear combination of independent figures, such as a slope over depth, and the ends of its interval.
+
+    The error of a figure is its value times the error of its logarithm. The ends are NaN where a figure has no error.
+
+    Parameters
+    ----------
+    weights : array_like
+        One number a figure.
+    parts : Estimate
+        The figures.
+    """
+    shares = np.asarray(weights, float) * parts.value
+    variances = (shares * parts.error) ** 2
+    value = float(shares.sum())
+    reach = float(quantile(satterthwaite(variances, parts.freedom)) * np.sqrt(variances.sum()))
+    return value, value - reach, value + reach
+
+
+def total(parts: Estimate) -> Estimate:
+    """The sum of positive, independent figures, with the error of its logarithm to first order."""
+    whole = parts.value.sum()
+    variances = (parts.error * parts.value / whole) ** 2
+    return Estimate(np.log(whole), np.sqrt(variances.sum()), satterthwaite(variances, parts.freedom))
+
+
+def quantile(freedom: ArrayLike, level: float = LEVEL) -> Array:
+    """How many standard errors an interval of Student reaches to either side; NaN where the freedom is NaN."""
+    known = np.asarray(freedom, float)
+    # scipy.stats has the same in one call, but importing it takes longer than most questions about results.
+    with np.errstate(invalid="ignore"):
+        student = special.stdtrit(np.where(np.isfinite(known), known, 1.0), (1 + level) / 2)
+    found: Array = np.where(np.isposinf(known), special.ndtri((1 + level) / 2), student)
+    return np.where(np.isnan(known), np.nan, found)

@@ -1,0 +1,75 @@
+"""Metrics that a study declares itself: formulas over the metrics of a cell and constants of its model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mlflow_ngraph.estimates import quantile
+from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
+from mlflow_ngraph.expressions import Expression
+from mlflow_ngraph.metrics import FREEDOM, HIGH, LOG_ERROR, LOW, METRICS
+from mlflow_ngraph.study import WorkloadChoice
+from mlflow_ngraph.study_metrics import FACTS, CustomMetric
+
+
+def add(record: StudyRecord, lanes: Iterable[LaneRecord]) -> None:
+    """Put the metrics that the study declares beside the others of each cell of these lanes."""
+    declared = {name: CustomMetric(**said) for name, said in (record.study.get("metrics") or {}).items()}
+    if not declared:
+        return
+    names = _names(record)
+    for lane in lanes:
+        called = names.get(lane.lane.workload, ())
+        for cell in lane.cells.values():
+            facts = _facts(record, lane, cell)
+            for name, metric in declared.items():
+                cell.metrics.update(_figures(name, metric, {**facts, **metric.constants_for(called)}, cell.metrics))
+
+
+def told(study: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """What a reader of results has to know about the metrics that a study declares: formula, unit, what is better."""
+    keys = ("expression", "unit", "better")
+    return {name: {key: str(said[key]) for key in keys} for name, said in (study.get("metrics") or {}).items()}
+
+
+def _figures(
+    name: str, metric: CustomMetric, constants: Mapping[str, float], measured: Mapping[str, float]
+) -> dict[str, float]:
+    """The metric and, where it can have one, its interval; nothing where a number is missing."""
+    formula = Expression(metric.expression)
+    value = formula.value({**measured, **constants})
+    if math.isnan(value):
+        return {}
+    uncertain = [one for one in formula.names if one not in constants and one in METRICS]
+    if len(uncertain) != 1:
+        return {name: value}
+    # A monotone formula of one figure takes the ends of its interval to the ends of its own.
+    source = uncertain[0]
+    ends = [
+        formula.value({**measured, **constants, source: measured.get(end, math.nan)}) for end in METRICS[source].ends
+    ]
+    low, high = sorted(ends) if not any(map(math.isnan, ends)) else (math.nan, math.nan)
+    if not low <= value <= high:
+        return {name: value}
+    figures = {name: value, name + LOW: low, name + HIGH: high}
+    freedom = measured.get(source + FREEDOM, math.nan)
+    if low > 0 and freedom > 0:
+        figures[name + LOG_ERROR] = (math.log(high) - math.log(low)) / 2 / float(quantile(freedom))
+        figures[name + FREEDOM] = freedom
+    return figures
+
+
+def _facts(record: StudyRecord, lane: LaneRecord, cell: CellRecord) -> dict[str, float]:
+    """What is known about a cell without measuring it, as far as it is."""
+    info = record.workloads.get(lane.lane.workload, {}).get("info", {})
+    known = {**{name: info.get(name) for name in FACTS}, "batch": cell.batch, "threads": lane.lane.threads}
+    return {name: float(value) for name, value in known.items() if value is not None}
+
+
+def _names(record: StudyRecord) -> dict[str, tuple[str, ...]]:
+    """What the study calls each workload: a plan has its workloads in the order of the study."""
+    called = [WorkloadChoice(**choice).names for choice in record.study["workloads"]]
+    workloads = list(dict.fromkeys(lane.lane.workload for lane in record.lanes.values()))
+    return dict(zip(workloads, called, strict=True)) if len(workloads) == len(called) else {}

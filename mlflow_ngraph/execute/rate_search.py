@@ -1,0 +1,117 @@
+"""Which rates a cell is offered, one after the other. What each gives is in the journal before the next is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from mlflow_ngraph.execute.child import Child
+from mlflow_ngraph.execute.journal import Journal
+from mlflow_ngraph.execute.record import Lane
+from mlflow_ngraph.measure import open_loop_figures
+from mlflow_ngraph.study import Arrivals, Study
+
+Offer = Callable[[float, float, int, str], Mapping[str, Any]]
+"""Offers a rate for some seconds, as a step of the cell with a purpose, and returns `open_loop_figures.row` of what became of it."""
+
+PATIENCE = 2.0
+"""An engine that cannot follow gets this multiple of the schedule's length; what is left then is given up."""
+
+
+@dataclass(frozen=True)
+class Station:
+    """Where requests arrive: at the engine that a child has loaded for a cell."""
+
+    study: Study
+    settings: Arrivals
+    journal: Journal
+    child: Child
+    lane: Lane
+    batch: int
+    session: int
+    settle: Mapping[str, Any]
+    """How the child runs untimed before."""
+
+    def offer(self, rate: float, window_s: float, step: int, purpose: str) -> Mapping[str, Any]:
+        """An `Offer`. Raises `ChildFailure` when it has no result."""
+        study, lane = self.study, self.lane
+        asked: dict[str, Any] = {"rate": rate, "window_s": window_s, "process": self.settings.process}
+        self.journal.tell("stage", lane=lane.id, stage=f"requests at {rate:.4g}/s:", batch=self.batch)
+        result = self.child.request(
+            "arrive",
+            PATIENCE * window_s + study.limits.load_seconds,
+            accounted=lambda result: float(result["wall_s"]),
+            seed=[study.seed, step],
+            limit_s=PATIENCE * window_s,
+            **asked,
+            **self.settle,
+        )
+        about = {"lane": lane.id, "batch": self.batch, "session": self.session, "step": step, "purpose": purpose}
+        event = self.journal.append("arrivals", cell=lane.cell(self.batch), **about, **asked, **result)
+        return open_loop_figures.row(event, psutil.cpu_count() or 1, study.stability.model_dump())
+
+
+def offer_rates(settings: Arrivals, throughput: float, servers: int, offer: Offer) -> str:
+    """Offer every rate of the study, then those of the search for the highest one under the bound.
+
+    Parameters
+    ----------
+    throughput : float
+        Requests per second in the closed loop.
+    servers : int
+        Requests that are served at the same time.
+
+    Returns
+    -------
+    str
+        What a reader should know of it, such as why the search ended early; else empty.
+    """
+    return _Offers(settings, throughput, servers, offer).run()
+
+
+class _Offers:
+    def __init__(self, settings: Arrivals, throughput: float, servers: int, offer: Offer) -> None:
+        self._settings = settings
+        self._throughput = throughput
+        self._search = open_loop_figures.Search(throughput)
+        self._offer = offer
+        self._left_s = settings.max_seconds
+        self._step = 0
+        self._notes: list[str] = []
+
+    def run(self) -> str:
+        for rate in self._settings.rates_for(self._throughput):
+            self._try(rate, "rate")
+        if self._settings.max_p99_ms is not None:
+            self._seek()
+        return "; ".join(self._notes)
+
+    def _seek(self) -> None:
+        while (rate := self._search.next()) is not None:
+            found = self._try(rate, "search")
+            if found is not None and not found["valid"]:
+                # Once is chance.
+                found = self._try(rate, "search")
+            if found is None:
+                return
+            if not found["valid"]:
+                self._notes.append(f"the search ended at {rate:.4g}/s: {found['reason']}")
+                return
+
+    def _try(self, rate: float, purpose: str) -> Mapping[str, Any] | None:
+        """Offer a rate, if there is time for it."""
+        seconds = self._settings.window_s(rate)
+        if seconds > self._left_s:
+            self._notes.append(
+                f"{rate:.4g}/s was not offered: it takes {seconds:.0f} s, and {self._left_s:.0f} s are left of max_seconds"
+            )
+            return None
+        found = self._offer(rate, seconds, self._step, purpose)
+        self._step += 1
+        self._left_s -= seconds
+        if found["valid"] and self._settings.max_p99_ms is not None:
+            self._search.learn(rate, kept=open_loop_figures.kept(found, self._settings.max_p99_ms))
+        return found

@@ -1,0 +1,187 @@
+"""What served requests say: latency, queue, overload, and the highest rate under a bound. docs/method.md has the rules."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlflow_ngraph.measure import stability
+from mlflow_ngraph.measure.open_loop import NEVER
+
+NS = 1e9
+MS = 1e6
+BEYOND = {"p50": 2, "p90": 10, "p99": 100, "p999": 1000}
+"""Percentiles by name: one request in so many takes longer."""
+LATE_SHARE = 0.05
+"""Of the latency, that the generator may have been late by."""
+SEARCH_TOLERANCE = 0.02
+"""Of the throughput of the closed loop: where the search stops."""
+SEARCH_RATES = 8
+"""That a search tries at most, beside those that the study names."""
+
+Array = NDArray[np.float64]
+
+
+def figures(event: Mapping[str, Any]) -> dict[str, float]:
+    """The figures of one rate; a percentile that these requests do not support is missing.
+
+    Parameters
+    ----------
+    event : Mapping[str, Any]
+        ``rate``, ``window_s`` (length of the schedule), ``servers``, ``due_ns``, ``waited_ns`` and ``served_ns``.
+    """
+    due, waited, served = (np.asarray(event[name], np.float64) for name in ("due_ns", "waited_ns", "served_ns"))
+    done, servers, window = served != NEVER, int(event["servers"]), float(event["window_s"])
+    found = {
+        "offered_rate": due.size / window,
+        "requests": float(due.size),
+        "unserved": float(due.size - done.sum()),
+    }
+    if not done.any():
+        return found | {"achieved_rate": 0.0, "overloaded": 1.0}
+    late = lateness(due[done], waited[done], served[done], servers)
+    ended = float((due + waited + served)[done].max())
+    # A request that was given up has waited longer than anybody knows.
+    latency = np.where(done, waited + served, np.inf)
+    found |= {
+        "achieved_rate": float(done.sum()) / ended * NS,
+        "latency_mean_ms": float(latency.mean()) / MS,
+        **{f"latency_{name}_ms": value / MS for name, value in percentiles(latency).items()},
+        "wait_mean_ms": float(waited[done].mean()) / MS,
+        "service_mean_ms": float(served[done].mean()) / MS,
+        "queue_share": float(waited[done].sum() / latency[done].sum()),
+        "utilisation": float(served[done].sum()) / (servers * max(ended, window * NS)),
+        "overloaded": float(
+            _overloaded(float(event["rate"]), waited[done], served[done], late, servers) or not done.all()
+        ),
+        **{f"lateness_{name}_ms": _rank(late, BEYOND[name]) / MS for name in ("p50", "p99")},
+        "late_share": _late_share(late, latency[done]),
+    }
+    return {name: value for name, value in found.items() if np.isfinite(value)}
+
+
+def percentiles(latency: Array) -> dict[str, float]:
+    """Latencies that occurred, each only where at least one request is expected beyond it."""
+    return {name: _rank(latency, one_in) for name, one_in in BEYOND.items() if latency.size >= one_in}
+
+
+def lateness(due: Array, waited: Array, served: Array, servers: int) -> Array:
+    """How long each request was due, and found a free server, before its inference began: the generator's own doing.
+
+    Parameters
+    ----------
+    due, waited, served : Array
+        Of requests in the order in which they came, in nanoseconds; shape (requests,).
+    """
+    busy: list[float] = []
+    late = np.empty_like(due)
+    for index, (moment, wait, work) in enumerate(zip(due.tolist(), waited.tolist(), served.tolist(), strict=True)):
+        # First come is first served, so the server that was free first took it.
+        free = heapq.heappop(busy) if len(busy) == servers else moment
+        late[index] = max(0.0, wait - max(0.0, free - moment))
+        heapq.heappush(busy, moment + wait + work)
+    return late
+
+
+def invalid(event: Mapping[str, Any], found: Mapping[str, float], processors: int, quiet: Mapping[str, float]) -> str:
+    """Why the figures of a rate count for nothing; empty where nothing speaks against them."""
+    if found.get("late_share", 0.0) > LATE_SHARE:
+        return (
+            f"requests were started {found['lateness_p50_ms']:.3g} ms late in the median, {found['lateness_p99_ms']:.3g} "
+            f"ms in the 99th percentile, which is too much beside the latency"
+        )
+    facts = stability.SliceFacts.beside(found.get("latency_p50_ms", 0.0) / 1e3, event)
+    return stability.problem([facts], processors, **quiet) or ""
+
+
+def kept(row: Mapping[str, Any], max_p99_ms: float) -> bool:
+    """Whether a rate kept the bound; one that was overloaded did not, whatever its figures."""
+    return bool(row["valid"] and not row["overloaded"] and row.get("latency_p99_ms", np.inf) <= max_p99_ms)
+
+
+class Search:
+    """Bisects for the highest rate that keeps a bound.
+
+    Parameters
+    ----------
+    throughput : float
+        Requests per second in the closed loop; no higher rate can be kept up with.
+    """
+
+    def __init__(self, throughput: float) -> None:
+        self._throughput = throughput
+        self._kept: list[float] = []
+        self._broken: list[float] = []
+        self._left = SEARCH_RATES
+
+    def learn(self, rate: float, *, kept: bool) -> None:
+        """What became of a rate, whoever asked for it."""
+        (self._kept if kept else self._broken).append(rate)
+
+    def next(self) -> float | None:
+        """The next rate to try; None when the answer is as narrow as wanted, or the search has tried enough."""
+        high = min([*self._broken, self._throughput])
+        # By chance a rate above a broken one may have kept the bound: it counts for nothing.
+        low = max([rate for rate in self._kept if rate < high], default=0.0)
+        if self._left == 0 or high - low <= SEARCH_TOLERANCE * self._throughput:
+            return None
+        self._left -= 1
+        return (low + high) / 2
+
+
+def headlines(rows: Sequence[Mapping[str, Any]], max_p99_ms: float | None) -> dict[str, float]:
+    """What stands for all rates of a cell: the highest that kept the bound, and the highest that was not overloaded."""
+    found: dict[str, float] = {}
+    steady = [row for row in rows if row["valid"] and not row["overloaded"]]
+    if steady:
+        peak = max(steady, key=lambda row: float(row["rate"]))
+        found["serve_peak_rate"] = float(peak["rate"])
+        for name in ("p99", "p999"):
+            if f"latency_{name}_ms" in peak:
+                found[f"serve_peak_{name}_ms"] = float(peak[f"latency_{name}_ms"])
+    if max_p99_ms is None:
+        return found
+    broken = min((float(row["rate"]) for row in rows if row["valid"] and not kept(row, max_p99_ms)), default=np.inf)
+    within = [row for row in rows if kept(row, max_p99_ms) and row["rate"] < broken]
+    if within:
+        best = max(within, key=lambda row: float(row["rate"]))
+        found["serve_max_rate"] = float(best["rate"])
+        found["serve_max_rate_p99_ms"] = float(best["latency_p99_ms"])
+    return found
+
+
+def row(event: Mapping[str, Any], processors: int, quiet: Mapping[str, float]) -> dict[str, Any]:
+    """One rate of a cell with all its figures, and whether they count.
+
+    Parameters
+    ----------
+    processors : int
+        Of the whole machine.
+    quiet : Mapping[str, float]
+        The bounds of `stability.problem`.
+    """
+    found: dict[str, Any] = dict(figures(event))
+    reason = invalid(event, found, processors, quiet)
+    names = ("session", "step", "purpose", "rate", "process", "window_s", "servers")
+    found["overloaded"] = bool(found["overloaded"])
+    return {**{name: event[name] for name in names}, **found, "valid": not reason, "reason": reason}
+
+
+def _overloaded(rate: float, waited: Array, served: Array, late: Array, servers: int) -> bool:
+    """Whether requests come as fast as the servers, as fast as they are in the second half, can serve them."""
+    # Between two requests in a queue a server is held up as well.
+    taken = served + np.where(waited > late, late, 0.0)
+    return rate * float(taken[taken.size // 2 :].mean()) / NS / servers >= 1.0
+
+
+def _late_share(late: Array, latency: Array) -> float:
+    return max(_rank(late, BEYOND[name]) / _rank(latency, BEYOND[name]) for name in ("p50", "p99"))
+
+
+def _rank(values: Array, one_in: int) -> float:
+    """The value that one in so many exceeds. It is one of them, so that one which nobody knows stays unknown."""
+    return float(np.quantile(values, 1 - 1 / one_in, method="inverted_cdf"))

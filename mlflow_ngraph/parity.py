@@ -1,0 +1,191 @@
+"""Whether an engine still computes the model's function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How far an engine's outputs are from those of the baseline in fp32, on the same random inputs."""
+
+    max_abs: float
+    max_rel: float
+    """Largest absolute error of a sample divided by the largest absolute value of its reference, or by a hundredth of the
+    batch's where that is larger."""
+    cosine: float
+    """Smallest cosine similarity over the samples of the batch."""
+    top1: float
+    """Share of the samples whose largest output is at the same place."""
+    integers: float = 1.0
+    """Share of the elements of integer and boolean outputs that are equal; no rounding excuses others."""
+
+
+EXACT = Parity(0.0, 0.0, 1.0, 1.0)
+"""Of outputs that are equal."""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What parity an engine needs for its numbers to count."""
+
+    cosine: float
+    """Smallest allowed cosine similarity of a sample's outputs."""
+    max_rel: float
+    """Largest allowed absolute error relative to the largest reference value."""
+
+
+TOLERANCES = {
+    "fp32": Tolerance(cosine=0.99999999, max_rel=1e-4),
+    "tf32": Tolerance(cosine=0.99997, max_rel=1e-2),
+    "fp16": Tolerance(cosine=0.9999, max_rel=2e-2),
+    "bf16": Tolerance(cosine=0.996, max_rel=1e-1),
+}
+"""By precision. docs/reference/parity.md derives them from what rounding and what missing parts do to real models: each
+lets the rounding of its own precision pass, and that of fp32 catches every coarser one."""
+
+
+UNIT_ROUNDOFF = {"fp32": 2.0**-24, "tf32": 2.0**-11, "fp16": 2.0**-11, "bf16": 2.0**-8}
+"""Largest relative error of rounding one number, by precision."""
+_ACCUMULATED = 4.0
+"""How many times an amplified rounding error a correct engine may be off before inputs are left out as ill-conditioned."""
+ROUNDINGS = 16.0
+"""How many times the baseline's own rounding error a correct engine's may be: it adds in another order, and may transform
+convolutions. Those of six compilers on five networks stay below 5."""
+_FINEST = 2e-6
+"""A relative error that is never held against an engine."""
+_SMALL = 1e-2
+"""A sample whose outputs are smaller than this share of the batch's is judged as if they were that large."""
+
+
+def compare(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) -> Parity:
+    """Compare all outputs of a batch with the reference.
+
+    Parameters
+    ----------
+    outputs, reference : Sequence[NDArray[Any]]
+        Arrays in the order of the model's outputs, batch axis first.
+
+    Raises
+    ------
+    ValueError
+        The number of outputs, a shape or an element type differs.
+    """
+    if len(outputs) != len(reference):
+        raise ValueError(f"the engine has {len(outputs)} outputs, the model {len(reference)}")
+    worst = EXACT
+    for index, (ours, theirs) in enumerate(zip(outputs, reference, strict=True)):
+        if ours.shape != theirs.shape:
+            raise ValueError(f"output {index} has shape {ours.shape}, the model's has {theirs.shape}")
+        if ours.dtype != theirs.dtype:
+            raise ValueError(f"output {index} is {ours.dtype}, the model's is {theirs.dtype}")
+        compare_one = _compare_exactly if theirs.dtype.kind in "biu" else _compare_rounded
+        worst = worse(worst, compare_one(ours, theirs))
+    return worst
+
+
+def problem(parity: Parity, precision: str) -> str | None:
+    """Why ``parity`` is not good enough for ``precision``, or None."""
+    tolerance = TOLERANCES[precision]
+    # Written so that NaN fails every comparison.
+    if parity.integers != 1.0:
+        return f"{100 * (1 - parity.integers):.3g} % of the integer outputs differ"
+    if not parity.cosine >= tolerance.cosine:
+        return f"cosine similarity {parity.cosine:.10f} is below {tolerance.cosine} for {precision}"
+    if not parity.max_rel <= tolerance.max_rel:
+        return f"relative error {parity.max_rel:.1e} is above {tolerance.max_rel:.1e} for {precision}"
+    return None
+
+
+def unexplained(parity: Parity, rounding: float) -> str | None:
+    """Why rounding in fp32 does not explain an error that is within the tolerance, or None where it may.
+
+    One number of a weight that is off by a hundredth may show here and nowhere else.
+
+    Parameters
+    ----------
+    rounding : float
+        Relative error of the baseline itself on the same inputs.
+    """
+    if parity.max_rel <= max(_FINEST, ROUNDINGS * rounding):
+        return None
+    times = parity.max_rel / rounding
+    return f"relative error {parity.max_rel:.1e} is {times:.0f} times what rounding does to the model itself"
+
+
+def tells(amplification: float, precision: str) -> bool:
+    """Whether inputs can tell a wrong engine from a right one: not where rounding alone takes outputs beyond the tolerance.
+
+    Parameters
+    ----------
+    amplification : float
+        Relative change of the outputs over the relative change of inputs and weights.
+    """
+    return amplification * UNIT_ROUNDOFF[precision] * _ACCUMULATED <= TOLERANCES[precision].max_rel
+
+
+def _compare_exactly(ours: NDArray[Any], theirs: NDArray[Any]) -> Parity:
+    """Integers and truth values: a label, an index or a mask is the same or it is wrong."""
+    equal = ours == theirs
+    if equal.all():
+        return EXACT
+    error = np.abs(ours.astype(np.float64) - theirs.astype(np.float64)).max()
+    return Parity(float(error), float("inf"), 1.0, 1.0, float(equal.mean()))
+
+
+def _compare_rounded(ours: NDArray[Any], theirs: NDArray[Any]) -> Parity:
+    ours, theirs = _rows(ours), _rows(theirs)
+    if not theirs.size:
+        return EXACT
+    # What the model means, such as the infinity of a masked score or NaN for a sample that has no answer, is no error
+    # where both have it; all others are.
+    meant = ~np.isfinite(theirs) & ((ours == theirs) | (np.isnan(ours) & np.isnan(theirs)))
+    ours, theirs = np.where(meant, 0.0, ours), np.where(meant, 0.0, theirs)
+    if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
+        return Parity(float("nan"), float("nan"), float("nan"), 0.0)
+    errors, sizes = np.abs(ours - theirs).max(axis=1), np.abs(theirs).max(axis=1)
+    top1 = (ours.argmax(axis=1) == theirs.argmax(axis=1)).mean()
+    return Parity(float(errors.max()), _relative(errors, sizes), float(_cosines(ours, theirs).min()), float(top1))
+
+
+def _relative(errors: NDArray[np.float64], sizes: NDArray[np.float64]) -> float:
+    """The largest error of a sample relative to its reference: infinite where that is nothing at all."""
+    scales = np.maximum(sizes, _SMALL * sizes.max())
+    wrong = errors > 0
+    if not wrong.any():
+        return 0.0
+    return float("inf") if not scales[wrong].all() else float((errors[wrong] / scales[wrong]).max())
+
+
+def _cosines(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Cosine similarity of each row. A single number has a sign and no direction: its error alone judges it."""
+    if ours.shape[1] == 1:
+        return np.ones(len(ours))
+    lengths = np.linalg.norm(ours, axis=1), np.linalg.norm(theirs, axis=1)
+    product = lengths[0] * lengths[1]
+    both_zero = (lengths[0] == 0) & (lengths[1] == 0)
+    return np.where(both_zero, 1.0, (ours * theirs).sum(axis=1) / np.where(product == 0, np.inf, product))
+
+
+def _rows(array: NDArray[Any]) -> NDArray[np.float64]:
+    """A matrix with one row a sample; a scalar is one sample."""
+    if array.dtype.kind == "c":
+        array = np.stack([array.real, array.imag], axis=-1)
+    wide = np.asarray(array, dtype=np.float64)
+    return wide.reshape(wide.shape[0], -1) if wide.ndim > 1 else wide.reshape(max(wide.size, 1), -1)
+
+
+def worse(one: Parity, other: Parity) -> Parity:
+    """The worse figure of each kind; NaN is worst."""
+    return Parity(
+        float(np.maximum(one.max_abs, other.max_abs)),
+        float(np.maximum(one.max_rel, other.max_rel)),
+        float(np.minimum(one.cosine, other.cosine)),
+        float(np.minimum(one.top1, other.top1)),
+        float(np.minimum(one.integers, other.integers)),
+    )

@@ -1,0 +1,145 @@
+"""The best measured engine for a purpose that fits this machine.
+
+What the engines of a ranking would need is in their manifests, which are small: the first one whose engine fits this
+machine is the answer, and of those before it the reason is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mlflow_ngraph.analysis.ranking import Candidate
+from mlflow_ngraph.engines import compatibility
+from mlflow_ngraph.engines import trust as trusting
+from mlflow_ngraph.errors import EngineError, TrackingError
+from mlflow_ngraph.tracking import download
+from mlflow_ngraph.tracking.trusted import trusted_manifest
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.analysis.ranking import Ranking
+    from mlflow_ngraph.analysis.undecided import Rival
+    from mlflow_ngraph.engines.manifest import Manifest
+    from mlflow_ngraph.engines.trust import Rules
+    from mlflow_ngraph.tracking.download import Remote
+
+_AT_ONCE = 8
+_REASONS = 4
+"""Reasons that a message names."""
+
+
+@dataclass(frozen=True)
+class BestEngine:
+    """The engine, and why it and no other one."""
+
+    chosen: Candidate
+    remote: Remote
+    manifest: Manifest
+    passed_over: tuple[tuple[Candidate, str], ...]
+    """Those that would have been better, best first, with the reason."""
+    next_best: Candidate | None
+    """The best of the other engines behind it, which nobody has looked at."""
+    considered: int
+    """Cells that are ok, have an engine and keep all bounds."""
+    left_out: Mapping[str, int]
+    """Cells that do not count, by why."""
+    rivals: tuple[Rival, ...]
+    """Those of them that could be better and would fit this machine, best first: with any, nobody knows the best."""
+
+
+def answer(ranking: Ranking, servers: Mapping[str, str], rules: Rules = trusting.EVERYTHING) -> BestEngine:
+    """The first engine of a ranking that is trusted and fits this machine.
+
+    Parameters
+    ----------
+    servers : Mapping[str, str]
+        Tracking URIs by the names that the table has for them, which lack passwords.
+    rules : Rules
+        Whom to believe.
+
+    Raises
+    ------
+    EngineError
+        None of the engines fits this machine; says why not, and how to build one.
+    """
+    ranked = ranking.candidates
+    found: list[tuple[Candidate, str]] = []
+    first: Manifest | None = None
+    for candidate, remote, manifest, reason in _looked_at(ranked, servers, rules):
+        if not reason and remote is not None and manifest is not None:
+            behind = [one for one in ranked[len(found) + 1 :] if one.model_id != candidate.model_id]
+            next_best = behind[0] if behind else None
+            rivals = _rivals(ranking, candidate, servers, rules)
+            return BestEngine(
+                candidate, remote, manifest, tuple(found), next_best, len(ranked), ranking.left_out, rivals
+            )
+        first = first or manifest
+        found.append((candidate, reason))
+    raise EngineError(_none(found, first))
+
+
+def _rivals(ranking: Ranking, chosen: Candidate, servers: Mapping[str, str], rules: Rules) -> tuple[Rival, ...]:
+    """What could beat the chosen one here. Without an engine to look at, the device tells whether it would fit."""
+    able = [one for one in ranking.rivals if one.beats(chosen.value)]
+    without = [one for one in able if one.row["model_id"] is None and one.row["device"] == chosen.row["device"]]
+    logged = [one for one in able if one.row["model_id"] is not None]
+    looked = _looked_at([Candidate(one.row, one.metric) for one in logged], servers, rules)
+    fitting = [one for one, (*_, reason) in zip(logged, looked, strict=True) if not reason]
+    return tuple(one for one in able if one in fitting or one in without)
+
+
+def _looked_at(
+    ranked: Sequence[Candidate], servers: Mapping[str, str], rules: Rules
+) -> Iterator[tuple[Candidate, Remote | None, Manifest | None, str]]:
+    """Candidates in their order, with what is known of their engines and why they do not fit, if they do not.
+
+    The first engine mostly is the one. If it is not, several manifests are brought at the same time.
+    """
+    known: dict[str, tuple[Remote | None, Manifest | None, str]] = {}
+    without = {name: compatibility.absent(name) for name in {str(one.row["compiler"]) for one in ranked}}
+    possible = list(dict.fromkeys(
+        (one.model_id, str(one.row["tracking_uri"])) for one in ranked if not without[str(one.row["compiler"])]
+    ))  # fmt: skip
+    waiting = iter(_windows(possible))
+    with ThreadPoolExecutor(_AT_ONCE, "ngraph-manifest") as pool:
+        for candidate in ranked:
+            absent = without[str(candidate.row["compiler"])]
+            if absent:
+                yield candidate, None, None, absent
+                continue
+            while candidate.model_id not in known:
+                window = next(waiting)
+                looked = pool.map(lambda one: _look(one[0], servers.get(one[1], one[1]), rules), window)
+                known.update(zip((one[0] for one in window), looked, strict=True))
+            yield candidate, *known[candidate.model_id]
+
+
+def _windows(items: Sequence[tuple[str, str]]) -> Iterator[Sequence[tuple[str, str]]]:
+    yield items[:1]
+    for start in range(1, len(items), _AT_ONCE):
+        yield items[start : start + _AT_ONCE]
+
+
+def _look(model_id: str, tracking_uri: str, rules: Rules) -> tuple[Remote | None, Manifest | None, str]:
+    try:
+        remote = download.of_id(model_id, tracking_uri)
+        manifest = trusted_manifest(remote, rules).manifest
+    except (EngineError, TrackingError) as error:  # one that is gone is no reason to do without the others
+        return None, None, str(error)
+    return remote, manifest, compatibility.misfit(manifest)
+
+
+def _none(found: Sequence[tuple[Candidate, str]], best: Manifest | None) -> str:
+    """Why no engine fits, and what to do."""
+    reasons: dict[str, list[Candidate]] = {}
+    for candidate, reason in found:
+        reasons.setdefault(reason, []).append(candidate)
+    said = [
+        f"{len(those)} of {', '.join(sorted({str(one.row['compiler_label']) for one in those}))}: {reason}"
+        for reason, those in list(reasons.items())[:_REASONS]
+    ]
+    more = f"; and {len(reasons) - _REASONS} other reasons" if len(reasons) > _REASONS else ""
+    todo = f"; {compatibility.rebuild(best)}" if best is not None else ""
+    return f"no engine of {len(found)} that were measured fits this machine: {'; '.join(said)}{more}{todo}"

@@ -1,0 +1,287 @@
+"""The MLflow flavor ``ngraph``: engines as models that MLflow saves, logs, registers, loads and serves.
+
+`load_model` needs neither pyfunc nor anything that a model brings along: it runs no code of the model's, only the
+runtime that its engine was compiled for. ``mlflow.pyfunc.load_model`` and ``mlflow models serve`` come in through
+`_load_pyfunc`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+from weakref import finalize
+
+from mlflow_ngraph.engines import signing
+from mlflow_ngraph.engines import trust as trusting
+from mlflow_ngraph.engines.batches import Batching
+from mlflow_ngraph.engines.local_engine import LoadedEngine, open_prepared
+from mlflow_ngraph.engines.manifest import ENGINE_DIRECTORY
+from mlflow_ngraph.engines.package import open_package, read_manifest, write_manifest
+from mlflow_ngraph.engines.package import sign as sign_package
+from mlflow_ngraph.errors import EngineError, UsageError
+from mlflow_ngraph.tracking import model_files
+from mlflow_ngraph.tracking.model_files import FLAVOR
+
+if TYPE_CHECKING:
+    import numpy as np
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from mlflow.models import Model
+    from mlflow.models.model import ModelInfo
+    from numpy.typing import NDArray
+
+FLAVOR_NAME = FLAVOR
+
+
+def load_model(
+    model_uri: str | Path,
+    *,
+    batching: Batching = "exact",
+    tracking_uri: str | None = None,
+    trust: str | Path | None = None,
+) -> LoadedEngine:
+    """An engine that runs, from a package on disk or from a tracking server.
+
+    Every file is checked against its digest, what the engine needs against this machine, and where it comes from against
+    the trust rules, before a runtime sees any of it. A package from a server must have the manifest that was logged.
+
+    Parameters
+    ----------
+    model_uri : str | Path
+        A directory, or what MLflow calls a model: ``models:/name@alias``, ``models:/name/1``, ``models:/m-...``,
+        ``runs:/...``.
+    batching : Batching
+        What to do with batch sizes that the engine was not compiled for: ``exact`` refuses them, ``pad`` fills up,
+        ``split`` cuts into pieces.
+    tracking_uri : str | None
+        MLflow's own default when left out.
+    trust : str | Path | None
+        A file with rules, or ``any`` for none; by default ``$NGRAPH_TRUST``, else ``trust.yaml`` in the home directory.
+
+    Raises
+    ------
+    EngineError
+        The package is not trusted, is damaged, does not fit this machine, or cannot be loaded; names the file or the
+        difference, and the command that builds the engine here.
+    TrackingError
+        The server cannot be reached, or knows no such model.
+    """
+    rules = trusting.load(trust)
+    local = Path(model_uri)
+    if local.is_dir():
+        package = open_prepared(local)
+        trusting.require_package(package, local, rules)
+        return LoadedEngine(package, batching=batching)
+    if ":" not in str(model_uri) and not str(model_uri).startswith("m-"):
+        raise EngineError(f"there is no engine package at {local}")
+    from mlflow_ngraph.tracking import connection, download
+    from mlflow_ngraph.tracking.trusted import trusted_manifest
+
+    uri = connection.resolve_uri(tracking_uri)
+    trusting.admit(uri, rules)
+    temporary = TemporaryDirectory(prefix="ngraph-engine-")
+    try:
+        remote = download.locate(str(model_uri), uri)
+        offer = trusted_manifest(remote, rules)
+        package = download.fill(remote, offer.manifest, offer.content, Path(temporary.name) / "package")
+        engine = LoadedEngine(package, batching=batching)
+    except BaseException:
+        temporary.cleanup()
+        raise
+    # Runtimes map their files: they have to stay as long as the engine does.
+    finalize(engine, temporary.cleanup)
+    return engine
+
+
+def save_model(
+    engine: LoadedEngine | str | Path,
+    path: str | Path,
+    mlflow_model: Model | None = None,
+    *,
+    pip_requirements: Sequence[str] | None = None,
+    extra_pip_requirements: Sequence[str] = (),
+    sign: str | Path | Ed25519PrivateKey | None = None,
+) -> None:
+    """Write a package with a model of MLflow in it to a new directory.
+
+    Parameters
+    ----------
+    engine : LoadedEngine | str | Path
+        A loaded engine, or the directory of a package.
+    mlflow_model : Model | None
+        What MLflow has to say of the model already; given by MLflow.
+    pip_requirements : Sequence[str] | None
+        Take the place of what the engine needs, such as this package's wheel.
+    extra_pip_requirements : Sequence[str]
+        Are needed besides.
+    sign : str | Path | Ed25519PrivateKey | None
+        A private key, or the file of one, that signs the new manifest. The signature of another package is not taken
+        over.
+
+    Raises
+    ------
+    EngineError
+        The package is damaged.
+    UsageError
+        ``path`` exists and is not empty, or the key cannot be used.
+    """
+    key = _key(sign)
+    _save(engine, Path(path), mlflow_model, pip_requirements, extra_pip_requirements, key)
+
+
+def log_model(
+    engine: LoadedEngine | str | Path,
+    name: str | None = None,
+    *,
+    registered_model_name: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    params: Mapping[str, Any] | None = None,
+    pip_requirements: Sequence[str] | None = None,
+    extra_pip_requirements: Sequence[str] = (),
+    sign: str | Path | Ed25519PrivateKey | None = None,
+) -> ModelInfo:
+    """Log a package to the tracking server that MLflow is configured to use, as a LoggedModel with its digest.
+
+    Studies log their engines themselves; this is for engines that come from elsewhere, such as another server.
+
+    Parameters
+    ----------
+    engine : LoadedEngine | str | Path
+        A loaded engine, or the directory of a package.
+    name : str | None
+        By default workload, compiler and precision.
+    sign : str | Path | Ed25519PrivateKey | None
+        As in `save_model`.
+
+    Raises
+    ------
+    EngineError
+        The package is damaged.
+    UsageError
+        The key cannot be used.
+    """
+    from mlflow import MlflowClient
+    from mlflow.models import Model
+
+    from mlflow_ngraph.tracking import schema
+    from mlflow_ngraph.tracking.engine_log import package_tags
+
+    package = open_package(_directory(engine))
+    about = package.manifest.about
+    key = _key(sign)
+    saver = _Saver(key)
+    info: ModelInfo = Model.log(
+        artifact_path=None,
+        name=name or schema.model_name(f"{about.label}-{about.compiler}-{about.precision}"),
+        flavor=saver,
+        model_type=schema.MODEL_TYPE,
+        registered_model_name=registered_model_name,
+        params=dict(params or {}),
+        tags=dict(tags or {}),
+        engine=package.directory,
+        pip_requirements=pip_requirements,
+        extra_pip_requirements=extra_pip_requirements,
+    )
+    described = package_tags(package.manifest, saver.digest)
+    if key is not None:
+        described[schema.Tag.SIGNED_BY] = signing.fingerprint(signing.public_blob(signing.public_text(key)))
+    MlflowClient().set_logged_model_tags(info.model_id, described)
+    return info
+
+
+class _Saver:
+    """What `Model.log` takes for the module of a flavor; remembers the digest of what it saved."""
+
+    def __init__(self, key: Ed25519PrivateKey | None) -> None:
+        self.__name__ = __name__
+        self.digest = ""
+        self._key = key
+
+    def save_model(self, path: str, mlflow_model: Model, engine: Path, **options: Any) -> None:
+        """Called by MLflow with a directory that it uploads."""
+        self.digest = _save(
+            engine, Path(path), mlflow_model, options["pip_requirements"], options["extra_pip_requirements"], self._key
+        )
+
+
+def _save(
+    engine: LoadedEngine | str | Path,
+    target: Path,
+    mlflow_model: Model | None,
+    pip_requirements: Sequence[str] | None,
+    extra_pip_requirements: Sequence[str],
+    key: Ed25519PrivateKey | None,
+) -> str:
+    """As `save_model`; returns the digest of the manifest."""
+    from mlflow.models import Model
+
+    package = open_package(_directory(engine))
+    if target.exists() and any(target.iterdir()):
+        raise UsageError(f"{target} exists and is not empty: choose another directory")
+    shutil.copytree(package.engine, target / ENGINE_DIRECTORY)
+    manifest = package.manifest
+    others = model_files.write(
+        target,
+        manifest.about,
+        manifest.loading,
+        mlflow_model or Model(),
+        size_bytes=manifest.size_bytes,
+        pip_requirements=pip_requirements,
+        extra_pip_requirements=extra_pip_requirements,
+    )
+    own = {path: digest for path, digest in manifest.files.items() if path.startswith(f"{ENGINE_DIRECTORY}/")}
+    digest = write_manifest(target, manifest.model_copy(update={"files": dict(sorted({**own, **others}.items()))}))
+    if key is not None:
+        sign_package(read_manifest(target, digest), key)
+    return digest
+
+
+def _key(given: str | Path | Ed25519PrivateKey | None) -> Ed25519PrivateKey | None:
+    return signing.load_key(Path(given)) if isinstance(given, (str, Path)) else given
+
+
+def _directory(engine: LoadedEngine | str | Path) -> Path:
+    return engine.directory if isinstance(engine, LoadedEngine) else Path(engine)
+
+
+def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> PyfuncEngine:
+    """Called by ``mlflow.pyfunc.load_model``. Batches of any size are served, unless ``batching`` is configured."""
+    batching = (model_config or {}).get("batching", "split")
+    return PyfuncEngine(load_model(Path(path), batching=batching))
+
+
+class PyfuncEngine:
+    """What MLflow calls: outputs by name for inputs by name."""
+
+    def __init__(self, engine: LoadedEngine) -> None:
+        self.engine = engine
+
+    def predict(self, model_input: Any, params: Mapping[str, Any] | None = None) -> dict[str, NDArray[np.generic]]:
+        """The outputs for inputs that MLflow has compared with the signature.
+
+        Parameters
+        ----------
+        model_input : Any
+            By name; where the engine has a single input, an array will do.
+        params : Mapping[str, Any] | None
+            There are none.
+
+        Raises
+        ------
+        UsageError
+            An input is not what the engine takes.
+        """
+        import numpy as np
+
+        if isinstance(model_input, Mapping):
+            return self.engine.run({name: np.asarray(value) for name, value in model_input.items()})
+        if isinstance(model_input, np.ndarray) and len(self.engine.inputs) == 1:
+            return self.engine.run({self.engine.inputs[0].name: model_input})
+        names = ", ".join(spec.name for spec in self.engine.inputs)
+        raise UsageError(f"expected a mapping with the inputs {names}, found {type(model_input).__name__}")
+
+    def get_raw_model(self) -> LoadedEngine:
+        """The engine itself."""
+        return self.engine

@@ -1,0 +1,218 @@
+"""The engines that a tracking server has, with their figures, and the names by which they are registered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from mlflow_ngraph.analysis import champion, results
+from mlflow_ngraph.analysis.selection import FILTERED, Selection
+from mlflow_ngraph.engines import compatibility
+from mlflow_ngraph.errors import EngineError, TrackingError, UnknownNameError
+from mlflow_ngraph.metrics import TABLE, TEXT_COLUMNS, with_estimates
+from mlflow_ngraph.release import logged_engine
+from mlflow_ngraph.tables.columns import typed
+from mlflow_ngraph.tracking import connection, download, manifests
+from mlflow_ngraph.tracking.model_registry import Registry
+from mlflow_ngraph.tracking.schema import Kind, Tag
+from mlflow_ngraph.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Experiment, LoggedModel
+
+AT_ONCE = 8
+_OWN = (
+    "study_id", "study", "device", "fingerprint", "workload", "label", "family", "compiler", "compiler_label",
+    "precision", "precision_in_force", "mode", "threads", "batch", "verdict", "cell", "model_id", "started_at",
+    "finished_at", "git_commit", "throughput", "throughput_ci_low", "throughput_ci_high", "engine_size_mb",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Stocked:
+    """An engine of a tracking server."""
+
+    tracking_uri: str
+    model: LoggedModel
+    registered: tuple[tuple[str, str, tuple[str, ...]], ...]
+    """Name, version and aliases of every version that was made from it."""
+    cells: pd.DataFrame
+    """Its rows of the tidy table; of an engine without a study here, what its tags say."""
+
+    @property
+    def model_id(self) -> str:
+        """Of its LoggedModel."""
+        return str(self.model.model_id)
+
+    @property
+    def batch_sizes(self) -> list[int]:
+        """Those that it was measured at."""
+        return [int(batch) for batch in self.cells["batch"].dropna()]
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """What tells it from others: id, workload, device, compiler, precision, batch sizes."""
+        told = (self.best[name] for name in ("label", "device", "compiler_label", "precision"))
+        return (self.model_id, *told, " ".join(map(str, self.batch_sizes)))
+
+    @property
+    def aliases(self) -> list[str]:
+        """``name@alias`` of every alias that points at it."""
+        return [f"{name}@{alias}" for name, _, aliases in self.registered for alias in aliases]
+
+    @property
+    def versions(self) -> list[str]:
+        """``name/version`` of every version made from it."""
+        return [f"{name}/{version}" for name, version, _ in self.registered]
+
+    @property
+    def signed_by(self) -> str | None:
+        """Fingerprint of the key that signed it, as the server says; `verify` checks it."""
+        found = self.model.tags.get(Tag.SIGNED_BY)
+        return None if found is None else str(found)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody began to remove it and did not get to the end."""
+        return Tag.PRUNED in self.model.tags
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was logged."""
+        return max(0.0, time.time() - float(self.model.creation_timestamp) / 1e3)
+
+    @cached_property
+    def best(self) -> dict[str, Any]:
+        """The cell with the highest throughput, or its first one where none was measured."""
+        found = champion.best(self.cells, champion.METRIC)
+        return dict(found if found is not None else self.cells.iloc[0])
+
+    @property
+    def verdict(self) -> str | None:
+        """``ok`` if all its cells are; None where its study is not known here."""
+        found = [str(verdict) for verdict in self.cells["verdict"].dropna()]
+        others = [verdict for verdict in found if verdict != str(Verdict.OK)]
+        return next(iter(others or found), None)
+
+    def misfit(self) -> str | None:
+        """What keeps it from serving here; empty when nothing known does, None where its manifest is not to be had."""
+        absent = compatibility.absent(str(self.cells["compiler"].iloc[0]))
+        if absent:
+            return absent
+        try:
+            return compatibility.misfit(manifests.of(download.of_model(self.model, self.tracking_uri)))
+        except (EngineError, TrackingError):
+            return None
+
+
+def read(
+    tracking_uris: Sequence[str] | None,
+    experiments: Sequence[str] | None,
+    selection: Selection,
+    *,
+    metric: str = champion.METRIC,
+    cache: bool = True,
+) -> list[Stocked]:
+    """The engines whose files are complete, or were being removed, and of which some cell is meant.
+
+    Parameters
+    ----------
+    metric : str
+        Is read besides what is always told.
+    cache : bool
+        Whether to use tables that this machine keeps.
+
+    Raises
+    ------
+    UnknownNameError
+        An experiment does not exist, or nothing has a name that is asked for.
+    UsageError
+        The filters let nothing through together.
+    TrackingError
+        A server cannot be reached.
+    """
+    found: list[Stocked] = []
+    for given in tracking_uris or (None,):
+        uri = connection.resolve_uri(given)
+        cells = results.select(Selection(tags=selection.tags), uri, experiments, columns=_columns(metric), cache=cache)
+        found += _of_server(uri, experiments, cells, bool(selection.tags))
+    if not found:
+        return []
+    every = pd.concat([engine.cells for engine in found], ignore_index=True)
+    selection.check(every)
+    meant = set(selection.of(every)["model_id"])
+    return [engine for engine in found if engine.model_id in meant]
+
+
+def misfits(engines: Sequence[Stocked]) -> dict[str, str | None]:
+    """What `Stocked.misfit` says of each, by model id; asked of several at the same time."""
+    with ThreadPoolExecutor(AT_ONCE, "ngraph-manifest") as pool:
+        answers = pool.map(Stocked.misfit, engines)
+        return {engine.model_id: answer for engine, answer in zip(engines, answers, strict=True)}
+
+
+def _columns(metric: str) -> list[str]:
+    needed = [name for names in FILTERED.values() for name in names]
+    estimates = [name for name in with_estimates([metric]) if name in TABLE]
+    return list(dict.fromkeys([*_OWN, *needed, *estimates]))
+
+
+def _of_server(uri: str, experiments: Sequence[str] | None, cells: pd.DataFrame, tagged: bool) -> list[Stocked]:
+    client = connection.reach(uri)
+    with connection.talking(uri, "list the engines", connection.RECORDING):
+        models = [model for model in _models(client, experiments) if str(model.status) == "READY" or _doomed(model)]
+        registered = Registry(client, uri).versions()
+    measured = {str(name): rows for name, rows in cells.groupby("model_id", sort=False)}
+    # The tags that are asked for are those of a study run, which only the table knows of.
+    models = [model for model in models if model.model_id in measured or not tagged]
+    others = [model for model in models if model.model_id not in measured]
+    with ThreadPoolExecutor(AT_ONCE, "ngraph-manifest") as pool:
+        described = pool.map(lambda model: _unmeasured(model, uri, list(cells.columns)), others)
+        measured.update(zip((model.model_id for model in others), described, strict=True))
+    return [
+        Stocked(uri, model, tuple(registered.get(model.model_id, ())), measured[model.model_id]) for model in models
+    ]
+
+
+def _doomed(model: LoggedModel) -> bool:
+    return Tag.PRUNED in model.tags
+
+
+def _models(client: MlflowClient, experiments: Sequence[str] | None) -> list[LoggedModel]:
+    known: list[Experiment] = connection.every(lambda token: client.search_experiments(page_token=token))
+    names = {experiment.name: experiment.experiment_id for experiment in known}
+    for name in experiments or ():
+        if name not in names:
+            raise UnknownNameError("experiment", name, names)
+    ids = [names[name] for name in experiments] if experiments else list(names.values())
+    query = f"tags.`{Tag.KIND}` = '{Kind.ENGINE}'"
+    found: list[LoggedModel] = connection.every(lambda token: client.search_logged_models(ids, query, page_token=token))
+    return found
+
+
+def _unmeasured(model: LoggedModel, uri: str, columns: Sequence[str]) -> pd.DataFrame:
+    """Rows of an engine whose study is not on the server: what its manifest says, or else its tags."""
+    found: list[dict[str, Any]] = []
+    with suppress(EngineError, TrackingError):
+        found = logged_engine.rows(model.model_id, manifests.of(download.of_model(model, uri)))
+    found = found or _of_tags(model, columns)
+    began = {"started_at": float(model.creation_timestamp) / 1e3}
+    rows = [{name: value for name, value in {**row, **began}.items() if name in columns} for row in found]
+    return typed(pd.DataFrame(rows), columns)
+
+
+def _of_tags(model: LoggedModel, columns: Sequence[str]) -> list[dict[str, Any]]:
+    tags = model.tags
+    shared = {name: tags.get(f"ngraph.{name}") for name in columns if name in TEXT_COLUMNS}
+    shared["compiler_label"] = shared.get("compiler_label") or tags.get(Tag.COMPILER)
+    shared["model_id"] = model.model_id
+    batches = [int(text) for text in tags.get(Tag.BATCH_SIZES, "").split(",") if text.isdigit()]
+    return [{**shared, "batch": batch} for batch in batches] or [shared]

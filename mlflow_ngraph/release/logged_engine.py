@@ -1,0 +1,153 @@
+"""An engine of a tracking server with everything that is known of it: what it is, and what was measured."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from mlflow_ngraph.analysis import results, undecided
+from mlflow_ngraph.analysis.compare import latest
+from mlflow_ngraph.analysis.selection import Selection
+from mlflow_ngraph.errors import EngineError
+from mlflow_ngraph.execute import journal
+from mlflow_ngraph.metrics import CELL_METRICS, COLUMNS
+from mlflow_ngraph.tables.columns import typed
+from mlflow_ngraph.tracking import download, sources
+from mlflow_ngraph.tracking.schema import Tag
+from mlflow_ngraph.tracking.sources import Wanted
+from mlflow_ngraph.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import LoggedModel
+
+    from mlflow_ngraph.analysis.undecided import Rival
+    from mlflow_ngraph.engines.manifest import Manifest
+    from mlflow_ngraph.tracking.download import Remote
+
+_RUN = re.compile(r"(?:runs:/)?[0-9a-f]{32}/?")
+
+
+@dataclass(frozen=True)
+class LoggedEngine:
+    """A logged engine."""
+
+    model: LoggedModel
+    remote: Remote
+    manifest: Manifest
+    """As it was logged: its digest is the one that the server has."""
+    cells: pd.DataFrame
+    """Rows of the tidy table, one a batch size; those of the manifest where the study is not on this server."""
+
+    @property
+    def model_id(self) -> str:
+        """Of its LoggedModel."""
+        return str(self.model.model_id)
+
+    @property
+    def doubts(self) -> list[str]:
+        """The cells that are not ``ok``, and why."""
+        found = []
+        for row in self.cells.to_dict("records"):
+            if row["verdict"] != str(Verdict.OK):
+                reason = f" ({row['reason']})" if isinstance(row["reason"], str) and row["reason"] else ""
+                found.append(f"its verdict at batch {row['batch']} is {row['verdict']}{reason}")
+        return found
+
+
+def load(client: MlflowClient, model_id: str, tracking_uri: str) -> LoggedEngine:
+    """An engine by the id of its LoggedModel. To be called within `connection.talking`.
+
+    Raises
+    ------
+    EngineError
+        It is no engine, its files are not complete, or its manifest is not the one that was logged.
+    """
+    model = client.get_logged_model(model_id)
+    if str(model.status) != "READY":
+        raise EngineError(f"engine {model_id} is not whole: its status is {model.status}")
+    remote = download.of_model(model, tracking_uri)
+    manifest, _ = download.manifest(remote)
+    return LoggedEngine(model, remote, manifest, _cells(model, manifest, tracking_uri))
+
+
+def find(named: str, batch: int | None, tracking_uri: str) -> str:
+    """The id of the LoggedModel that somebody means.
+
+    Parameters
+    ----------
+    named : str
+        As `sources.find` takes it.
+    batch : int | None
+        Which engine of a run.
+
+    Raises
+    ------
+    TrackingError
+        The server cannot be reached, or knows no such thing.
+    UsageError
+        A run has several engines, or none.
+    """
+    chosen = batch is not None and _RUN.fullmatch(named)
+    wanted = Wanted(batch_sizes=(batch,)) if chosen and batch is not None else Wanted()
+    return sources.find(named, tracking_uri, wanted).model_id
+
+
+def rivals(candidate: LoggedEngine, cell: Mapping[str, Any], metric: str, batch: int | None) -> tuple[Rival, ...]:
+    """Noisy cells of other engines of the same model, precision and machine that could beat a cell of this one.
+
+    Parameters
+    ----------
+    batch : int | None
+        Only at this batch size; at any when left out.
+    """
+    about, origin = candidate.manifest.about, candidate.manifest.origin
+    meant = Selection(
+        workloads=(about.workload,),
+        devices=(origin.device,),
+        precisions=(about.precision,),
+        batch_sizes=() if batch is None else (batch,),
+    )
+    frame = latest(results.select(meant, candidate.remote.tracking_uri))
+    others = frame["model_id"].fillna("") != candidate.model_id
+    here = frame["fingerprint"] == origin.fingerprint.get("digest")
+    return undecided.rivals(frame[others & here.fillna(False)], CELL_METRICS[metric], float(cell[metric]))
+
+
+def _cells(model: LoggedModel, manifest: Manifest, tracking_uri: str) -> pd.DataFrame:
+    study_id = model.tags.get(Tag.STUDY_ID)
+    if study_id:
+        frame = results.select(Selection(tags={Tag.STUDY_ID: study_id}), tracking_uri)
+        own: pd.DataFrame = frame[frame["model_id"] == model.model_id]
+        if len(own):
+            return own
+    return typed(pd.DataFrame(rows(model.model_id, manifest)), COLUMNS)
+
+
+def rows(model_id: str, manifest: Manifest) -> list[dict[str, Any]]:
+    """What an engine itself says of its measurement, as rows of the tidy table."""
+    about, origin = manifest.about, manifest.origin
+    shared = {
+        "study_id": origin.study_id, "study": origin.study, "device": origin.device,
+        "fingerprint": origin.fingerprint.get("digest"), "workload": about.workload, "label": about.label,
+        "family": about.family, "compiler": about.compiler, "compiler_label": about.compiler,
+        "flags": json.dumps(about.flags, sort_keys=True), "precision": about.precision,
+        "precision_in_force": about.precision_in_force, "mode": about.mode, "threads": about.threads,
+        "engine": origin.engine_id, "lane": origin.lane_id, "lane_run_id": origin.run_id, "model_id": model_id,
+    }  # fmt: skip
+    return [
+        {
+            **shared,
+            "batch": figures.batch,
+            "verdict": figures.verdict,
+            "reason": figures.reason,
+            "cell": journal.cell_id(origin.lane_id, figures.batch),
+            **figures.metrics,
+        }
+        for figures in manifest.figures
+    ]

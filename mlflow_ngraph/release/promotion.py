@@ -1,0 +1,256 @@
+"""From a measured engine to the champion of a registered model, if it is better than the one before, and says why."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from mlflow_ngraph.analysis import champion as champions
+from mlflow_ngraph.analysis import undecided
+from mlflow_ngraph.analysis.champion import Comparison
+from mlflow_ngraph.errors import EngineError
+from mlflow_ngraph.release import evidence, logged_engine
+from mlflow_ngraph.release.logged_engine import LoggedEngine
+from mlflow_ngraph.tracking import connection, model_registry, schema, signature_files
+from mlflow_ngraph.tracking.engine_log import package_tags
+from mlflow_ngraph.tracking.model_registry import Registry
+from mlflow_ngraph.tracking.schema import Tag
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """What became of a candidate, or would."""
+
+    state: Literal["promoted", "refused", "unchanged", "possible"]
+    """``unchanged``: it is the champion already. ``possible``: it would be promoted."""
+    name: str
+    alias: str
+    candidate: LoggedEngine
+    version: str | None
+    """Of the candidate; None where it is not registered under this name."""
+    over: str | None
+    """The version of the champion before; None where there was none."""
+    comparison: Comparison | None
+    objections: tuple[str, ...]
+    """What speaks against it; overruled where it is promoted nevertheless."""
+    description: str
+    """Markdown."""
+    signed_by: str | None = None
+    """The key that signed it now."""
+
+
+@dataclass(frozen=True)
+class _Champion:
+    """The version that an alias points at."""
+
+    version: str
+    engine: LoggedEngine | None
+    cell: Mapping[str, Any] | None
+    problem: str
+    """Why there is no engine to compare with; empty where there is one."""
+
+
+def promote(
+    model: str,
+    name: str,
+    *,
+    alias: str | None = None,
+    metric: str = champions.METRIC,
+    batch: int | None = None,
+    accept_undecided: bool = False,
+    force: bool = False,
+    dry_run: bool = False,
+    sign: Ed25519PrivateKey | None = None,
+    tracking_uri: str | None = None,
+) -> Promotion:
+    """Register an engine as a version of a registered model, and let the alias of its device point at it.
+
+    It has to be ``ok`` at every batch size and, where there is a champion, significantly better than that: by ``metric``
+    at the batch size that each of them does best, or both at ``batch``, on equal machines. Nothing that was measured of
+    the same model and precision on this machine, and left out for its noise, may be able to beat it; see `undecided`.
+
+    Parameters
+    ----------
+    model : str
+        The id of a LoggedModel, a ``models:`` address, or the id of a run with a single engine (at ``batch``).
+    name : str
+        Of the registered model.
+    alias : str | None
+        By default the device and ``-champion``.
+    accept_undecided : bool
+        Overrule that a noisy cell could beat it; that is recorded with the version.
+    force : bool
+        Overrule whatever speaks against it; that is recorded with the version.
+    dry_run : bool
+        Write nothing.
+    sign : Ed25519PrivateKey | None
+        Sign its manifest first.
+    tracking_uri : str | None
+        MLflow's own default when left out.
+
+    Raises
+    ------
+    UsageError
+        The request is wrong.
+    TrackingError
+        The server cannot be reached or refuses, or somebody else has promoted an engine meanwhile.
+    EngineError
+        It is no engine, or not the one that was logged.
+    """
+    champions.check_metric(metric)
+    uri = connection.resolve_uri(tracking_uri)
+    model_id = logged_engine.find(model, batch, uri)
+    client = connection.reach(uri)
+    with connection.talking(uri, f"promote engine {model_id}", connection.RECORDING):
+        candidate = logged_engine.load(client, model_id, uri)
+        chosen = model_registry.check_alias(alias or default_alias(candidate.manifest.origin.device))
+        names = Registry(client, uri)
+        before = _champion(client, names, name, chosen, uri, metric, batch)
+        cell = champions.best(candidate.cells, metric, batch)
+        comparison = None
+        if before is not None and before.cell is not None and cell is not None:
+            comparison = champions.compare(cell, before.cell, metric)
+        objections = _objections(candidate, cell, before, comparison, metric, batch)
+        refused = bool(objections)
+        rivals = logged_engine.rivals(candidate, cell, metric, batch) if cell is not None else ()
+        if rivals and cell is not None:
+            answer = f"{undecided.named(cell)}, {undecided.figure(cell[metric], metric, rivals[0].unit)}"
+            objections = (undecided.said(rivals, answer), *objections)
+            refused = refused or not accept_undecided
+        same = before is not None and before.engine is not None and before.engine.model_id == model_id
+        if same:
+            objections, comparison = (), None
+        found = Promotion(
+            state="unchanged" if same else "refused" if refused and not force else "possible",
+            name=name,
+            alias=chosen,
+            candidate=candidate,
+            version=before.version if same and before else _version(names, name, model_id),
+            over=before.version if before and not same else None,
+            comparison=comparison,
+            objections=objections,
+            description=evidence.markdown(
+                candidate, cell, (before.version, before.cell) if before and not same else None, comparison, objections
+            ),
+        )
+        if dry_run or found.state == "refused":
+            return found
+        return _carried_out(names, found, metric, cell, sign)
+
+
+def default_alias(device: str) -> str:
+    """The alias of a device's champion."""
+    return f"{re.sub(r'[^A-Za-z0-9_-]+', '-', device)}-champion"
+
+
+def _carried_out(
+    names: Registry,
+    found: Promotion,
+    metric: str,
+    cell: Mapping[str, Any] | None,
+    sign: Ed25519PrivateKey | None,
+) -> Promotion:
+    candidate = found.candidate
+    by = signature_files.sign(candidate.remote, sign) if sign is not None else None
+    if found.state == "unchanged":
+        return replace(found, signed_by=by)
+    names.make(found.name)
+    with names.promoting(found.name, found.alias, found.over):
+        version = names.register(found.name, candidate.model, _tags(found, metric, cell), found.description)
+        names.crown(found.name, found.alias, str(version.version))
+    return replace(found, state="promoted", version=str(version.version), signed_by=by)
+
+
+def _champion(
+    client: MlflowClient, names: Registry, name: str, alias: str, uri: str, metric: str, batch: int | None
+) -> _Champion | None:
+    from mlflow.exceptions import MlflowException
+
+    version = names.champion(name, alias)
+    if version is None:
+        return None
+    number = str(version.version)
+    model_id = model_registry.model_id_of(version)
+    if model_id is None:
+        return _Champion(number, None, None, "is no engine")
+    try:
+        engine = logged_engine.load(client, model_id, uri)
+    except EngineError as error:
+        return _Champion(number, None, None, f"cannot be read: {error}")
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return _Champion(number, None, None, "has lost its LoggedModel")
+    return _Champion(number, engine, champions.best(engine.cells, metric, batch), "")
+
+
+def _version(names: Registry, name: str, model_id: str) -> str | None:
+    known: ModelVersion | None = names.version_of(name, model_id)
+    return None if known is None else str(known.version)
+
+
+def _objections(
+    candidate: LoggedEngine,
+    cell: Mapping[str, Any] | None,
+    before: _Champion | None,
+    comparison: Comparison | None,
+    metric: str,
+    batch: int | None,
+) -> tuple[str, ...]:
+    """What speaks against a promotion, each in one clause."""
+    at = "" if batch is None else f" at batch {batch}"
+    found = list(candidate.doubts)
+    if cell is None:
+        found.append(f"it has no {metric}{at}")
+    if before is None:
+        return tuple(found)
+    called = f"the champion, version {before.version},"
+    if before.engine is None:
+        return (*found, f"{called} {before.problem}: there is nothing to compare with")
+    mine, theirs = candidate.manifest, before.engine.manifest
+    for what, one, other in (
+        ("workload", mine.about.workload, theirs.about.workload),
+        ("device", mine.origin.device, theirs.origin.device),
+        ("machine", mine.origin.fingerprint.get("digest"), theirs.origin.fingerprint.get("digest")),
+    ):
+        if one != other:
+            found.append(f"{called} has another {what}: {other}, not {one}")
+    if before.cell is None:
+        found.append(f"{called} has no {metric}{at} to compare with")
+    elif comparison is not None and not comparison.better:
+        found.append(f"it is not significantly better than {called[:-1]}: {comparison.said}")
+    return tuple(found)
+
+
+def _tags(found: Promotion, metric: str, cell: Mapping[str, Any] | None) -> dict[str, str]:
+    """What the version says to programs."""
+    candidate = found.candidate
+    compared = found.comparison
+    record = {
+        "at": time.time(),
+        "metric": metric,
+        "batch": int(cell["batch"]) if cell is not None else None,
+        "value": float(cell[metric]) if cell is not None else None,
+        "over": found.over,
+        "ratio": compared.ratio if compared and math.isfinite(compared.ratio) else None,
+        "ci_low": compared.ci_low if compared else None,
+        "ci_high": compared.ci_high if compared else None,
+        "p_value": compared.p_value if compared else None,
+        "paired": compared.paired if compared else None,
+        "overruled": list(found.objections),
+    }
+    tags = package_tags(candidate.manifest, candidate.remote.digest or "")
+    for name in (Tag.STUDY_ID, Tag.STUDY, Tag.VERDICT):
+        tags[name] = candidate.model.tags.get(name, "")
+    tags[f"{Tag.PROMOTED}{found.alias}"] = json.dumps(record)
+    return {name: schema.cut(value, model_registry.MAX_TAG) for name, value in tags.items() if value}

@@ -1,0 +1,171 @@
+"""Engines that nobody needs any more, by rule, and taking them away with their files.
+
+MLflow deletes a LoggedModel and leaves its files where they are. So the files go first: an engine is marked, which
+keeps everybody from using it, then its files are deleted, and then its LoggedModel. Whatever is interrupted on that
+way is marked, and the next time it goes before all others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import pandas as pd
+
+from mlflow_ngraph.engines.manifest import FILE as MANIFEST
+from mlflow_ngraph.errors import TrackingError
+from mlflow_ngraph.metrics import CELL_METRICS
+from mlflow_ngraph.release.inventory import AT_ONCE, Stocked
+from mlflow_ngraph.tracking import connection
+from mlflow_ngraph.tracking.schema import Tag
+from mlflow_ngraph.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.store.artifact.artifact_repo import ArtifactRepository
+
+GROUP = ("workload", "device", "batch")
+"""Engines are ranked among those that are equal in these."""
+_VERSIONS = "mlflow.modelVersions"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Which engines stay. One that no rule keeps goes, if it is old enough."""
+
+    keep_best: int | None = None
+    """So many of each workload, device and batch size, by the metric; only ``ok`` cells count."""
+    keep_newest: int | None = None
+    older_than_s: float | None = None
+    """Only engines of this age go."""
+    metric: str = "throughput"
+    registered: bool = False
+    """Whether engines with a registered version may go, unless an alias points at it."""
+    aliased: bool = False
+    """Whether those with an alias may go, too."""
+
+    def superfluous(self, engines: Sequence[Stocked]) -> list[Stocked]:
+        """The engines that go, the oldest first."""
+        kept = {*self._best(engines), *self._newest(engines)}
+        found = [
+            engine
+            for engine in engines
+            if engine.interrupted or (engine.model_id not in kept and self._old(engine) and not self._protected(engine))
+        ]
+        return sorted(found, key=lambda engine: (not engine.interrupted, -engine.age_s))
+
+    def _protected(self, engine: Stocked) -> bool:
+        if engine.aliases:
+            return not self.aliased
+        return bool(engine.versions) and not (self.registered or self.aliased)
+
+    def _old(self, engine: Stocked) -> bool:
+        return self.older_than_s is None or engine.age_s > self.older_than_s
+
+    def _best(self, engines: Sequence[Stocked]) -> Iterator[str]:
+        if self.keep_best is None:
+            return
+        every = pd.concat([engine.cells for engine in engines], ignore_index=True)
+        ok = every[(every["verdict"] == str(Verdict.OK)) & every[self.metric].notna()]
+        ordered = ok.sort_values(self.metric, ascending=CELL_METRICS[self.metric].better == "lower", kind="stable")
+        for _, rows in ordered.groupby(list(GROUP), sort=False, dropna=False):
+            yield from rows["model_id"].drop_duplicates().head(self.keep_best)
+
+    def _newest(self, engines: Sequence[Stocked]) -> Iterator[str]:
+        if self.keep_newest is None:
+            return
+        ages = {engine.model_id: engine.age_s for engine in engines}
+        every = pd.concat([engine.cells for engine in engines], ignore_index=True)
+        ordered = every.assign(_age=every["model_id"].map(ages)).sort_values("_age", kind="stable")
+        for _, rows in ordered.groupby(list(GROUP), sort=False, dropna=False):
+            yield from rows["model_id"].drop_duplicates().head(self.keep_newest)
+
+
+def sizes(engines: Sequence[Stocked]) -> dict[str, int]:
+    """Bytes that the files of each engine take on its server, by model id; what is gone already takes none."""
+    with ThreadPoolExecutor(AT_ONCE, "ngraph-sizes") as pool:
+        found = pool.map(_size, engines)
+        return {engine.model_id: size for engine, size in zip(engines, found, strict=True)}
+
+
+def remove(engine: Stocked) -> None:
+    """Delete an engine: its files, the versions made from it, and its LoggedModel. Can be repeated.
+
+    Raises
+    ------
+    TrackingError
+        It has been registered since it was looked at; the store does not delete files, and the engine stays as it was;
+        or something failed on the way, and the next attempt finishes it.
+    """
+    uri = engine.tracking_uri
+    client = connection.reach(uri)
+    with connection.talking(uri, f"remove engine {engine.model_id}", connection.RECORDING):
+        now = client.get_logged_model(engine.model_id)
+        if now.tags.get(_VERSIONS) != engine.model.tags.get(_VERSIONS):
+            raise TrackingError(f"engine {engine.model_id} has been registered meanwhile: it stays")
+        repository = _repository(engine)
+        client.set_logged_model_tags(engine.model_id, {Tag.PRUNED: str(time.time())})
+        client.finalize_logged_model(engine.model_id, "FAILED")
+        _delete_files(client, engine, repository)
+        for name, version, _ in engine.registered:
+            client.delete_model_version(name, version)
+        client.delete_logged_model(engine.model_id)
+
+
+def _delete_files(client: MlflowClient, engine: Stocked, repository: ArtifactRepository) -> None:
+    where = connection.masked(engine.model.artifact_location)
+    try:
+        # Without its manifest nobody takes what is left for an engine.
+        for file in sorted(repository.list_artifacts(), key=lambda file: file.path != MANIFEST):
+            repository.delete_artifacts(file.path)
+    except NotImplementedError:
+        _restore(client, engine)
+        raise TrackingError(
+            f"engine {engine.model_id} stays: the store of {where} does not delete files; "
+            "delete them there, or let 'mlflow gc' do it on the server"
+        ) from None
+    left = [file.path for file in repository.list_artifacts()]
+    if left:
+        raise TrackingError(f"engine {engine.model_id}: {where} still has {', '.join(left)}: prune again")
+
+
+def _restore(client: MlflowClient, engine: Stocked) -> None:
+    client.finalize_logged_model(engine.model_id, "READY")
+    client.delete_logged_model_tag(engine.model_id, Tag.PRUNED)
+
+
+def _repository(engine: Stocked) -> Any:
+    """Where the files of an engine are.
+
+    Raises
+    ------
+    TrackingError
+        The server names a place that is not the engine's: nothing is deleted there.
+    """
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    location = engine.model.artifact_location
+    if engine.model_id not in PurePosixPath(unquote(urlsplit(location).path)).parts:
+        raise TrackingError(
+            f"engine {engine.model_id} stays: its files are said to be at {connection.masked(location)}, "
+            "which is not a place of its own"
+        )
+    return get_artifact_repository(location, tracking_uri=engine.tracking_uri)
+
+
+def _size(engine: Stocked) -> int:
+    with connection.talking(engine.tracking_uri, f"look at engine {engine.model_id}", connection.RECORDING):
+        repository = _repository(engine)
+        total, waiting = 0, [""]
+        while waiting:
+            for file in repository.list_artifacts(waiting.pop() or None):
+                if file.is_dir:
+                    waiting.append(file.path)
+                else:
+                    total += int(file.file_size or 0)
+        return total

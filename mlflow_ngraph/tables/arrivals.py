@@ -1,0 +1,135 @@
+"""Requests that arrived by themselves: one row a rate of a cell, as a table and for a reader."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
+from mlflow_ngraph.text import markdown_row
+
+TEXT = ("study_id", "lane", "cell", "label", "compiler_label", "precision", "mode", "purpose", "process", "reason")
+WHOLE = ("batch", "session", "step", "servers", "requests", "unserved")
+TRUTH = ("overloaded", "valid")
+FIGURES = (
+    "rate",
+    "window_s",
+    "offered_rate",
+    "achieved_rate",
+    "latency_mean_ms",
+    "latency_p50_ms",
+    "latency_p90_ms",
+    "latency_p99_ms",
+    "latency_p999_ms",
+    "wait_mean_ms",
+    "service_mean_ms",
+    "queue_share",
+    "utilisation",
+    "lateness_p50_ms",
+    "lateness_p99_ms",
+    "late_share",
+)
+COLUMNS = (*TEXT[:7], *WHOLE[:3], *TEXT[7:9], *FIGURES[:2], *WHOLE[3:], *FIGURES[2:], *TRUTH, TEXT[9])
+
+
+def measured(record: StudyRecord) -> bool:
+    """Whether requests arrived at any cell."""
+    return any(cell.serving for lane in record.lanes.values() for cell in lane.cells.values())
+
+
+def from_record(record: StudyRecord) -> pd.DataFrame:
+    """Every rate of every cell, in the order in which they were offered. docs/reference/metrics.md has the columns."""
+    rows = [
+        {**_about(record, lane, cell), **row}
+        for lane in record.lanes.values()
+        for _, cell in sorted(lane.cells.items())
+        for row in cell.serving
+    ]
+    frame: pd.DataFrame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(
+        {
+            **dict.fromkeys(TEXT, "string"),
+            **dict.fromkeys(WHOLE, "int64"),
+            **dict.fromkeys(TRUTH, "bool"),
+            **dict.fromkeys(FIGURES, "float64"),
+        }
+    )
+    return frame
+
+
+def differences(stored: pd.DataFrame, again: pd.DataFrame) -> list[dict[str, Any]]:
+    """What the stored table says otherwise than the one derived anew: ``cell``, ``figure``, ``stored``, ``recomputed``."""
+    key = ["cell", "session", "step"]
+    one, two = stored.set_index(key), again.set_index(key)
+    found: list[dict[str, Any]] = []
+    for place in sorted({*one.index, *two.index}):
+        about = {"cell": place[0], "figure": f"arrivals, step {place[2]}"}
+        if place not in one.index or place not in two.index:
+            found.append({**about, "stored": place in one.index, "recomputed": place in two.index})
+            continue
+        for name in two.columns:
+            left, right = one.loc[place].get(name), two.loc[place, name]
+            if left != right and not (pd.isna(left) and pd.isna(right)):
+                found.append({**about, "figure": f"{about['figure']}: {name}", "stored": left, "recomputed": right})
+    return found
+
+
+def markdown(record: StudyRecord) -> str:
+    """A section of the summary; empty where no requests arrived."""
+    if not measured(record):
+        return ""
+    bound = record.study["arrivals"]["max_p99_ms"]
+    lines = ["", "## Requests that arrive by themselves", ""]
+    lines += [
+        "Latency counts from the moment at which a request was due. A rate with a remark says nothing about it.",
+        "",
+    ]
+    if bound is not None:
+        lines += [f"The highest rate with a p99 of at most {bound:g} ms:", "", *_bests(record), ""]
+    titles = (
+        "workload", "compiler", "batch", "rate [requests/s]", "achieved", "p50 [ms]", "p90", "p99", "p99.9", "queue [%]",
+        "utilisation [%]", "",
+    )  # fmt: skip
+    lines += [f"| {' | '.join(titles)} |", "|:--|:--|" + "--:|" * 9 + ":--|"]
+    for lane in record.lanes.values():
+        for _, cell in sorted(lane.cells.items()):
+            lines += [_line(lane, cell, row) for row in sorted(cell.serving, key=lambda row: float(row["rate"]))]
+    notes = [
+        f"- {lane.lane.label} {lane.lane.compiler_label} batch {cell.batch}: {cell.arrivals_note}"
+        for lane in record.lanes.values()
+        for cell in lane.cells.values()
+        if cell.arrivals_note
+    ]
+    return "\n".join([*lines, *(["", *notes] if notes else [])]) + "\n"
+
+
+def _about(record: StudyRecord, lane: LaneRecord, cell: CellRecord) -> dict[str, Any]:
+    of_lane = {name: getattr(lane.lane, name) for name in ("label", "compiler_label", "precision", "mode")}
+    return {"study_id": record.id, "lane": cell.lane, "cell": cell.id, "batch": cell.batch, **of_lane}
+
+
+def _bests(record: StudyRecord) -> list[str]:
+    lines = ["| workload | compiler | batch | rate [requests/s] | p99 [ms] |", "|:--|:--|--:|--:|--:|"]
+    for lane in record.lanes.values():
+        for _, cell in sorted(lane.cells.items()):
+            if cell.serving:
+                figures = [_number(cell.metrics.get(name)) for name in ("serve_max_rate", "serve_max_rate_p99_ms")]
+                lines.append(_row(lane, cell, [figures[0] or "none found", figures[1]]))
+    return lines
+
+
+def _line(lane: LaneRecord, cell: CellRecord, row: dict[str, Any]) -> str:
+    names = ("rate", "achieved_rate", "latency_p50_ms", "latency_p90_ms", "latency_p99_ms", "latency_p999_ms")
+    shares = [_number(100 * row[name] if name in row else None) for name in ("queue_share", "utilisation")]
+    remark = row["reason"] or ("overloaded" if row["overloaded"] else "")
+    return _row(lane, cell, [*(_number(row.get(name)) for name in names), *shares, remark])
+
+
+def _row(lane: LaneRecord, cell: CellRecord, values: list[str]) -> str:
+    cells = [lane.lane.label, lane.lane.compiler_label, str(cell.batch), *values]
+    return markdown_row(cells)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None or not math.isfinite(value) else f"{value:.4g}"

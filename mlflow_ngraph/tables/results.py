@@ -1,0 +1,82 @@
+"""The tidy table of a study: one row a cell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from mlflow_ngraph.execute.formulas import told
+from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
+from mlflow_ngraph.metrics import (
+    COLUMNS,
+    MODEL_COLUMNS,
+)
+from mlflow_ngraph.tables.columns import typed
+
+
+def from_record(
+    record: StudyRecord,
+    run_id: str | None = None,
+    lane_runs: Mapping[str, str] | None = None,
+    models: Mapping[str, str] | None = None,
+) -> pd.DataFrame:
+    """The table of a study: a row for each cell that has a verdict.
+
+    Parameters
+    ----------
+    run_id : str | None
+        The study run.
+    lane_runs : Mapping[str, str] | None
+        The lane runs by lane.
+    models : Mapping[str, str] | None
+        The LoggedModels by engine.
+    """
+    declared = told(record.study)
+    rows = [
+        {
+            **_row(record, lane, cell),
+            "custom_metrics": json.dumps(declared, sort_keys=True) if declared else None,
+            "run_id": run_id,
+            "lane_run_id": (lane_runs or {}).get(lane.lane.id),
+            "model_id": (models or {}).get(cell.engine or ""),
+        }
+        for lane in record.lanes.values()
+        for _, cell in sorted(lane.cells.items())
+    ]
+    return typed(pd.DataFrame(rows), COLUMNS)
+
+
+def _row(record: StudyRecord, lane: LaneRecord, cell: CellRecord) -> dict[str, Any]:
+    info = record.workloads.get(lane.lane.workload, {}).get("info", {})
+    engine = lane.engine_of(cell)
+    return {
+        "study_id": record.id,
+        "study": record.name,
+        "device": lane.lane.device,
+        "fingerprint": record.fingerprint.get("digest"),
+        "workload": lane.lane.workload,
+        "label": lane.lane.label,
+        "family": lane.lane.family,
+        "compiler": lane.lane.compiler,
+        "compiler_label": lane.lane.compiler_label,
+        "flags": json.dumps(lane.flags_in_force(cell.batch), sort_keys=True),
+        "precision": lane.lane.precision,
+        "precision_in_force": cell.precision_in_force,
+        "mode": lane.lane.mode,
+        "threads": lane.lane.threads,
+        "batch": cell.batch,
+        "verdict": str(cell.verdict),
+        "reason": cell.reason,
+        "engine": cell.engine,
+        "engine_reused": engine.reused["study_id"] if engine is not None and engine.reused is not None else None,
+        "lane": lane.lane.id,
+        "cell": cell.id,
+        "started_at": record.started_at,
+        "finished_at": cell.finished_at,
+        "log_medians": json.dumps(cell.log_medians) if cell.log_medians else None,
+        **{name: info.get(name) for name in MODEL_COLUMNS},
+        **cell.metrics,
+    }

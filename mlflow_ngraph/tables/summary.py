@@ -1,0 +1,186 @@
+"""The final table of a study: what a person looks at first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from mlflow_ngraph.text import counted, markdown_row
+from mlflow_ngraph.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """One cell of the final table. A number that the cell does not have is None."""
+
+    workload: str
+    """The short name."""
+    compiler: str
+    """With the flags that were given."""
+    precision: str
+    batch: int
+    verdict: Verdict
+    reason: str
+    throughput: float | None
+    """Samples per second."""
+    throughput_std: float | None
+    latency_p50_ms: float | None
+    speedup: float | None
+    speedup_ci: tuple[float, float] | None
+    """Ends of the 95 % interval."""
+    cpu_percent: float | None
+    """Of the whole machine."""
+    parity_cosine: float | None
+    compile_s: float | None
+    """Export included; of the study that compiled the engine, where it was reused."""
+    compiled_by: str | None
+    """The id of that study; None where the engine was compiled here."""
+    precision_in_force: str | None
+    fallback_nodes: int
+    """Nodes that another provider took than the one that was asked for, as far as the compiler tells."""
+    cell: str
+    """The id of the cell; `mlflow-ngraph explain` takes it."""
+    best: bool = False
+    """Whether it is the fastest trustworthy cell of its workload, batch size and precision."""
+
+    @property
+    def precisions(self) -> str:
+        """The precision in force, with the one asked for where they differ."""
+        return precisions(self.precision, self.precision_in_force)
+
+    @property
+    def compile_text(self) -> str:
+        """The compile seconds, marked where another study spent them."""
+        return _number(self.compile_s) + (" (reused)" if self.compiled_by and self.compile_s is not None else "")
+
+    @property
+    def verdict_text(self) -> str:
+        """The verdict, and what a reader has to know about an ``ok`` cell before comparing it."""
+        note = fallback_note(self.fallback_nodes)
+        return f"{self.verdict}, {note}" if note else str(self.verdict)
+
+
+def precisions(asked: str, in_force: str | None) -> str:
+    """The precision in force, with the one asked for where they differ."""
+    return asked if in_force in (None, "", asked) else f"{in_force} (asked: {asked})"
+
+
+def fallback_nodes(flags: Mapping[str, Any]) -> int:
+    """How many nodes fell back to another provider, from the flags in force; 0 where the compiler has no providers."""
+    return int(flags.get("fallback_nodes") or 0)
+
+
+def fallback_note(nodes: int) -> str:
+    """That nodes fell back, in words; empty where none did."""
+    return f"{counted(nodes, 'node')} fell back to another provider" if nodes else ""
+
+
+def summary_rows(record: StudyRecord) -> list[SummaryRow]:
+    """A row for every cell with a verdict.
+
+    Workloads stand in the order of the study, batch sizes ascend, and within a batch size the rows are sorted by
+    speed-up, those that are not ``ok`` last.
+    """
+    groups: dict[tuple[str, str, int], list[SummaryRow]] = {}
+    for lane in record.lanes.values():
+        for cell in lane.cells.values():
+            row = _row(lane, cell)
+            groups.setdefault((row.workload, row.precision, row.batch), []).append(row)
+    order = {name: index for index, name in enumerate(dict.fromkeys(workload for workload, _, _ in groups))}
+    ranked = sorted(groups.items(), key=lambda item: (order[item[0][0]], item[0][1], item[0][2]))
+    return [row for _, rows in ranked for row in _ranked(rows)]
+
+
+def markdown(rows: Sequence[SummaryRow], limit: int | None = None) -> str:
+    """The table in Markdown, in at most ``limit`` characters; says how many rows did not fit."""
+    titles = (
+        "workload", "compiler", "batch", "throughput [samples/s]", "p50 [ms]", "speed-up [95 % interval]", "CPU [%]",
+        "parity (cosine)", "compile [s]", "precision", "verdict",
+    )  # fmt: skip
+    head = [f"| {' | '.join(titles)} |", "|:--|:--|--:|--:|--:|--:|--:|--:|--:|:--|:--|"]
+    lines = [*head, *map(_line, rows)]
+    text = "\n".join(lines) + "\n"
+    if limit is None or len(text) <= limit:
+        return text
+    room = limit - len("\n".join(head)) - 80
+    shown = list(_fitting(lines[len(head) :], room))
+    return "\n".join([*head, *shown, "", f"{len(rows) - len(shown)} more rows in the artifact summary.md."]) + "\n"
+
+
+def _fitting(lines: list[str], room: int) -> Iterator[str]:
+    for line in lines:
+        room -= len(line) + 1
+        if room < 0:
+            return
+        yield line
+
+
+def _ranked(rows: list[SummaryRow]) -> list[SummaryRow]:
+    """By speed-up, else by throughput, with the winner marked."""
+    ranked = sorted(
+        rows, key=lambda row: (row.verdict is not Verdict.OK, -(row.speedup or 0.0), -(row.throughput or 0.0))
+    )
+    trusted = [row for row in rows if row.verdict is Verdict.OK]
+    fastest = max(trusted, key=lambda row: row.throughput or 0.0, default=None)
+    return [replace(row, best=row is fastest) for row in ranked]
+
+
+def _row(lane: LaneRecord, cell: CellRecord) -> SummaryRow:
+    def figure(name: str) -> float | None:
+        value = cell.metrics.get(name)
+        return None if value is None or not math.isfinite(value) else value
+
+    low, high = figure("speedup_ci_low"), figure("speedup_ci_high")
+    engine = lane.engine_of(cell)
+    return SummaryRow(
+        workload=lane.lane.label,
+        compiler=lane.lane.compiler_label,
+        precision=lane.lane.precision,
+        batch=cell.batch,
+        verdict=cell.verdict,
+        reason=cell.reason,
+        throughput=figure("throughput"),
+        throughput_std=figure("throughput_std"),
+        latency_p50_ms=figure("latency_p50_ms"),
+        speedup=figure("speedup"),
+        speedup_ci=None if low is None or high is None else (low, high),
+        cpu_percent=figure("cpu_percent"),
+        parity_cosine=figure("parity_cosine"),
+        compile_s=figure("compile_total_s"),
+        compiled_by=engine.reused["study_id"] if engine is not None and engine.reused is not None else None,
+        precision_in_force=cell.precision_in_force,
+        fallback_nodes=fallback_nodes(lane.flags_in_force(cell.batch)),
+        cell=cell.id,
+    )
+
+
+def _line(row: SummaryRow) -> str:
+    throughput = _number(row.throughput)
+    if throughput and row.throughput_std is not None:
+        throughput += f" ± {_number(row.throughput_std)}"
+    speedup = _number(row.speedup)
+    if speedup and row.speedup_ci:
+        speedup += f" [{_number(row.speedup_ci[0])}, {_number(row.speedup_ci[1])}]"
+    cells = [
+        row.workload,
+        row.compiler,
+        str(row.batch),
+        f"**{throughput}**" if row.best else throughput,
+        _number(row.latency_p50_ms),
+        speedup,
+        _number(row.cpu_percent),
+        "" if row.parity_cosine is None else f"{row.parity_cosine:.6f}",
+        row.compile_text,
+        row.precisions,
+        row.verdict_text if row.verdict is Verdict.OK else f"**{row.verdict}** {row.reason}"[:160],
+    ]
+    return markdown_row(cells)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"

@@ -1,0 +1,28 @@
+"""The metrics that a results table has: those of this package, and those that its studies declare themselves."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pandas as pd
+
+from mlflow_ngraph.metrics import CELL_METRICS, Metric
+
+COLUMN = "custom_metrics"
+
+
+def known(frame: pd.DataFrame) -> dict[str, Metric]:
+    """Every metric of the table, by name; of one that studies declare differently the latest declaration counts."""
+    found = {name: metric for name, metric in CELL_METRICS.items() if name in frame.columns}
+    if COLUMN not in frame.columns:
+        return found
+    told = frame[frame[COLUMN].fillna("") != ""]
+    if "started_at" in told.columns:
+        told = told.sort_values("started_at", kind="stable")
+    for text in told[COLUMN].drop_duplicates(keep="last"):
+        declared: dict[str, dict[str, Any]] = json.loads(text)
+        for name, said in declared.items():
+            if name in frame.columns:
+                found[name] = Metric(name, said["unit"], said["better"], said["expression"])
+    return found

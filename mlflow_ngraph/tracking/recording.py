@@ -1,0 +1,98 @@
+"""A study on its way to the tracking server, workload by workload."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from mlflow_ngraph.execute.fold import Fold
+from mlflow_ngraph.execute.journal import Journal, Reader
+from mlflow_ngraph.execute.plan import WorkloadPlan
+from mlflow_ngraph.execute.record import StudyRecord
+from mlflow_ngraph.tracking.recorder import Recorder
+
+_log = logging.getLogger(__name__)
+
+
+class Recording:
+    """Passes a study on to the tracking server. A server that fails costs nothing but a later sync.
+
+    What it does for a workload depends on that workload alone, however long the study is: the journal is read on from
+    where it ended the last time.
+
+    Parameters
+    ----------
+    recorder : Recorder | None
+        Writes to the server; None where nothing is recorded.
+    directory : Path
+        Of the study.
+    """
+
+    def __init__(self, recorder: Recorder | None, directory: Path, journal: Journal) -> None:
+        self.where: Mapping[str, str] = {}
+        """Where to look at the results in MLflow, by name; empty when nothing was recorded."""
+        self.problem = ""
+        """Why the server does not have everything, or empty."""
+        self._recorder = recorder
+        self._directory = directory
+        self._journal = journal
+        self._reader = Reader(directory)
+        self._fold = Fold()
+        self._pending: set[str] = set()
+
+    def before(self) -> StudyRecord:
+        """What earlier sessions left. Nobody asks for their figures yet."""
+        self._fold.extend(self._reader.new())
+        return self._fold.record.so_far()
+
+    def record(self, workload: str | None = None) -> StudyRecord:
+        """What the journal says by now, with the figures of one workload up to date, or of all of them."""
+        self._fold.extend(self._reader.new())
+        return self._fold.derived(workload)
+
+    def open(self, record: StudyRecord) -> None:
+        """Make or continue the run of the study."""
+        self._attempt(lambda recorder: recorder.open(record, self._directory))
+
+    def workload(self, workload: WorkloadPlan) -> None:
+        """Record the lanes of a finished workload."""
+        lane_ids = [lane.id for lane in workload.lanes]
+        self._pending.update(lane_ids)
+        if self._recorder is None or self.problem:
+            return
+        record = self.record(str(workload.ref))
+        self._attempt(lambda recorder: self._record(recorder, record, lane_ids))
+
+    def close(self, record: StudyRecord, status: str) -> None:
+        """Record what is still pending, then the study itself. One more try after an earlier failure."""
+        if self.problem:
+            self.problem = ""
+            # Lanes that an earlier session measured may be missing on the server as well.
+            self._pending.update(record.lanes)
+            self.open(record)
+        if not self.problem:
+            self._attempt(lambda recorder: self._close(recorder, record, status))
+
+    def _close(self, recorder: Recorder, record: StudyRecord, status: str) -> None:
+        self._record(recorder, record, [lane for lane in record.lanes if lane in self._pending])
+        recorder.close(record, status)
+        self.where = recorder.where()
+
+    def _record(self, recorder: Recorder, record: StudyRecord, lane_ids: Sequence[str]) -> None:
+        for lane_id in lane_ids:
+            if record.lanes[lane_id].cells:
+                run_id = recorder.record_lane(record, lane_id)
+                self._journal.append("lane_recorded", lane=lane_id, run_id=run_id)
+            self._pending.discard(lane_id)
+
+    def _attempt(self, step: Callable[[Recorder], object]) -> None:
+        if self._recorder is None:
+            return
+        try:
+            step(self._recorder)
+        except Exception as error:  # noqa: BLE001
+            # Whatever a client library raises must not cost a measurement; the journal has everything.
+            _log.debug("recording failed", exc_info=True)
+            self.problem = " ".join(str(error).split()) or type(error).__name__
+            self._journal.append("recording_failed", reason=self.problem)

@@ -1,0 +1,73 @@
+"""Signatures of engines on a tracking server: a file beside the manifest, and a tag that says that it is there."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mlflow_ngraph.engines import signing
+from mlflow_ngraph.engines.manifest import SIGNATURE_FILE
+from mlflow_ngraph.tracking import connection, download, transfer
+from mlflow_ngraph.tracking.download import Remote
+from mlflow_ngraph.tracking.schema import Tag
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+
+def fetch(remote: Remote) -> bytes | None:
+    """The signature of an engine; None where nobody has signed it. Not checked: that is for `trust.require`.
+
+    Raises
+    ------
+    EngineError
+        The server says that there is one, and does not give it.
+    TrackingError
+        The server cannot be reached.
+    """
+    if not remote.signed:
+        return None
+    with tempfile.TemporaryDirectory(prefix="ngraph-signature-") as temporary:
+        place = Path(temporary)
+        store = transfer.store_of(remote.location, remote.tracking_uri, place)
+        name = f"the signature of {remote.shown}"
+        return transfer.content(store, SIGNATURE_FILE, place / SIGNATURE_FILE, name, signing.MAX_BYTES)
+
+
+def bring(remote: Remote, directory: Path) -> None:
+    """Put the signature of an engine, where there is one, beside the manifest of the package that was pulled."""
+    signature = fetch(remote)
+    if signature is not None:
+        (directory / SIGNATURE_FILE).write_bytes(signature)
+
+
+def sign(remote: Remote, key: Ed25519PrivateKey) -> str:
+    """Sign the manifest of an engine where it is logged, in place of whoever has signed it before.
+
+    The manifest must be the one whose digest the server has. Its files are not looked at: their digests are signed, and
+    whoever loads the engine compares them.
+
+    Returns
+    -------
+    str
+        The fingerprint of the key.
+
+    Raises
+    ------
+    EngineError
+        The manifest is not what was logged.
+    TrackingError
+        The server cannot be reached, or refuses.
+    """
+    with tempfile.TemporaryDirectory(prefix="ngraph-sign-") as temporary:
+        directory = Path(temporary)
+        _, content = download.manifest(remote)
+        path = directory / SIGNATURE_FILE
+        path.write_bytes(signing.sign(content, key))
+        client = connection.connect(remote.tracking_uri)
+        by = signing.fingerprint(signing.public_blob(signing.public_text(key)))
+        with connection.talking(remote.tracking_uri, "log the signature", connection.RECORDING):
+            client.log_model_artifact(remote.model_id, str(path))
+            client.set_logged_model_tags(remote.model_id, {Tag.SIGNED_BY: by})
+    return by

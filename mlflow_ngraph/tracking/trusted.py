@@ -1,0 +1,47 @@
+"""The door through which an engine's manifest comes from a tracking server before anything of the engine is used.
+
+The manifest must be the one that was logged, its signature must be one of it, and the rules must believe the server or
+the signer. Everything else in a package follows from its manifest, so nothing that stays outside here is ever loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mlflow_ngraph.engines import trust
+from mlflow_ngraph.tracking import download, signature_files
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.engines.manifest import Manifest
+    from mlflow_ngraph.engines.trust import Rules, Trusted
+    from mlflow_ngraph.tracking.download import Remote
+
+
+@dataclass(frozen=True)
+class TrustedManifest:
+    """The manifest of an engine that may be loaded."""
+
+    manifest: Manifest
+    content: bytes
+    """Of the manifest: what the digest and the signature are of."""
+    signature: bytes | None
+    """None where nobody has signed it."""
+    trusted: Trusted
+    """Why it is believed."""
+
+
+def trusted_manifest(remote: Remote, rules: Rules) -> TrustedManifest:
+    """The manifest of an engine on a server, once everything is known that speaks against using it.
+
+    Raises
+    ------
+    EngineError
+        The manifest or its signature cannot be had or are not what was logged, or the rules refuse the engine.
+    TrackingError
+        The server cannot be reached, or MLflow does not know where the manifest lies.
+    """
+    manifest, content = download.manifest(remote)
+    signature = signature_files.fetch(remote)
+    trusted = trust.require(content, signature, remote.tracking_uri, rules)
+    return TrustedManifest(manifest, content, signature, trusted)
