@@ -7,6 +7,7 @@ from tests.support.fake import broken_compiler, fake_compiler
 from tests.support.keys import signing_key
 from tests.support.lock import lock_folder
 from tests.support.logged import logged
+from tests.support.quick import compilers, processes, pytest_collection_modifyitems, quick
 from tests.support.served import served
 from tests.support.servers import (
     clean_environment,
@@ -17,17 +18,24 @@ from tests.support.servers import (
     sqlite_uri,
 )
 from tests.support.variants import shelf
+from tests.support.without_torch import pytest_make_collect_report, pytest_runtest_makereport
 
 __all__ = [
     "broken_compiler",
     "browser",
     "clean_environment",
+    "compilers",
     "fake_compiler",
     "lock_folder",
     "logged",
     "mlflow_server",
     "pages",
     "postgres_uri",
+    "processes",
+    "pytest_collection_modifyitems",
+    "pytest_make_collect_report",
+    "pytest_runtest_makereport",
+    "quick",
     "served",
     "server_uri",
     "shelf",

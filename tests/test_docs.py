@@ -20,7 +20,7 @@ from mlflow_ngraph.study import Study
 from mlflow_ngraph.verdicts import Verdict
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(path: Path, info: str) -> list[str]:
@@ -34,6 +34,7 @@ def commands() -> list[str]:
     return [line.removeprefix("$ ") for line in lines]
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("command", commands())
 def test_commands_of_the_readme_run(command: str, tmp_path: Path) -> None:
     program, *arguments = shlex.split(command)

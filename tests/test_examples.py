@@ -46,6 +46,7 @@ def test_the_adapter_is_short() -> None:
     assert len((IREE / "mlflow_ngraph_iree/compiler.py").read_text().splitlines()) <= 150
 
 
+@pytest.mark.usefixtures("compilers")
 def test_the_adapter_says_what_it_is_wherever_it_is(module: ModuleType) -> None:
     compiler = module.IREE(module.IREEFlags())
     assert compiler.availability().available or "pip install iree-base-compiler" in compiler.availability().hint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -11,11 +12,13 @@ import pytest
 HEAVY = ("torch", "timm", "onnx", "onnxruntime", "openvino", "tvm", "mlflow", "pandas", "scipy")
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_import_contracts_hold() -> None:
     found = subprocess.run(["lint-imports", "--no-cache"], capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
     "statement", ["import mlflow_ngraph", "import mlflow_ngraph.cli.app", "import mlflow_ngraph.errors"]
 )
@@ -23,6 +26,7 @@ def test_starting_imports_nothing_heavy(statement: str) -> None:
     assert _imported(statement) == []
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
     "module", ["study", "compilers.registry", "workloads.registry", "devices.registry", "execute.plan", "cli.benchmark"]
 )
@@ -37,6 +41,7 @@ def test_planning_imports_no_runtime(module: str) -> None:
     }
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
     "verb", ["studies", "compilers", "workloads", "devices", "doctor", "benchmark smoke --dry-run"]
 )
@@ -45,6 +50,8 @@ def test_no_verb_imports_a_runtime(verb: str) -> None:
     assert not set(_imported(statement)) & {"torch", "timm", "onnx", "onnxruntime", "openvino", "tvm"}
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.skipif("COVERAGE_PROCESS_CONFIG" in os.environ, reason="counting lines takes its time")
 def test_help_is_there_at_once() -> None:
     def seconds() -> float:
         start = time.perf_counter()

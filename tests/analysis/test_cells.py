@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mlflow_ngraph.analysis import cells, results
+from mlflow_ngraph.analysis import cells
 from mlflow_ngraph.analysis.cells import Cell, choose
 from mlflow_ngraph.errors import JournalError, UsageError
+from mlflow_ngraph.tables.results import from_record as table_of
 from tests.support.records import study_record
+from tests.support.script import Script
 
 
 def cell(label: str = "ResNet-18", compiler: str = "openvino", flags: str = "", batch: int = 8, **what: Any) -> Cell:
@@ -126,39 +127,40 @@ def test_nothing_is_known() -> None:
         choose(["resnet18/openvino/b8"], [])
 
 
-def write_journal(directory: Path, *events: dict[str, Any]) -> Path:
-    """A journal of one lane with batch sizes 1 and 2."""
-    directory.mkdir(parents=True)
-    lane = {"id": "l" * 12, "label": "cnn", "compiler": "openvino", "compiler_label": "openvino", "precision": "fp32"}
-    started = {"event": "study_started", "at": 1.0, "study_id": directory.name, "study": {"name": "mine"}}
-    started |= {"device": "host", "lanes": [{**lane, "batch_sizes": [1, 2]}]}
-    (directory / "journal.jsonl").write_text("".join(json.dumps(event) + "\n" for event in (started, *events)))
-    return directory
-
-
-BUILT = {"event": "engine_built", "at": 2.0, "lane": "l" * 12, "batch_sizes": [1], "directory": "engines/e"}
+def script(study_id: str = "mine-1", at: float = 1.0) -> Script:
+    """A study of one lane with batch sizes 1 and 2."""
+    return Script([1, 2], ["openvino"], study_id, "mine", at)
 
 
 def test_a_cell_exists_once_it_has_an_engine_or_a_verdict(tmp_path: Path) -> None:
-    assert cells.of_directory(write_journal(tmp_path / "a")) == []
-    (built,) = cells.of_directory(write_journal(tmp_path / "b", BUILT))
-    assert (built.address, built.verdict, built.engine) == ("cnn/openvino/b1", "", tmp_path / "b/engines/e")
-    finished = {"event": "cell_finished", "at": 3.0, "cell": f"{'l' * 12}-b2", "lane": "l" * 12, "batch": 2}
-    finished |= {"verdict": "unsupported", "reason": "no operator X"}
-    _, failed = cells.of_directory(write_journal(tmp_path / "c", BUILT, finished))
+    assert cells.of_directory(script().write(tmp_path / "a")) == []
+    written = script().built("openvino", [1], "engines/e")
+    (built,) = cells.of_directory(written.write(tmp_path / "b"))
+    assert (built.address, built.verdict, built.engine) == ("M/openvino/b1", "", tmp_path / "b/engines/e")
+    written.finished("openvino", 2, "unsupported", "no operator X")
+    _, failed = cells.of_directory(written.write(tmp_path / "c"))
     assert (failed.address, failed.verdict, failed.reason, failed.engine) == (
-        "cnn/openvino/b2",
+        "M/openvino/b2",
         "unsupported",
         "no operator X",
         None,
     )
 
 
+def test_the_last_engine_and_the_last_verdict_of_a_cell_count(tmp_path: Path) -> None:
+    written = (
+        script().built("openvino", [1, 2], "engines/old").ready("openvino", 1).finished("openvino", 1, "crashed", "x")
+    )
+    written.session().built("openvino", [1], "engines/new").events[-1]["id"] = "another"
+    written.measured("openvino", 1, 5)
+    one, two = cells.of_directory(written.write(tmp_path))
+    assert (one.verdict, one.reason, one.precision_in_force) == ("ok", "", "fp32")
+    assert (one.engine, two.engine) == (tmp_path / "engines/new", tmp_path / "engines/old")
+
+
 def test_studies_of_a_home_come_newest_first_and_can_be_chosen(tmp_path: Path) -> None:
-    for index, name in enumerate(["mine-1", "mine-2"]):
-        directory = write_journal(tmp_path / "studies" / name, BUILT)
-        journal = directory / "journal.jsonl"
-        journal.write_text(journal.read_text().replace('"at": 1.0', f'"at": {index}.0'))
+    for at, name in enumerate(["mine-1", "mine-2"]):
+        script(name, float(at)).built("openvino", [1]).write(tmp_path / "studies" / name)
     (tmp_path / "studies/no-study").mkdir()
     assert [study[0].study_id for study in cells.of_home(tmp_path)] == ["mine-2", "mine-1"]
     assert [study[0].study_id for study in cells.of_home(tmp_path, "mine-1")] == ["mine-1"]
@@ -174,7 +176,7 @@ def test_a_directory_without_a_study(tmp_path: Path) -> None:
 def test_cells_of_a_table(tmp_path: Path) -> None:
     record = study_record(tmp_path)
     models = {engine.id: f"m-{engine.id}" for lane in record.lanes.values() for engine in lane.engines}
-    (study,) = cells.of_results(results.from_record(record, models=models))
+    (study,) = cells.of_results(table_of(record, models=models))
     assert len(study) == 18
     by_address = {one.address: one for one in study}
     good, lost = by_address["resnet18/openvino/b4"], by_address["deit-t/openvino/b1"]

@@ -46,8 +46,8 @@ def test_less_latency_wins() -> None:
 def test_a_larger_reduction_of_cpu_use_wins() -> None:
     reduction = {
         "cpu_reduction": [0.5, 0.2],
-        "cpu_reduction_ci_low": [0.49, 0.19],
-        "cpu_reduction_ci_high": [0.51, 0.21],
+        "cpu_reduction_log_se": [0.01, 0.01],
+        "cpu_reduction_df": [9.0, 9.0],
     }
     found = champion.compare(*two(**reduction), "cpu_reduction")
     assert found.better

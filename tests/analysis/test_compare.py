@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mlflow_ngraph.analysis import results
 from mlflow_ngraph.analysis.compare import compare
 from mlflow_ngraph.analysis.selection import Selection, baseline
 from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph.tables.results import from_record as table_of
 from mlflow_ngraph.verdicts import Verdict
 from tests.support.records import lane_id, study_record
 from tests.support.tidy import cells
@@ -24,7 +25,7 @@ ORT = "onnxruntime[opt_level=2]"
 def frame(tmp_path: Path) -> pd.DataFrame:
     devices = (("xeon", "one"), ("orin", "two"))
     return pd.concat(
-        [results.from_record(study_record(tmp_path / name, study_id=name, device=device)) for device, name in devices],
+        [table_of(study_record(tmp_path / name, study_id=name, device=device)) for device, name in devices],
         ignore_index=True,
     )
 
@@ -32,7 +33,7 @@ def frame(tmp_path: Path) -> pd.DataFrame:
 def test_workloads_against_devices_and_compilers(frame: pd.DataFrame) -> None:
     table = compare(frame)
     assert table.loc[("resnet18", 1), ("orin", "openvino")] == pytest.approx(250)
-    assert pd.isna(table.loc[("deit-t", 2), ("xeon", ORT)])
+    assert table.isna().loc[("deit-t", 2), ("xeon", ORT)]
     assert table.attrs["left_out"] == {"unsupported": 6, "unstable": 2, "crashed": 2}
     assert table.attrs["cells"] == 26
     assert table.attrs["unit"] == "samples/s"
@@ -49,7 +50,7 @@ def wrong(tmp_path: Path, verdict: Verdict) -> pd.DataFrame:
     record = study_record(tmp_path / verdict)
     cell = record.lanes[lane_id(record, "resnet18", "openvino")].cells[4]
     cell.verdict, cell.reason, cell.precision_in_force = verdict, "for a reason", "bf16"
-    return results.from_record(record)
+    return table_of(record)
 
 
 @pytest.mark.parametrize("verdict", [Verdict.PARITY_FAILED, Verdict.UNSTABLE])
@@ -79,7 +80,7 @@ def test_nodes_that_fell_back_are_told(tmp_path: Path) -> None:
     record = study_record(tmp_path)
     cell = record.lanes[lane_id(record, "resnet18", "onnxruntime")].cells[1]
     cell.flags = {**cell.flags, "fallback_nodes": 3}
-    table = compare(results.from_record(record))
+    table = compare(table_of(record))
     assert {found["cell"]: found["fallback_nodes"] for found in table.attrs["values"] if found["fallback_nodes"]} == {
         cell.id: 3
     }
@@ -109,10 +110,10 @@ def test_the_latest_study_wins_even_when_it_ended_worse(tmp_path: Path) -> None:
     key = lane_id(new, "resnet18", "openvino")
     new.lanes[key].cells[1].metrics["throughput"] = 111.0
     new.lanes[key].cells[2].verdict = Verdict.UNSTABLE
-    frame = pd.concat([results.from_record(new), results.from_record(old)], ignore_index=True)
+    frame = pd.concat([table_of(new), table_of(old)], ignore_index=True)
     table = compare(frame, columns=["compiler"])
     assert table.loc[("resnet18", 1), "openvino"] == 111.0
-    assert pd.isna(table.loc[("resnet18", 2), "openvino"])
+    assert table.isna().loc[("resnet18", 2), "openvino"]
     assert table.attrs["left_out"]["unstable"] == 2
 
 
@@ -141,7 +142,7 @@ def test_what_does_not_exist_is_named(frame: pd.DataFrame, asked: dict[str, list
 def test_nothing_to_compare(tmp_path: Path) -> None:
     record = study_record(tmp_path)
     record.lanes = {}
-    assert compare(results.from_record(record)).empty
+    assert compare(table_of(record)).empty
 
 
 def told(table: pd.DataFrame, **names: str) -> dict[str, Any]:
@@ -152,7 +153,7 @@ def told(table: pd.DataFrame, **names: str) -> dict[str, Any]:
 def test_numbers_relative_to_a_compiler_that_is_not_selected() -> None:
     frame = cells(compiler=["identity", "openvino"], compiler_label=["identity", "openvino"], throughput=[50.0, 100.0])
     table = compare(frame, compilers=["openvino"], relative_to=("compiler", "identity"))
-    assert list(table.columns) == [("xeon", "openvino")]
+    assert list(table) == [("xeon", "openvino")]
     found = told(table, compiler_label="openvino")
     assert found["value"] == pytest.approx(2.0)
     # Paired: its own speed-up, with that interval.
@@ -233,7 +234,7 @@ def test_a_pivot_is_that_of_a_naive_walk(seed: int) -> None:
         started_at=list(rng.permutation(count).astype(float)), precision=list(rng.choice(["fp32", "bf16"], count)),
     )  # fmt: skip
     frame["cell"] = frame[["label", "cell"]].agg("/".join, axis=1)
-    newest: dict[str, dict[str, Any]] = {}
+    newest: dict[str, dict[Hashable, Any]] = {}
     for row in frame.to_dict("records"):
         if row["cell"] not in newest or newest[row["cell"]]["started_at"] < row["started_at"]:
             newest[row["cell"]] = row
@@ -266,7 +267,7 @@ def test_nothing_is_divided_by_a_baseline_of_zero(tmp_path: Path) -> None:
     for name, faults in (("identity", 0.0), ("onnxruntime", 0.25), ("openvino", 0.0)):
         for cell in record.lanes[lane_id(record, "resnet18", name)].cells.values():
             cell.metrics["page_faults_per_sample"] = faults
-    frame = results.from_record(record)
+    frame = table_of(record)
     asked: dict[str, Any] = {"metric": "page_faults_per_sample", "workloads": ["resnet18"], "batch_sizes": [1]}
     asked["columns"] = ["compiler"]
     divided = compare(frame, relative_to=("compiler", "identity"), **asked)

@@ -73,11 +73,11 @@ def test_verdicts_and_cells_of_one_side() -> None:
 
 def test_lanes_are_matched_by_their_batch_sizes() -> None:
     left, right = runs()
-    lanes = [
+    one, other = (
         replace(run, kind="lane", frame=run.frame[run.frame["compiler"] == name].reset_index(drop=True))
         for run, name in ((left, "identity"), (right, "openvino"))
-    ]
-    table = difference(*lanes)
+    )
+    table = difference(one, other)
     results = table[table["aspect"] == "results"]
     assert results["name"].tolist() == ["batch 1", "batch 8"]
     assert results["change"].to_numpy() == pytest.approx(1.25, abs=0.02)

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from mlflow_ngraph.analysis.findings import KINDS, Finding, Survey, base, find, markdown, survey
+from mlflow_ngraph.metrics import is_uncertainty
 from tests.support.tidy import Drawn, cells, grid
 
 COMPILERS = ["identity", "onnxruntime", "openvino"]
@@ -34,7 +35,7 @@ def world(change: Any = None, **axes: list[Any]) -> Drawn:
         return 100 * model * machine * speed[compiler] * batch**0.5 * factor
 
     change = change or (lambda **_: 1.0)
-    known = {
+    known: dict[str, list[Any]] = {
         "study_id": STUDIES,
         "device": ["xeon", "gpu"],
         "workload": MODELS,
@@ -56,6 +57,7 @@ def always(drawn: Drawn, kind: str, seeds: int = 12) -> Finding:
     return findings[0]
 
 
+@pytest.mark.usefixtures("compilers")
 def test_where_nothing_differs_nothing_is_found() -> None:
     flat = Drawn(grid(lambda **_: 100.0, study_id=STUDIES, device=["xeon", "gpu"], workload=MODELS,
                       compiler=COMPILERS, batch=BATCHES))  # fmt: skip
@@ -268,9 +270,7 @@ def test_machines_of_one_name_are_told_apart() -> None:
 
 def test_intervals_that_are_missing_are_no_evidence() -> None:
     frame = world(lambda study_id, **_: 0.5 if study_id == "two" else 1.0, device=["xeon"]).draw(0)
-    alone = frame.assign(
-        rounds=1.0, **{name: np.nan for name in frame.columns if name.endswith(("_ci_low", "_ci_high"))}
-    )
+    alone = frame.assign(rounds=1.0, **{name: np.nan for name in frame.columns if is_uncertainty(name)})
     assert survey(alone).findings == []
     assert survey(frame.iloc[:0]).cells == 0
 

@@ -45,6 +45,7 @@ def judged(table: pd.DataFrame) -> set[tuple[str, str, int, str]]:
     return {(row["label"], row["compiler_label"], row["batch"], row["outcome"]) for _, row in bad.iterrows()}
 
 
+@pytest.mark.usefixtures("compilers")
 def test_where_nothing_changed_it_stays_open() -> None:
     alarms = [not gate(*sides(seed=seed)).attrs["passed"] for seed in range(40)]
     assert sum(alarms) <= 2
@@ -123,7 +124,7 @@ def test_machines_that_differ_are_refused() -> None:
     moved = Side("new", new.frame.assign(fingerprint="another"))
     with pytest.raises(UsageError, match=r"another machine \(another\) than the baseline \(f\).*--across-machines"):
         gate(moved, old)
-    unknown = Side("new", new.frame.assign(fingerprint=pd.NA))
+    unknown = Side("new", new.frame.assign(fingerprint=pd.Series(pd.NA, index=new.frame.index)))
     with pytest.raises(UsageError, match=r"an unknown one"):
         gate(unknown, old)
     table = gate(Side("new", moved.frame.assign(threads=64)), old, across_machines=True)
@@ -159,7 +160,7 @@ def test_of_several_studies_the_latest_counts() -> None:
     ],
 )
 def test_thresholds(text: str, share: float) -> None:
-    from mlflow_ngraph.tracking.schema import CELL_METRICS
+    from mlflow_ngraph.metrics import CELL_METRICS
 
     found = Threshold.parse(text)
     assert found.bound(CELL_METRICS[found.metric]) == pytest.approx(share)
@@ -197,7 +198,8 @@ def test_files_of_results(ending: str, tmp_path: Path) -> None:
             side.frame.to_csv(path, index=False)
         else:
             side.frame.to_json(path, orient="records")
-    found = gate(*(load(str(path), None, cells) for path in paths))
+    measured, baseline = (load(str(path), None, cells) for path in paths)
+    found = gate(measured, baseline)
     expected = gate(new, old)
     assert found["outcome"].tolist() == expected["outcome"].tolist() == ["failed"] * 12
     assert found["change"].to_numpy() == pytest.approx(expected["change"].to_numpy())
@@ -215,7 +217,8 @@ def test_files_of_compare(ending: str, tmp_path: Path) -> None:
         else:
             path.write_text(text(Pivot.of(table), "json", False))
         paths.append(path)
-    found = gate(*(Side(path.name, of_file(path)) for path in paths))
+    measured, baseline = (Side(path.name, of_file(path)) for path in paths)
+    found = gate(measured, baseline)
     assert found["outcome"].tolist() == ["failed"] * 12
     assert found["p"].notna().all()
     relative = tmp_path / "relative.json"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -15,9 +16,11 @@ from mlflow import MlflowClient
 
 from benchmarks import seed_server
 from mlflow_ngraph import load_results
-from mlflow_ngraph.analysis import listing, tables
+from mlflow_ngraph.analysis import listing, table_cache
 from mlflow_ngraph.errors import TrackingError, UsageError
-from mlflow_ngraph.tracking.schema import Artifact, Tag
+from mlflow_ngraph.tracking import plain
+from mlflow_ngraph.tracking.schema import Artifact, Kind, Tag
+from tests.support.served import Served
 
 STUDIES = 3
 
@@ -57,33 +60,51 @@ def test_a_second_reading_is_the_same_and_fetches_nothing(seeded: str, monkeypat
     first = load_results(seeded)
     assert len(first) == STUDIES * 2 * 2 * len(seed_server.BATCHES)
     assert len(kept()) == STUDIES
-    monkeypatch.setattr(tables, "_quickly", lambda *_: pytest.fail("fetched again"))
-    monkeypatch.setattr(tables, "_patiently", lambda *_: pytest.fail("fetched again"))
+    monkeypatch.setattr(table_cache, "_quickly", lambda *_: pytest.fail("fetched again"))
+    monkeypatch.setattr(table_cache, "_patiently", lambda *_: pytest.fail("fetched again"))
     pd.testing.assert_frame_equal(load_results(seeded), first)
 
 
-def test_every_way_of_asking_finds_the_same(seeded: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = listing.Server(seeded)
-    quick = server.study_runs()
-    monkeypatch.setattr(listing.Server, "_from_sqlite", lambda self: None)
-    slow = server.study_runs()
-    known = {run.run_id: (run.experiment, run.artifact_uri, run.digest) for run in slow}
-    assert {run.run_id: (run.experiment, run.artifact_uri, run.digest) for run in quick} == known
+@pytest.mark.usefixtures("compilers")
+def test_every_way_of_asking_finds_the_same(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = listing.Server(served.address)
+    plainly = server.study_runs()
+    quick = load_results(served.address, cache=False)
+    monkeypatch.setattr(plain, "speaks", lambda uri: False)
+    by_id = operator.attrgetter("run_id")
+    assert sorted(server.study_runs(), key=by_id) == sorted(plainly, key=by_id)
+    pd.testing.assert_frame_equal(load_results(served.address, cache=False), quick)
+
+
+def test_tables_on_this_machine_are_those_that_the_client_brings(seeded: str, monkeypatch: pytest.MonkeyPatch) -> None:
     first = load_results(seeded, cache=False)
     monkeypatch.setattr(listing, "_local", lambda uri: None)
     pd.testing.assert_frame_equal(load_results(seeded, cache=False), first)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("compilers")
 def test_a_server_on_postgresql_gives_what_its_database_gives(server_uri: str, postgres_uri: str) -> None:
     seed_server.seed(server_uri, 2, experiment="reading")
     through = load_results(server_uri, ["reading"])
     assert load_results(server_uri, ["reading"], cache=False).equals(through)
     # The artifacts lie with the server: the database alone knows the runs, and the server the files.
     runs = {run.run_id: run.tags for run in listing.Server(postgres_uri).study_runs()}
-    assert runs == {run.run_id: {k: v for k, v in run.tags.items() if k != Tag.NOTE}
-                    for run in listing.Server(server_uri).study_runs()}  # fmt: skip
+    assert runs == {run.run_id: run.tags for run in listing.Server(server_uri).study_runs()}
     assert set(through["run_id"]) <= set(runs)
+
+
+def test_runs_of_other_workspaces_are_not_listed(sqlite_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_ENABLE_WORKSPACES", "true")
+    runs = {}
+    for workspace in ("one", "two"):
+        MlflowClient(sqlite_uri).create_workspace(workspace)
+        monkeypatch.setenv("MLFLOW_WORKSPACE", workspace)
+        client = MlflowClient(sqlite_uri)
+        run = client.create_run(client.create_experiment("studies"), tags={Tag.KIND: Kind.STUDY})
+        runs[workspace] = run.info.run_id
+    for workspace, run_id in runs.items():
+        monkeypatch.setenv("MLFLOW_WORKSPACE", workspace)
+        assert [run.run_id for run in listing.Server(sqlite_uri).study_runs()] == [run_id]
 
 
 def test_what_is_deleted_restored_or_recorded_again_is_noticed(seeded: str, tmp_path: Path) -> None:
@@ -138,9 +159,13 @@ def test_readers_and_writers_at_once(seeded: str, tmp_path: Path) -> None:
         place.mkdir()
         write_table(seeded, run_id, table.assign(throughput=float(number)), place)
 
+    def write_again() -> None:
+        for number in range(1, 12):
+            write(number)
+
     write(0)
     with ThreadPoolExecutor(4) as pool:
-        writing = pool.submit(lambda: [write(number) for number in range(1, 12)])
+        writing = pool.submit(write_again)
         seen = [pool.submit(load_results, seeded, run=None) for _ in range(12)]
         values = [frame.result() for frame in seen]
         writing.result()
@@ -185,12 +210,13 @@ def test_several_servers_at_once(
         load_results([seeded, "http://127.0.0.1:9"])
 
 
-def test_mlflow_is_not_imported_for_a_plain_database(seeded: str) -> None:
+@pytest.mark.usefixtures("compilers")
+def test_mlflow_is_not_imported_for_a_plain_server(served: Served) -> None:
     program = (
         "import sys; from mlflow_ngraph import load_results; load_results(sys.argv[1]);"
         "sys.exit(', '.join({'mlflow', 'torch', 'pydantic'} & set(sys.modules)) or 0)"
     )
-    subprocess.run([sys.executable, "-c", program, seeded], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program, served.address], check=True, timeout=60)
 
 
 def test_tables_of_other_versions_fit_together(seeded: str, tmp_path: Path) -> None:

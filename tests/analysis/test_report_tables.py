@@ -7,10 +7,11 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.report import (
     block_figures,
+    combined,
     depth_tables,
-    estimates,
     model_figures,
     model_tables,
     overview,
@@ -20,6 +21,7 @@ from mlflow_ngraph.analysis.report import (
 )
 from mlflow_ngraph.analysis.report.blocks import Figure, Missing, Table
 from mlflow_ngraph.analysis.report.prepared import Prepared, prepare
+from mlflow_ngraph.metrics import is_uncertainty
 from tests.support import reported
 
 
@@ -256,7 +258,7 @@ def test_what_is_missing_says_what_it_needs() -> None:
 
 def test_one_round_has_numbers_and_no_intervals() -> None:
     frame = reported.models(devices=("xeon",))
-    ends = [name for name in frame if name.endswith(("_ci_low", "_ci_high"))]
+    ends = [name for name in map(str, frame) if is_uncertainty(name)]
     lone = prepare(frame.assign(rounds=1.0, **dict.fromkeys(ends, np.nan)))
     row = table(model_tables.families(lone)).rows[0]
     assert row[3].detail == ""
@@ -280,6 +282,7 @@ def test_precisions_beside_each_other_are_series_of_their_own() -> None:
     assert one.dashes != two.dashes
 
 
+@pytest.mark.usefixtures("compilers")
 def test_many_families_find_room() -> None:
     frame = reported.models(devices=("xeon",))
     frame = frame.assign(family=frame["label"])
@@ -303,8 +306,8 @@ def test_a_geometric_mean_of_estimates() -> None:
     rows = frame[
         (frame["label"].isin(["ResNet-18", "ResNet-50"])) & (frame["compiler"] == "openvino") & (frame["batch"] == 2)
     ]
-    mean = estimates.geometric_mean(estimates.estimates(rows, "speedup"))
+    mean = combined.geometric_mean(significance.figures(rows, "speedup"))
     assert mean.value == pytest.approx(np.sqrt(rows["speedup"].prod()))
-    half = (np.log(rows["speedup_ci_high"]) - np.log(rows["speedup_ci_low"])) / 2 / stats.t.ppf(0.975, 5)
-    assert mean.error == pytest.approx(np.sqrt((half**2).sum()) / 2)
-    assert 5 <= mean.freedom <= 10
+    error = np.sqrt((rows["speedup_log_se"] ** 2).sum()) / 2
+    freedoms = (np.log(mean.high) - np.log(mean.low)) / 2 / error
+    assert stats.t.ppf(0.975, 10) <= freedoms <= stats.t.ppf(0.975, 5)

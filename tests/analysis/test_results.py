@@ -10,8 +10,11 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
-from mlflow_ngraph.analysis import results, samples
+from mlflow_ngraph.analysis import results
 from mlflow_ngraph.errors import TrackingError, UnknownNameError
+from mlflow_ngraph.metrics import COLUMNS, RUN_COLUMNS
+from mlflow_ngraph.tables import samples
+from mlflow_ngraph.tables.results import from_record as table_of
 from mlflow_ngraph.tracking.recorder import Recorder
 from tests.support.records import lane_id, study_record
 
@@ -29,8 +32,8 @@ def record_study(uri: str, directory: Path, experiment: str = "edge", **what: st
 def test_one_row_a_cell_with_every_documented_column(tmp_path: Path) -> None:
     record = study_record(tmp_path)
     record.lanes[lane_id(record, "resnet18", "identity")].cells[2].metrics["energy_j"] = 3.0
-    frame = results.from_record(record)
-    assert list(frame.columns) == [*results.COLUMNS, "energy_j"]
+    frame = table_of(record)
+    assert list(frame.columns) == [*COLUMNS, "energy_j"]
     assert len(frame) == frame["cell"].nunique() == 18
     row = frame.set_index("cell").loc[f"{lane_id(record, 'resnet18', 'openvino')}-b4"]
     assert row["speedup"] == 2.5
@@ -46,8 +49,8 @@ def test_one_row_a_cell_with_every_documented_column(tmp_path: Path) -> None:
 def test_a_study_without_cells_has_the_same_columns(tmp_path: Path) -> None:
     record = study_record(tmp_path)
     record.lanes = {}
-    frame = results.from_record(record)
-    assert list(frame.columns) == list(results.COLUMNS)
+    frame = table_of(record)
+    assert list(frame.columns) == list(COLUMNS)
     assert frame.empty
     assert frame["throughput"].dtype == "float64"
     assert list(samples.from_record(record).columns) == list(samples.COLUMNS)
@@ -87,8 +90,8 @@ def test_load_reads_back_what_was_recorded(sqlite_uri: str, tmp_path: Path) -> N
     everything = results.load(sqlite_uri)
     assert len(everything) == 36
     xeon = results.load(sqlite_uri, devices=["xeon"])
-    expected = results.from_record(study_record(tmp_path / "a"))
-    compared = xeon.drop(columns=["run_id", "lane_run_id", "model_id", *results.RUN_COLUMNS])
+    expected = table_of(study_record(tmp_path / "a"))
+    compared = xeon.drop(columns=["run_id", "lane_run_id", "model_id", *RUN_COLUMNS])
     assert set(xeon["experiment"]) == {"edge"}
     pd.testing.assert_frame_equal(compared, expected[compared.columns])
     assert set(xeon["run_id"]) == {run_id}
@@ -125,9 +128,10 @@ def test_an_unknown_experiment_names_those_that_exist(sqlite_uri: str, tmp_path:
         results.load(sqlite_uri, ["edgy"])
 
 
+@pytest.mark.usefixtures("processes")
 def test_analysis_and_tracking_import_neither_torch_nor_mlflow() -> None:
     code = (
-        "import sys, mlflow_ngraph.analysis.results, mlflow_ngraph.analysis.compare, mlflow_ngraph.analysis.summary,"
+        "import sys, mlflow_ngraph.analysis.results, mlflow_ngraph.analysis.compare, mlflow_ngraph.tables.summary,"
         " mlflow_ngraph.tracking.recorder;"
         "sys.exit(', '.join({'torch', 'mlflow', 'onnx', 'openvino'} & set(sys.modules)) or 0)"
     )

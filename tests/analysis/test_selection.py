@@ -6,12 +6,12 @@ import pytest
 
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.errors import UnknownNameError
-from mlflow_ngraph.tracking.schema import CELL_METRICS
+from mlflow_ngraph.metrics import CELL_METRICS
 from tests.support.tidy import cells
 
 
 def test_a_reference_without_options_is_the_only_model_that_has_it() -> None:
-    refs = ["torch:mymods:branch#0123456789ab", "timm:resnet18", "timm:resnet18?image_size=64", "torch:mymods:two?a=1"]
+    refs = ["torch:mymods:branch#01234567", "timm:resnet18", "timm:resnet18?image_size=64", "torch:mymods:two?a=1"]
     frame = cells(workload=refs, label=["branch", "resnet18", "resnet18-64", "two"])
     for value, expected in (
         ("torch:mymods:branch", refs[:1]),
@@ -21,9 +21,9 @@ def test_a_reference_without_options_is_the_only_model_that_has_it() -> None:
         asked = Selection(workloads=(value,))
         asked.check(frame)
         assert asked.of(frame)["workload"].tolist() == expected
-    several = cells(workload=[refs[0], "torch:mymods:branch#ba9876543210"], label=["branch", "branch"])
+    several = cells(workload=[refs[0], "torch:mymods:branch#ba987654"], label=["branch", "branch"])
     with pytest.raises(
-        UnknownNameError, match="did you mean 'torch:mymods:branch#0123456789ab' or 'torch:mymods:branch#ba98"
+        UnknownNameError, match="did you mean 'torch:mymods:branch#01234567' or 'torch:mymods:branch#ba98"
     ):
         Selection(workloads=("torch:mymods:branch",)).check(several)
 

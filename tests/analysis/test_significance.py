@@ -1,4 +1,4 @@
-"""Errors are got back from intervals, and tests on them keep their promises."""
+"""Tests on the figures of a table keep their promises."""
 
 from __future__ import annotations
 
@@ -8,31 +8,28 @@ import pytest
 from scipy import stats
 
 from mlflow_ngraph.analysis import significance
-from mlflow_ngraph.analysis.significance import Figures, holm
+from mlflow_ngraph.analysis.significance import holm
+from mlflow_ngraph.estimates import Estimate, exactly
 from mlflow_ngraph.measure import statistics
 from tests.support.tidy import cells
 
 
-def row(estimate: statistics.Estimate, rounds: int) -> dict[str, float]:
-    low, high = estimate.interval() or (np.nan, np.nan)
-    return {"throughput": estimate.value, "throughput_ci_low": low, "throughput_ci_high": high, "rounds": rounds}
-
-
-def test_an_estimate_comes_back_from_its_interval() -> None:
-    rng = np.random.default_rng(1)
-    estimates = [statistics.geometric_mean(rng.lognormal(3, 0.1, rounds)) for rounds in (2, 3, 10, 40)]
-    frame = pd.DataFrame([row(one, rounds) for one, rounds in zip(estimates, (2, 3, 10, 40), strict=True)])
-    found = significance.figures(frame, "throughput")
-    assert found.log == pytest.approx([one.log for one in estimates])
-    assert found.error == pytest.approx([one.error for one in estimates])
-    assert list(found.freedom) == [1, 2, 9, 39]
+def row(estimate: Estimate) -> dict[str, float]:
+    low, high = map(float, estimate.interval())
+    return {
+        "throughput": float(estimate.value),
+        "throughput_ci_low": low,
+        "throughput_ci_high": high,
+        "throughput_log_se": float(estimate.error),
+        "throughput_df": float(estimate.freedom),
+    }
 
 
 def test_ratios_are_those_of_the_statistics() -> None:
     rng = np.random.default_rng(2)
     one, two = (statistics.geometric_mean(rng.lognormal(mean, 0.1, n)) for mean, n in ((3.0, 5), (3.1, 12)))
-    expected = statistics.ratio(one, two)
-    frame = pd.DataFrame([row(one, 5), row(two, 12)])
+    expected = one.over(two)
+    frame = pd.DataFrame([row(one), row(two)])
     whole = significance.figures(frame, "throughput")
     found = whole.take([0]).over(whole.take([1]))
     assert (found.log[0], found.error[0], found.freedom[0]) == pytest.approx(
@@ -45,7 +42,7 @@ def test_ratios_are_those_of_the_statistics() -> None:
 
 
 def test_one_sided_tests_against_a_bound() -> None:
-    found = Figures(np.log([0.9, 1.1]), np.array([0.02, 0.02]), np.array([9.0, 9.0]))
+    found = Estimate(np.log([0.9, 1.1]), np.array([0.02, 0.02]), np.array([9.0, 9.0]))
     below, above = found.p_below(0.98), found.p_above(1.02)
     assert below[0] == pytest.approx(stats.t.cdf(np.log(0.9 / 0.98) / 0.02, 9))
     assert above[1] == pytest.approx(stats.t.sf(np.log(1.1 / 1.02) / 0.02, 9))
@@ -54,14 +51,12 @@ def test_one_sided_tests_against_a_bound() -> None:
 
 
 def test_what_is_known_exactly_and_what_has_no_interval() -> None:
-    exact = significance.exactly([1.0, 2.0])
+    exact = exactly([1.0, 2.0])
     assert list(exact.p_differs()) == [1.0, 0.0]
-    frame = pd.DataFrame(
-        [{"throughput": 5.0, "throughput_ci_low": np.nan, "throughput_ci_high": np.nan, "rounds": 1.0}]
-    )
+    frame = pd.DataFrame([{"throughput": 5.0, "throughput_ci_low": np.nan, "throughput_ci_high": np.nan}])
     alone = significance.figures(frame, "throughput")
     assert np.isnan(alone.error[0])
-    assert np.isnan(alone.over(significance.exactly([4.0])).p_differs()[0])
+    assert np.isnan(alone.over(exactly([4.0])).p_differs()[0])
     assert np.isnan(significance.figures(frame.assign(cpu_percent=3.0), "cpu_percent").error[0])
 
 
@@ -69,6 +64,16 @@ def test_a_mean_latency_has_the_error_of_the_throughput() -> None:
     frame = cells(throughput=[100.0, 120.0])
     speed, latency = (significance.figures(frame, name) for name in ("throughput", "latency_mean_ms"))
     assert latency.error == pytest.approx(speed.error)
+
+
+def test_the_ends_that_are_shown_are_those_that_were_recorded_or_follow_from_the_reciprocal() -> None:
+    frame = cells(throughput=[100.0, 120.0])
+    for metric in ("throughput", "latency_mean_ms"):
+        low, high = significance.interval(frame, metric)
+        assert np.all((low < frame[metric]) & (frame[metric] < high))
+        expected = np.log(frame["throughput_ci_high"]) - np.log(frame["throughput_ci_low"])
+        assert np.log(high) - np.log(low) == pytest.approx(expected)
+    assert np.isnan(significance.interval(frame, "batch")).all()
 
 
 def test_holm() -> None:
@@ -93,5 +98,5 @@ def test_equal_cells_differ_as_rarely_as_promised() -> None:
     draws = 4000
     logs = rng.normal(0, 0.02, (draws, 2, 8))
     error = logs.std(axis=2, ddof=1) / np.sqrt(8)
-    one, two = (Figures(logs[:, side].mean(axis=1), error[:, side], np.full(draws, 7.0)) for side in (0, 1))
+    one, two = (Estimate(logs[:, side].mean(axis=1), error[:, side], np.full(draws, 7.0)) for side in (0, 1))
     assert np.mean(one.over(two).p_differs() < 0.05) == pytest.approx(0.05, abs=0.012)

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from mlflow_ngraph.analysis.findings import find
-from mlflow_ngraph.analysis.objectives import OBJECTIVES
-from mlflow_ngraph.analysis.ranking import Question, Ranking, rank
-from mlflow_ngraph.analysis.recommend import Limit, recommend
+from mlflow_ngraph.analysis.objectives import OBJECTIVES, Limit
+from mlflow_ngraph.analysis.ranking import EngineQuestion, Ranking, rank
+from mlflow_ngraph.analysis.recommend import recommend
 from mlflow_ngraph.cli.request import overrides
 from mlflow_ngraph.study import parse
 from tests.support.tidy import Drawn, cells, grid
@@ -77,7 +77,7 @@ def test_the_good_end_of_an_interval_decides() -> None:
         throughput_ci_high=[0.21, 0.33, 0.4, 99.0],
     )
     assert recommend(frame).attrs["undecided"]
-    ranking = rank(frame, Question())
+    ranking = rank(frame, EngineQuestion())
     assert [one.beats(0.32) for one in ranking.rivals] == [True]
     assert [one.beats(0.41) for one in ranking.rivals] == [False]
 
@@ -89,10 +89,15 @@ def test_where_nothing_is_ok_what_is_noisy_is_named() -> None:
 
 
 def test_rivals_are_kept_with_a_ranking() -> None:
-    ranking = rank(noisy(), Question())
+    ranking = rank(noisy(), EngineQuestion())
     assert Ranking.from_plain(json.loads(json.dumps(ranking.to_plain()))) == ranking
     assert [one.row["model_id"] for one in ranking.rivals] == ["m-c"]
-    assert rank(noisy(), Question("throughput", {"min_throughput": 0.1, "max_cpu_percent": 50.0})).rivals == ()
+    assert (
+        rank(
+            noisy(), EngineQuestion("throughput", (Limit("throughput", "min", 0.1), Limit("cpu_percent", "max", 50.0)))
+        ).rivals
+        == ()
+    )
 
 
 @pytest.mark.parametrize("rule", ["maximin", "geomean"])
@@ -137,7 +142,7 @@ def test_larger_batches_have_not_stopped_paying_while_a_noisy_one_may_pay() -> N
 def test_an_objective_is_the_same_metric_for_every_verb() -> None:
     frame = noisy().assign(**dict.fromkeys(OBJECTIVES.values(), 1.0))
     for name, metric in OBJECTIVES.items():
-        assert Question(name).metric == metric
+        assert EngineQuestion(name).metric == metric
         assert recommend(frame, objective=name).attrs["metric"] == metric
         assert recommend(frame, front=[name]).attrs["front"] == [metric]
     assert OBJECTIVES["latency"] == "latency_p50_ms"

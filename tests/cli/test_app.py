@@ -91,6 +91,7 @@ def wrong_files(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
     ("arguments", "message"), WRONG, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
 )
@@ -171,6 +172,7 @@ def test_an_interrupt_tells_its_signal(cli, monkeypatch: pytest.MonkeyPatch) -> 
     assert cli("studies")[0] == 143
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_reader_that_goes_away_gets_no_complaint() -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "mlflow_ngraph", "workloads", "--json"],
@@ -185,11 +187,13 @@ def test_a_reader_that_goes_away_gets_no_complaint() -> None:
     assert process.stderr.read() == b""
 
 
+@pytest.mark.usefixtures("processes")
 def test_no_colours_where_nobody_looks(cli) -> None:
     assert "\x1b" not in "".join(map(str, cli("compilers")))
     assert "\x1b" not in cli("benchmark", "nope")[2]
 
 
+@pytest.mark.usefixtures("processes")
 def test_colours_on_a_terminal() -> None:
     leader, follower = os.openpty()
     subprocess.run(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mlflow_ngraph.engines.store import RECORD, Store
+from mlflow_ngraph.engines.store import RECORD, EngineStore
 from tests.cli.test_verbs import documented, keys_of
 from tests.engines.test_store import compiled
 
@@ -19,7 +19,7 @@ DAY = 86400.0
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """Three engines that nobody has used for 1, 40 and 90 days; no study has the files of the last."""
-    kept = Store(tmp_path / "home" / "engines")
+    kept = EngineStore(tmp_path / "home" / "engines")
     for number, days in enumerate((1, 40, 90)):
         engine, source = compiled(tmp_path / "home" / "studies" / f"s-{number}" / "engine", "x" * 1000 * (number + 1))
         engine = engine.model_copy(update={"key": f"{number}" * 64, "label": f"model-{number}"})

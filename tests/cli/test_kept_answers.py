@@ -11,9 +11,10 @@ import pytest
 from mlflow import MlflowClient
 
 from benchmarks import seed_server
-from mlflow_ngraph.analysis import kept
+from mlflow_ngraph.analysis import answer_cache
 from mlflow_ngraph.analysis.pivot import Pivot
 from mlflow_ngraph.tracking.schema import Tag
+from tests.support.served import Served
 
 FRESH = """
 import sys
@@ -48,8 +49,9 @@ def test_every_format_is_the_same_from_what_is_kept(seeded: str, cli) -> None:
         assert len(answers()) == 1, "a format is no other question"
 
 
-def test_a_kept_answer_needs_no_heavy_imports(seeded: str) -> None:
-    command = [sys.executable, "-c", FRESH, "compare", "--tracking-uri", seeded, "--json"]
+@pytest.mark.usefixtures("compilers")
+def test_a_kept_answer_from_a_plain_server_needs_no_heavy_imports(served: Served) -> None:
+    command = [sys.executable, "-c", FRESH, "compare", "--tracking-uri", served.address, "--json"]
     first, second = (subprocess.run(command, capture_output=True, text=True, timeout=120, check=True) for _ in range(2))
     assert first.stdout == second.stdout
     assert "pandas" in first.stderr
@@ -95,12 +97,14 @@ def test_results_whose_digest_nobody_tells_are_never_kept(seeded: str, cli_json)
 
 
 def test_old_answers_make_room_and_broken_ones_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "_KEPT", 3)
-    place = kept.Answers(tmp_path)
+    monkeypatch.setattr(answer_cache, "_KEPT", 3)
+    place = answer_cache.Answers(tmp_path)
     answer = Pivot(("label",), ("device",), (("a",),), (("x",),), {"values": []}).to_plain()
     for number in range(5):
         place.put(f"answer-{number}", answer)
     assert len(list(tmp_path.iterdir())) == 3
-    assert Pivot.from_plain(place.get("answer-4")) == Pivot.from_plain(answer)
+    kept = place.get("answer-4")
+    assert kept is not None
+    assert Pivot.from_plain(kept) == Pivot.from_plain(answer)
     (tmp_path / "answer-4.json").write_text("{")
     assert place.get("answer-4") is None

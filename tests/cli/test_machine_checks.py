@@ -8,24 +8,27 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from mlflow_ngraph.cli import machine_checks
-from mlflow_ngraph.cli.finding import Finding
-from mlflow_ngraph.devices.nvml import GpuSettings
+from mlflow_ngraph.cli.check_result import CheckResult
+from mlflow_ngraph.devices import probes
+from mlflow_ngraph.devices.nvml import GpuSettings, Nvml
 from mlflow_ngraph.devices.probes import Gpu
+from mlflow_ngraph.execute import exclusive
 from mlflow_ngraph.execute.exclusive import VARIABLE, ExclusiveMachine
 
 MIB = 2**20
 H100 = Gpu("NVIDIA H100", 81559, "570.86", "9.0")
 
 
-def one(found: Iterator[Finding]) -> Finding:
+def one(found: Iterator[CheckResult]) -> CheckResult:
     (finding,) = found
     return finding
 
 
-def by_name(found: Iterator[Finding]) -> dict[str, Finding]:
+def by_name(found: Iterator[CheckResult]) -> dict[str, CheckResult]:
     return {finding.check: finding for finding in found}
 
 
@@ -45,10 +48,10 @@ def test_a_lock_that_nobody_can_take(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_a_container_sees_only_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(machine_checks.probes, "virtualization", lambda: {"container": "docker"})
+    monkeypatch.setattr(probes, "virtualization", lambda: {"container": "docker"})
     assert "mount one folder" not in one(machine_checks._holder()).remedy, "a folder was named"
     monkeypatch.delenv(VARIABLE)
-    monkeypatch.setattr(machine_checks.exclusive, "FOLDERS", (tmp_path,))
+    monkeypatch.setattr(exclusive, "FOLDERS", (tmp_path,))
     tmp_path.chmod(0o1777)
     assert "mount one folder into all containers" in one(machine_checks._holder()).remedy
 
@@ -59,7 +62,7 @@ def test_a_container_sees_only_itself(monkeypatch: pytest.MonkeyPatch, tmp_path:
 )
 def test_swap(total: int, used: int, status: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     swap = SimpleNamespace(total=total * MIB, used=used * MIB)
-    monkeypatch.setattr(machine_checks.psutil, "swap_memory", lambda: swap)
+    monkeypatch.setattr(psutil, "swap_memory", lambda: swap)
     found = one(machine_checks._swap())
     assert (found.status, text in found.found) == (status, True)
     assert ("swapoff" in found.remedy) == (status == "warning")
@@ -67,21 +70,22 @@ def test_swap(total: int, used: int, status: str, text: str, monkeypatch: pytest
 
 @pytest.mark.parametrize(("shared", "text"), [(None, "not shown"), (True, "two"), (False, "one")])
 def test_threads_of_a_core(shared: bool | None, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_checks.probes, "threads_share_cores", lambda: shared)
+    monkeypatch.setattr(probes, "threads_share_cores", lambda: shared)
     found = one(machine_checks._threads_of_cores())
     assert found.found.startswith(text)
     assert ("smt/control" in found.remedy) == bool(shared)
 
 
 def test_only_a_jetson_has_a_power_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_checks.probes, "power_mode", lambda: "")
+    monkeypatch.setattr(probes, "power_mode", lambda: "")
     assert list(machine_checks._power_mode()) == []
-    monkeypatch.setattr(machine_checks.probes, "power_mode", lambda: "15W")
+    monkeypatch.setattr(probes, "power_mode", lambda: "15W")
     found = one(machine_checks._power_mode())
     assert found.found == "15W"
     assert "jetson_clocks" in found.remedy
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_machine_without_sensors_says_so(tmp_path: Path) -> None:
     found = by_name(machine_checks._sensors(tmp_path))
     assert list(found) == ["clock", "temperature", "throttling", "energy"]
@@ -89,6 +93,7 @@ def test_a_machine_without_sensors_says_so(tmp_path: Path) -> None:
     assert all("usual in a virtual machine" in finding.found for finding in found.values())
 
 
+@pytest.mark.usefixtures("processes")
 def test_sensors_that_are_there_and_meters_that_only_root_may_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,25 +122,25 @@ def test_sensors_that_are_there_and_meters_that_only_root_may_read(
 
 
 def test_without_a_gpu_nothing_is_said_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_checks.probes, "gpu", lambda: None)
+    monkeypatch.setattr(probes, "gpu", lambda: None)
     assert list(machine_checks._gpu()) == []
 
 
 def test_a_gpu_that_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_checks.probes, "gpu", lambda: H100)
-    monkeypatch.setattr(machine_checks.Nvml, "find", lambda: None)
+    monkeypatch.setattr(probes, "gpu", lambda: H100)
+    monkeypatch.setattr(Nvml, "find", lambda: None)
     found = one(machine_checks._gpu())
     assert found.status == "warning"
     assert "pip install nvidia-ml-py" in found.remedy
-    monkeypatch.setattr(machine_checks.probes, "jetpack_release", lambda: "R36")
+    monkeypatch.setattr(probes, "jetpack_release", lambda: "R36")
     assert list(machine_checks._gpu()) == [], "the kernel of a Jetson has its sensors"
 
 
 @pytest.mark.parametrize(("persistent", "status"), [(True, "ok"), (False, "warning"), (None, "ok")])
 def test_how_a_gpu_is_set(persistent: bool | None, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = GpuSettings(persistent, 345.0, 1980.0, 700.0)
-    monkeypatch.setattr(machine_checks.probes, "gpu", lambda: H100)
-    monkeypatch.setattr(machine_checks.Nvml, "find", lambda: SimpleNamespace(settings=lambda: settings))
+    monkeypatch.setattr(probes, "gpu", lambda: H100)
+    monkeypatch.setattr(Nvml, "find", lambda: SimpleNamespace(settings=lambda: settings))
     found = one(machine_checks._gpu())
     assert found.status == status
     assert found.found.endswith("clock 345 MHz now, at most 1980 MHz, limit 700 W")

@@ -5,9 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
-from mlflow_ngraph.cli.progress import Lane, Progress, State
+from mlflow_ngraph.cli.progress import Progress, ShownLane, State
 
-LANES = {"a": Lane("resnet18", "identity", 10.0), "b": Lane("resnet18", "tvm bf16", 40.0)}
+LANES = {"a": ShownLane("resnet18", "identity", 10.0), "b": ShownLane("resnet18", "tvm bf16", 40.0)}
 
 
 class Clock:
@@ -100,7 +100,7 @@ def shown(state: State, events: list[dict[str, object]], *, terminal: bool) -> s
     return stream.getvalue()
 
 
-EVENTS = [
+EVENTS: list[dict[str, object]] = [
     {"event": "workload_started", "workload": "timm:resnet18", "label": "ResNet-18"},
     {"event": "stage", "lane": "a", "stage": "compile", "batch": 1},
     {"event": "round", "batch": 1, "round": 0, "lanes": ["a"]},

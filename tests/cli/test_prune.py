@@ -14,7 +14,8 @@ from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 
 from mlflow_ngraph.errors import EngineError
-from mlflow_ngraph.tracking import download, pruning
+from mlflow_ngraph.release import pruning
+from mlflow_ngraph.tracking import download
 from mlflow_ngraph.tracking.schema import Tag
 from tests.support.variants import Shelf
 
@@ -146,7 +147,7 @@ def test_a_store_that_deletes_nothing_keeps_its_engines(
 def test_nothing_is_deleted_outside_an_engines_own_place(shelf: Shelf, tmp_path: Path) -> None:
     """A server may say that the files of a model are anywhere."""
     from mlflow_ngraph.analysis.selection import Selection
-    from mlflow_ngraph.tracking import inventory
+    from mlflow_ngraph.release import inventory
 
     shelf.put(100.0)
     (engine,) = inventory.read([shelf.uri], None, Selection())

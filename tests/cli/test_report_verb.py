@@ -127,7 +127,7 @@ def study_of_everything() -> Any:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("compilers")
 def test_tables_6_to_8_follow_from_raw_samples(sqlite_uri: str, tmp_path: Path, cli: Cli) -> None:
     outcome = run_study(study_of_everything(), home=tmp_path / "home", tracking_uri=sqlite_uri)
     assert outcome.exit_code == 0, outcome.record.lanes

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import urllib.request
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import psutil
 import pytest
 
 from mlflow_ngraph.cli import checks
 from mlflow_ngraph.cli.benchmark import show_outcome
+from mlflow_ngraph.cli.check_result import CheckResult
 from mlflow_ngraph.cli.results import print_results
 from mlflow_ngraph.compilers.registry import COMPILERS
+from mlflow_ngraph.devices import probes
 from mlflow_ngraph.devices.registry import DEVICES
 from mlflow_ngraph.runner import Outcome
 from mlflow_ngraph.study import ready_made
@@ -25,6 +30,7 @@ from tests.support.records import study_record
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.usefixtures("processes")
 def test_compilers(cli, cli_json) -> None:
     rows = cli_json("compilers")["compilers"]
     assert [row["name"] for row in rows] == COMPILERS.names()
@@ -45,8 +51,9 @@ def test_flags_of_one_compiler(cli) -> None:
     assert "whole number ≥ 1 | none" in out
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_compiler_whose_package_is_missing_costs_the_others_nothing(cli, cli_json, monkeypatch) -> None:
-    from mlflow_ngraph.registry import Entry
+    from mlflow_ngraph.entry_points import Entry
 
     entries = {**COMPILERS.entries, "lost": Entry("no_such_package.compiler:Lost", "pip install lost")}
     monkeypatch.setattr(COMPILERS, "entries", entries)
@@ -64,7 +71,7 @@ def test_workloads_of_the_paper(cli_json) -> None:
     assert {"ref", "label", "family", "inputs", "parameters", "paper_macs", "true_macs"} <= set(rows[0])
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("compilers")
 def test_any_workload_is_built_to_be_described(cli_json) -> None:
     (row,) = cli_json("workloads", "block:mha?width=64&depth=2")["workloads"]
     assert row["ref"] == "block:mha?depth=2&width=64"
@@ -72,6 +79,7 @@ def test_any_workload_is_built_to_be_described(cli_json) -> None:
     assert row["inputs"][0]["shape"] == ["batch", 10, 64]
 
 
+@pytest.mark.usefixtures("processes")
 def test_devices(cli, cli_json) -> None:
     found = cli_json("devices")
     assert [row["name"] for row in found["devices"]] == DEVICES.names()
@@ -109,6 +117,7 @@ def test_engines_that_do_not_fit_on_the_disk_are_noticed_before_a_study_starts(c
     assert "--resume" in out
 
 
+@pytest.mark.usefixtures("processes")
 def test_every_ready_made_study_can_be_planned(cli_json) -> None:
     for name in ready_made():
         if name != "paper-models":
@@ -235,8 +244,9 @@ def test_sync_of_a_directory_without_a_study(cli, tmp_path: Path, sqlite_uri: st
     assert err == f"error: {tmp_path}: no journal.jsonl here; name the directory of a study\n"
 
 
+@pytest.mark.usefixtures("processes")
 def test_doctor_looks_at_everything(cli, cli_json, monkeypatch: pytest.MonkeyPatch, clean_environment) -> None:
-    monkeypatch.setattr(checks.psutil, "cpu_percent", lambda interval: 1.0)
+    monkeypatch.setattr(psutil, "cpu_percent", lambda interval: 1.0)
     found = cli_json("doctor")
     seen = {finding["check"] for finding in found["findings"]}
     assert {"python", "C++ compiler", "processors", "load by others", "memory", "home", "tracking server"} <= seen
@@ -244,7 +254,7 @@ def test_doctor_looks_at_everything(cli, cli_json, monkeypatch: pytest.MonkeyPat
     assert "compiler openvino" in cli("doctor")[1]
 
 
-def finding(check: Any) -> checks.Finding:
+def finding(check: Callable[[], Iterator[CheckResult]]) -> CheckResult:
     (found,) = check()
     return found
 
@@ -257,7 +267,7 @@ def test_a_busy_machine_is_named_with_its_busiest_process(monkeypatch: pytest.Mo
         ]
     )
     monkeypatch.setattr(checks, "_cpu_seconds", lambda: next(seconds))
-    monkeypatch.setattr(checks.psutil, "cpu_percent", lambda interval: 55.0)
+    monkeypatch.setattr(psutil, "cpu_percent", lambda interval: 55.0)
     found = finding(checks._load)
     assert (found.status, found.found) == ("warning", "55 % of the machine, most by cc1plus (process 7)")
     assert found.remedy
@@ -274,13 +284,13 @@ def test_a_missing_home_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_home_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks.os, "access", lambda path, mode: False)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert finding(checks._home).status == "problem"
 
 
 @pytest.mark.parametrize(("governor", "status"), [("performance", "ok"), ("powersave", "warning"), ("", "ok")])
 def test_the_governor(governor: str, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks.probes, "governor", lambda: governor)
+    monkeypatch.setattr(probes, "governor", lambda: governor)
     assert next(checks._frequency()).status == status
 
 
@@ -335,6 +345,7 @@ def keys_of(document: Any, *paths: str) -> set[str]:
     return found
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
     ("verb", "arguments", "paths"),
     [

@@ -12,8 +12,9 @@ import pytest
 
 from mlflow_ngraph.engines import verification
 from mlflow_ngraph.engines.files import sha256
-from mlflow_ngraph.engines.loading import PROBE, read_probe
-from mlflow_ngraph.engines.package import DIGEST_FILE, digest_line
+from mlflow_ngraph.engines.load_spec import PROBE, read_probe
+from mlflow_ngraph.engines.manifest import DIGEST_FILE
+from mlflow_ngraph.engines.package import digest_line
 from tests.support.logged import Logged
 
 Cli = Callable[..., tuple[int, str, str]]

@@ -10,6 +10,7 @@ import pytest
 from mlflow_ngraph.cli.waiting import waiting
 
 
+@pytest.mark.usefixtures("compilers")
 def test_a_line_after_a_moment(capfd: pytest.CaptureFixture[str]) -> None:
     with waiting("reading"):
         time.sleep(1.0)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import platform
 
 import pytest
@@ -13,6 +12,7 @@ from mlflow_ngraph.compilers.tvm.adapter import TVM
 BUILT_IN = ["identity", "torchscript", "torch-compile", "onnxruntime", "openvino", "tensorrt", "tvm"]
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_missing_package_is_named_with_what_to_install(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "find_spec", lambda module: None)
@@ -56,7 +56,3 @@ def test_tvm_says_when_its_tuning_would_crash(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_instruction_set_names_the_architecture() -> None:
     assert host.isa().split()[0] == platform.machine()
-
-
-def test_find_spec_is_what_is_asked() -> None:
-    assert host.find_spec is importlib.util.find_spec

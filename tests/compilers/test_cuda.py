@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from mlflow_ngraph.compilers import cuda
 from tests.support.cuda_standin import LISTINGS, CudaStandIn
@@ -26,7 +28,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> C
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, np.bool_])
 def test_an_array_goes_to_the_device_and_comes_back(device: CudaStandIn, shape: tuple[int, ...], dtype: type) -> None:
     stream, tensor = cuda.Stream(), cuda.Tensor(shape, dtype)
-    values = np.arange(tensor.host.size).reshape(shape).astype(dtype)
+    values: NDArray[Any] = np.arange(tensor.host.size).reshape(shape).astype(dtype)
     np.copyto(tensor.host, values)
     tensor.upload(stream)
     stream.synchronize()

@@ -36,6 +36,7 @@ def outputs(source: Source, directory: Path, **flags: Any) -> list[Any]:
     return invocation.outputs()
 
 
+@pytest.mark.usefixtures("compilers")
 def test_it_is_right_by_default(cnn: Source, tmp_path: Path) -> None:
     np.testing.assert_array_equal(outputs(cnn, tmp_path)[0], cnn.reference(3)[0])
 
@@ -117,6 +118,7 @@ def leaked_threads(materials: Path, directory: Path, stage: str) -> int:
     return sum(thread.name == "leaked" for thread in threading.enumerate())
 
 
+@pytest.mark.usefixtures("processes")
 def test_it_leaves_a_process_in_a_session_of_its_own(cnn: Source, tmp_path: Path) -> None:
     before = set(psutil.Process().children())
     compiler(behaviour="leave_process", at="compile").compile(cnn, [1], Target(), tmp_path, Workbench(tmp_path / "w"))

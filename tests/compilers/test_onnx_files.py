@@ -17,6 +17,7 @@ from mlflow_ngraph.workloads.base import Init, WorkloadRef
 from mlflow_ngraph.workloads.export import prepare
 from mlflow_ngraph.workloads.materials import Source
 from mlflow_ngraph.workloads.registry import create
+from tests.support.closeness import assert_close
 
 QUICK = ["identity", "torchscript", "onnxruntime", "openvino", "tvm"]
 BATCHES = (1, 3)
@@ -58,7 +59,7 @@ def assert_runs(source: Source, compiler: str, directory: Path, batches: Sequenc
             bound.call()
             for output, expected in zip(bound.outputs(), source.reference(batch), strict=True):
                 assert (output.dtype, output.shape) == (expected.dtype, expected.shape)
-                np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+                assert_close(output, expected, rtol=1e-4, atol=1e-5)
             engine.close()
 
 
@@ -91,6 +92,7 @@ def of_version_3(tmp_path_factory: pytest.TempPathFactory) -> Source:
     return prepared(path, directory / "materials")
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("compiler", QUICK)
 def test_initializers_among_the_inputs(of_version_3: Source, compiler: str, tmp_path: Path) -> None:
     assert [spec.name for spec in of_version_3.inputs] == ["image"]
@@ -127,6 +129,7 @@ def with_odd_names(tmp_path_factory: pytest.TempPathFactory) -> Source:
     return prepared(path, directory / "materials")
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("compiler", QUICK)
 def test_odd_names_shapes_and_outputs(with_odd_names: Source, compiler: str, tmp_path: Path) -> None:
     assert tuple(spec.name for spec in with_odd_names.inputs) == NAMES

@@ -22,7 +22,8 @@ ONE = Target(threads=1)
 def explained(directory: Path, **flags: object) -> Explanation:
     (engine := directory / "engine").mkdir()
     compiler = create("onnxruntime", flags)
-    compiler.compile(residual_block(directory), [2], ONE, engine, Workbench(directory / "work"))
+    source = residual_block(directory)
+    compiler.compile(source, [2], ONE, engine, Workbench(directory / "work"))  # type: ignore[arg-type]  # as far as asked
     return compiler.explain(engine, 2, ONE)
 
 

@@ -12,10 +12,10 @@ import pytest
 from mlflow_ngraph.compilers.base import Precision, Target, Workbench
 from mlflow_ngraph.compilers.onnxruntime import OnnxRuntimeFlags
 from mlflow_ngraph.compilers.onnxruntime.build import Installed, _read, installed
+from mlflow_ngraph.compilers.onnxruntime.flags import ProviderName
 from mlflow_ngraph.compilers.onnxruntime.providers import (
     CPU,
     PROVIDERS,
-    ProviderName,
     asked,
     choose,
     settle_tf32,
@@ -75,6 +75,7 @@ def test_a_precision_that_a_provider_lacks_is_refused(name: ProviderName) -> Non
                 choose(name, target)
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_gpu_is_needed_for_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "gpu", lambda: None)
     with pytest.raises(UnsupportedError, match="onnxruntime on cuda needs an NVIDIA GPU"):
@@ -258,10 +259,12 @@ def test_the_build_is_the_one_that_an_import_finds(tmp_path: Path) -> None:
 
 def test_a_timed_call_on_a_gpu_waits_and_copies_as_asked() -> None:
     done: list[str] = []
-    binding = SimpleNamespace(
-        synchronize_outputs=lambda: done.append("wait"),
-        copy_outputs_to_cpu=lambda: done.append("back") or [],
-    )
+
+    def copied() -> list[Any]:
+        done.append("back")
+        return []
+
+    binding = SimpleNamespace(synchronize_outputs=lambda: done.append("wait"), copy_outputs_to_cpu=copied)
     _waiting(lambda: done.append("run"), binding)()
     assert done == ["run", "wait"]
     done.clear()

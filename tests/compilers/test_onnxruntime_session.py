@@ -3,13 +3,13 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from mlflow_ngraph.compilers.base import Build, Target, Workbench
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 from mlflow_ngraph.workloads.materials import Source
+from tests.support.closeness import assert_close
 
 pytest.importorskip("onnxruntime")
 
@@ -75,9 +75,9 @@ def test_bound_inputs_are_the_runtimes_own_copies(cnn: Source, tmp_path: Path) -
         array[...] = 0
     invocation.call()
     outputs = invocation.outputs()
-    np.testing.assert_allclose(outputs[0], cnn.reference(1)[0], rtol=1e-3, atol=1e-4)
+    assert_close(outputs[0], cnn.reference(1)[0], rtol=1e-3, atol=1e-4)
     outputs[0][...] = 0
-    np.testing.assert_allclose(invocation.outputs()[0], cnn.reference(1)[0], rtol=1e-3, atol=1e-4)
+    assert_close(invocation.outputs()[0], cnn.reference(1)[0], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_the_threads_are_shared_out_among_the_requests(
     assert engine.flags["threads"] == max(threads, in_flight)
     invocation.call()
     for request in invocation.each():
-        np.testing.assert_allclose(request.outputs()[0], cnn.reference(1)[0], rtol=1e-3, atol=1e-4)
+        assert_close(request.outputs()[0], cnn.reference(1)[0], rtol=1e-3, atol=1e-4)
     engine.close()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from mlflow_ngraph.compilers.base import Build, Engine, Precision, Target, Workbench
@@ -13,6 +12,7 @@ from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.compilers.saved import FILE
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 from mlflow_ngraph.workloads.materials import Source
+from tests.support.closeness import assert_close
 
 pytest.importorskip("openvino")
 
@@ -26,7 +26,7 @@ def compiled(source: Source, directory: Path, batches: list[int], target: Target
 def assert_right(engine: Engine, source: Source, batch: int) -> None:
     invocation = engine.bind(source.example(batch))
     invocation.call()
-    np.testing.assert_allclose(invocation.outputs()[0], source.reference(batch)[0], rtol=1e-3, atol=1e-5)
+    assert_close(invocation.outputs()[0], source.reference(batch)[0], rtol=1e-3, atol=1e-5)
 
 
 def pretend(directory: Path, maker: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from mlflow_ngraph.compilers.base import Target, Workbench
 from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.host import isa
-from mlflow_ngraph.compilers.openvino.explaining import kernels
+from mlflow_ngraph.compilers.openvino.inspection import kernels
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.errors import UnsupportedError
 
@@ -22,7 +22,8 @@ ONE = Target(threads=1)
 def explained(directory: Path, target: Target = ONE, **flags: object) -> Explanation:
     (engine := directory / "engine").mkdir()
     compiler = create("openvino", flags)
-    compiler.compile(residual_block(directory), [2], target, engine, Workbench(directory / "work"))
+    source = residual_block(directory)
+    compiler.compile(source, [2], target, engine, Workbench(directory / "work"))  # type: ignore[arg-type]  # as far as asked
     return compiler.explain(engine, 2, target)
 
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from mlflow_ngraph.compilers.base import Target, Workbench
@@ -10,6 +9,7 @@ from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.testing.steps import in_fresh_process
 from mlflow_ngraph.workloads.materials import Source
+from tests.support.closeness import assert_close
 
 pytest.importorskip("openvino")
 
@@ -71,7 +71,7 @@ def test_async_mode_uses_the_requests_that_the_runtime_wants(cnn: Source, tmp_pa
     assert engine.flags["performance_hint"] == "throughput"
     assert invocation.requests == engine.flags["requests"] == 2
     invocation.call()
-    np.testing.assert_allclose(invocation.outputs()[0], cnn.reference(1)[0], rtol=1e-3, atol=1e-4)
+    assert_close(invocation.outputs()[0], cnn.reference(1)[0], rtol=1e-3, atol=1e-4)
 
 
 def test_the_number_of_requests_can_be_asked_for(cnn: Source, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_the_number_of_requests_can_be_asked_for(cnn: Source, tmp_path: Path) ->
     assert invocation.requests == engine.flags["requests"] == 3
     invocation.call()
     for request in invocation.each():
-        np.testing.assert_allclose(request.outputs()[0], cnn.reference(1)[0], rtol=1e-3, atol=1e-4)
+        assert_close(request.outputs()[0], cnn.reference(1)[0], rtol=1e-3, atol=1e-4)
     assert create("openvino", flags).load(tmp_path, 1, Target(threads=2)).flags["requests"] == 1, "in sync mode"
 
 

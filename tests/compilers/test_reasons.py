@@ -25,6 +25,7 @@ ONNXRUNTIME = (
         ("[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : Could not find an implementation for Det(11) node", "Det"),
         ("Type 'tensor(bfloat16)' of input parameter (x) of operator (Det) in node (n0) is invalid.", "Det"),
         ("\nUnknown builtin op: acme::frobnicate.\nCould not find any similar ops", "acme::frobnicate"),
+        ("\nCould not export Python function call '_Sign'. Remove calls to Python functions before export.", "_Sign"),
         ("aten::_to_dense: attempted to run this operator with Meta tensors, but", "aten::_to_dense"),
         ("Protobuf parsing failed.", None),
     ],

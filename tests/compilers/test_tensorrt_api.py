@@ -70,7 +70,7 @@ class Uses(ast.NodeVisitor):
         if isinstance(node.func, ast.Name) and node.func.id == "hasattr":
             kind, name = self.kind(node.args[0]), node.args[1]
             assert kind is not None
-            members = [name.value] if isinstance(name, ast.Constant) else self.listing["enums"].get(kind, [])
+            members = [str(name.value)] if isinstance(name, ast.Constant) else self.listing["enums"].get(kind, [])
             self.guarded |= {(kind, member) for member in members}
         self.generic_visit(node)
 

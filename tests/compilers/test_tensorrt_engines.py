@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto
 
 from mlflow_ngraph.compilers import host
-from mlflow_ngraph.compilers.base import Target
+from mlflow_ngraph.compilers.base import Target, Transfers
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.compilers.tensorrt.timing import TimingCache
 from mlflow_ngraph.devices import probes
@@ -47,7 +47,8 @@ def calls_of(machine: Machine, work: Callable[[], object]) -> list[str]:
 
 def test_a_repetition_contains_the_copies_that_were_asked_for_and_waits(newest: Machine, cnn: Source) -> None:
     newest.compile(cnn, [3])
-    for transfers, copies in (("outside", 0), ("inside", 2)):
+    expected: dict[Transfers, int] = {"outside": 0, "inside": 2}
+    for transfers, copies in expected.items():
         engine = create("tensorrt").load(newest.engine, 3, Target(accelerator="cuda", transfers=transfers))
         calls = calls_of(newest, engine.bind(cnn.example(3)).call)
         assert calls.count("cudaMemcpyAsync") == copies
@@ -58,7 +59,7 @@ def test_a_repetition_contains_the_copies_that_were_asked_for_and_waits(newest: 
 def test_a_recorded_graph_is_all_that_a_repetition_launches(newest: Machine, cnn: Source) -> None:
     newest.compile(cnn, [3])
     for transfers in ("outside", "inside"):
-        target = Target(accelerator="cuda", transfers=transfers)  # type: ignore[arg-type]
+        target = Target(accelerator="cuda", transfers=transfers)
         engine = create("tensorrt", {"cuda_graph": True}).load(newest.engine, 3, target)
         calls = calls_of(newest, engine.bind(cnn.example(3)).call)
         assert calls == ["cudaGraphLaunch", "cudaStreamSynchronize"]
@@ -113,7 +114,7 @@ def test_a_fixed_batch_size_has_fixed_shapes(newest: Machine, fixed: Source) -> 
 
 
 def test_every_flag_reaches_the_builder_and_is_reported(machine: Machine, cnn: Source) -> None:
-    asked = {
+    asked: dict[str, Any] = {
         "builder_optimization_level": 5,
         "workspace_mib": 512,
         "timing_cache": False,

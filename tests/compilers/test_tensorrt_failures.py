@@ -36,7 +36,7 @@ def test_a_model_with_half_precision_of_its_own_is_not_fp32(newest: Machine, cnn
 
 
 def test_a_level_that_a_version_lacks_is_unsupported(machine: Machine, cnn: Source) -> None:
-    flags = {"hardware_compatibility": "same_compute_capability"}
+    flags: dict[str, Any] = {"hardware_compatibility": "same_compute_capability"}
     if machine.trt.module.__version__.startswith("10.3"):
         with pytest.raises(UnsupportedError, match=r"TensorRT 10\.3\.0 has no hardware_compatibility same_compute"):
             machine.compile(cnn, [3], **flags)
@@ -101,6 +101,7 @@ def test_precisions_need_an_architecture(newest: Machine, monkeypatch: pytest.Mo
         create("tensorrt").check(Target(accelerator="cuda", precision="bf16"))
 
 
+@pytest.mark.usefixtures("processes")
 def test_without_a_gpu_nothing_is_imported(monkeypatch: pytest.MonkeyPatch, cnn: Source, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(probes, "device_tree_model", lambda: "")
@@ -111,6 +112,7 @@ def test_without_a_gpu_nothing_is_imported(monkeypatch: pytest.MonkeyPatch, cnn:
         create("tensorrt").check(Target())
 
 
+@pytest.mark.usefixtures("processes")
 def test_everything_that_is_missing_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "find_spec", lambda module: None)
     monkeypatch.setenv("PATH", "")

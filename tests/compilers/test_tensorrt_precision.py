@@ -10,7 +10,7 @@ import onnx.reference
 import pytest
 from onnx import TensorProto
 
-from mlflow_ngraph.measure.parity import TOLERANCES, compare
+from mlflow_ngraph.parity import TOLERANCES, compare
 from mlflow_ngraph.workloads.materials import Source
 
 

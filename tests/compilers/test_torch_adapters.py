@@ -15,6 +15,7 @@ from mlflow_ngraph.compilers.base import Target, Workbench
 from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.host import isa
 from mlflow_ngraph.compilers.registry import create
+from mlflow_ngraph.compilers.torch_compile import TorchCompile, TorchCompileFlags
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.errors import CompileError, FlagError, UnsupportedError
 from mlflow_ngraph.testing.steps import in_fresh_process
@@ -31,6 +32,7 @@ def load_where_materials_are_gone(engine: Path) -> str:
     return create("identity").load(engine, 1, TARGET).precision
 
 
+@pytest.mark.usefixtures("compilers")
 def test_an_identity_engine_needs_no_materials(prepared: Path, tmp_path: Path) -> None:
     materials, engine = tmp_path / "materials", tmp_path / "engine"
     shutil.copytree(prepared / "cnn", materials)
@@ -59,6 +61,7 @@ def modes_over_time(materials: Path, engine: Path) -> list[bool]:
     return seen
 
 
+@pytest.mark.usefixtures("compilers")
 def test_inference_mode_is_on_as_long_as_an_engine_is_open(cnn: Source, tmp_path: Path) -> None:
     create("identity").compile(cnn, [1, 3], TARGET, tmp_path, bench(tmp_path))
     assert in_fresh_process(modes_over_time, cnn.directory, tmp_path) == [False, True, True, False]
@@ -71,6 +74,7 @@ def load_with_rounded_fp32(engine: Path) -> None:
     create("identity").load(engine, 1, TARGET)
 
 
+@pytest.mark.usefixtures("compilers")
 def test_fp32_that_the_environment_rounds_is_refused(cnn: Source, tmp_path: Path) -> None:
     create("identity").compile(cnn, [1], TARGET, tmp_path, bench(tmp_path))
     with pytest.raises(UnsupportedError, match="ONEDNN_DEFAULT_FPMATH_MODE=BF16"):
@@ -85,6 +89,7 @@ def weights_layout(engine: Path) -> tuple[object, bool]:
     return loaded.flags["memory_format"], module[0].weight.is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.usefixtures("compilers")
 def test_channels_last_takes_effect(cnn: Source, tmp_path: Path) -> None:
     create("identity").compile(cnn, [1], TARGET, tmp_path, bench(tmp_path))
     assert in_fresh_process(weights_layout, tmp_path) == ("channels_last", True)
@@ -98,6 +103,7 @@ def script_without_warnings(materials: Path, engine: Path) -> list[str]:
     return [str(warning.message) for warning in caught if "torch.jit" in str(warning.message)]
 
 
+@pytest.mark.usefixtures("compilers")
 def test_the_notice_that_torchscript_is_deprecated_is_not_repeated(cnn: Source, tmp_path: Path) -> None:
     assert in_fresh_process(script_without_warnings, cnn.directory, tmp_path) == []
 
@@ -112,7 +118,7 @@ def compile_and_read_flags(materials: Path, engine: Path) -> tuple[object, objec
     return build.flags["dynamic_batch"], create("torch-compile").load(engine, 3, TARGET).flags["dynamic_batch"]
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("compilers")
 def test_a_fixed_batch_size_is_compiled_for_it_alone(fixed: Source, tmp_path: Path) -> None:
     assert in_fresh_process(compile_and_read_flags, fixed.directory, tmp_path) == (False, False)
     with pytest.raises(CompileError, match="batch size 1"):
@@ -130,7 +136,7 @@ def loaded_modules(engine: Path) -> bool:
     return "torch._inductor" in sys.modules
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("compilers")
 def test_loading_a_package_does_not_import_the_compiler(fixed: Source, tmp_path: Path) -> None:
     in_fresh_process(compile_and_list_imports, fixed.directory, tmp_path)
     assert in_fresh_process(loaded_modules, tmp_path) is False
@@ -141,6 +147,7 @@ def explain(compiler: str, flags: dict[str, Any], materials: Path, engine: Path,
     return create(compiler, flags).explain(engine, batch, TARGET)
 
 
+@pytest.mark.usefixtures("compilers")
 def test_identity_explains_itself_by_what_it_executes(cnn: Source, tmp_path: Path) -> None:
     found = in_fresh_process(explain, "identity", {}, cnn.directory, tmp_path, 3)
     assert found.nodes_before == found.nodes_after == len(found.kernels)
@@ -150,11 +157,13 @@ def test_identity_explains_itself_by_what_it_executes(cnn: Source, tmp_path: Pat
     assert [kernel.name for kernel in found.kernels if kernel.operation == "aten::convolution"] == ["0", "3.body.0"]
 
 
+@pytest.mark.usefixtures("compilers")
 def test_channels_last_shows_in_the_explanation(cnn: Source, tmp_path: Path) -> None:
     found = in_fresh_process(explain, "identity", {"memory_format": "channels_last"}, cnn.directory, tmp_path, 3)
     assert {kernel.layout for kernel in found.kernels if kernel.operation == "aten::convolution"} == {"nhwc"}
 
 
+@pytest.mark.usefixtures("compilers")
 def test_torchscript_explains_what_freezing_left(cnn: Source, tmp_path: Path) -> None:
     found = in_fresh_process(explain, "torchscript", {}, cnn.directory, tmp_path, 3)
     assert found.nodes_before is not None
@@ -164,13 +173,14 @@ def test_torchscript_explains_what_freezing_left(cnn: Source, tmp_path: Path) ->
     assert found.facts["operators_saved"] == found.nodes_after
 
 
+@pytest.mark.usefixtures("compilers")
 def test_torchscript_says_what_it_did_not_fold(cnn: Source, tmp_path: Path) -> None:
     found = in_fresh_process(explain, "torchscript", {"freeze": False}, cnn.directory, tmp_path, 3)
     assert found.count("operation")["aten::batch_norm"] == 2
     assert found.nodes_after == found.nodes_before
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("compilers")
 def test_torch_compile_explains_its_generated_code(cnn: Source, tmp_path: Path) -> None:
     found = in_fresh_process(explain, "torch-compile", {"freezing": True}, cnn.directory, tmp_path, 3)
     assert found.nodes_before == 10
@@ -190,17 +200,17 @@ def vector_width(materials: Path, engine: Path) -> tuple[object, object]:
     return flags["simdlen"], flags["cpu_isa"]
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("compilers")
 @pytest.mark.skipif("avx512f" not in isa(), reason="this CPU has no wider vectors than 256 bits")
 def test_the_width_of_vectors_takes_effect(fixed: Source, tmp_path: Path) -> None:
     assert in_fresh_process(vector_width, fixed.directory, tmp_path) == (256, "AVX2")
 
 
 def test_flags_without_effect_are_reported_so() -> None:
-    flags = create("torch-compile", {"gemm_backends": "all", "weight_prepack": True})._in_force(TARGET)
+    flags = TorchCompile(TorchCompileFlags(gemm_backends="all", weight_prepack=True))._in_force(TARGET)
     assert flags["gemm_backends"] == "aten"
     assert flags["weight_prepack"] is False
-    on_gpu = create("torch-compile", {"freezing": True, "simdlen": 256})._in_force(Target(accelerator="cuda"))
+    on_gpu = TorchCompile(TorchCompileFlags(freezing=True, simdlen=256))._in_force(Target(accelerator="cuda"))
     assert on_gpu["weight_prepack"] is False
     assert on_gpu["simdlen"] is None
 
@@ -212,7 +222,7 @@ TORCH = ["identity", "torchscript", "torch-compile"]
 def test_precisions_of_the_gpu_are_refused_on_the_cpu(name: str) -> None:
     for precision in ("tf32", "fp16"):
         with pytest.raises(UnsupportedError, match=f"runs {precision} on cuda only; on the CPU it runs fp32, bf16"):
-            create(name).check(Target(precision=precision))  # type: ignore[arg-type]
+            create(name).check(Target(precision=precision))
     create(name).check(Target(precision="bf16"))
 
 
@@ -251,7 +261,7 @@ def test_a_variable_that_decides_about_tf32_is_refused(
 def test_engines_for_a_gpu_require_its_cuda_and_its_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "gpu", lambda: ADA)
     monkeypatch.setattr(torch_adapter, "built_for", lambda: "13.0")
-    on_gpu, on_cpu = (create("torch-compile").requires(Target(accelerator=where)) for where in ("cuda", "cpu"))  # type: ignore[arg-type]
+    on_gpu, on_cpu = (create("torch-compile").requires(Target(accelerator=where)) for where in ("cuda", "cpu"))
     assert on_gpu == {**on_cpu, "cuda": "13.0", "gpu": "compute capability 8.9"}
     assert create("identity").requires(Target(accelerator="cuda")) == {"torch": on_cpu["torch"], "cuda": "13.0"}
 
@@ -288,6 +298,7 @@ def state_on_a_gpu(precision: Any, cudnn_benchmark: bool) -> dict[str, Any]:
     return {**flags, **actual}
 
 
+@pytest.mark.usefixtures("compilers")
 @pytest.mark.parametrize(("precision", "tf32"), [("fp32", False), ("tf32", True), ("bf16", False), ("fp16", False)])
 def test_tf32_is_on_when_it_is_asked_for(precision: str, tf32: bool) -> None:
     state = in_fresh_process(state_on_a_gpu, precision, tf32)
@@ -326,6 +337,7 @@ def repetitions() -> list[list[str]]:
     return told
 
 
+@pytest.mark.usefixtures("compilers")
 def test_a_call_ends_when_the_device_is_done() -> None:
     outside, inside = in_fresh_process(repetitions)
     # Without transfers the device has the inputs that were bound, here the very same memory.
@@ -354,6 +366,7 @@ def fold_error(directory: Path) -> float:
     return float(np.abs(invocation.outputs()[0] - source.reference(2)[0]).max())
 
 
+@pytest.mark.usefixtures("compilers")
 def test_folding_a_strided_input_writes_nowhere_else(tmp_path: Path) -> None:
     """Inductor's own decomposition corrupts the heap."""
     assert in_fresh_process(fold_error, tmp_path) < 1e-5

@@ -66,6 +66,7 @@ def search(materials: Path, work: Path) -> tuple[int, list[str]]:
     return found.trials, [line for line in told if "candidate" in line]
 
 
+@pytest.mark.usefixtures("compilers")
 def test_default_schedules_give_kernels_for_the_gpu(prepared: Path) -> None:
     names, source, arch = in_fresh_process(generate, prepared / "cnn")
     assert arch == "sm_89"
@@ -76,6 +77,7 @@ def test_default_schedules_give_kernels_for_the_gpu(prepared: Path) -> None:
     assert "threadIdx.x" in source
 
 
+@pytest.mark.usefixtures("compilers")
 def test_candidates_of_a_search_are_built_and_only_the_gpu_is_missing(prepared: Path, tmp_path: Path) -> None:
     trials, reasons = in_fresh_process(search, prepared / "cnn", tmp_path)
     assert trials == 3
@@ -93,11 +95,13 @@ def refuse(materials: Path, work: Path) -> None:
     compiler.compile(Source(materials), [BATCH], target, work, Workbench(work / "work"))
 
 
+@pytest.mark.usefixtures("compilers")
 def test_without_a_driver_the_gpu_is_what_is_missing(prepared: Path, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="nvidia-smi"):
         in_fresh_process(refuse, prepared / "cnn", tmp_path / "engine")
 
 
+@pytest.mark.usefixtures("compilers")
 def test_a_gpu_that_tvm_does_not_find_is_refused_before_any_work(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

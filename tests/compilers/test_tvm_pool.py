@@ -34,6 +34,7 @@ def gone(pids: list[int]) -> bool:
     return False
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_process_that_measures_has_the_threads_asked_for(tmp_path: Path, threads: int) -> None:
     with Pool(tmp_path / "pool", 1, threads, 60.0) as pool:
@@ -50,6 +51,7 @@ def test_the_process_that_measures_has_the_threads_asked_for(tmp_path: Path, thr
     assert not (tmp_path / "pool").exists()
 
 
+@pytest.mark.usefixtures("processes")
 def test_files_in_the_current_directory_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("nt", "pickle", "struct", "random", "typing", "multiprocessing", "numpy", "tvm"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('a stray file was imported')")
@@ -58,6 +60,7 @@ def test_files_in_the_current_directory_are_not_imported(tmp_path: Path, monkeyp
         assert pool.runner.threads == 1
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_candidate_that_cannot_be_built_costs_nobody_else(tmp_path: Path) -> None:
     with Pool(tmp_path / "pool", 1, 1, 60.0) as pool:
         reasons: list[str] = []
@@ -68,6 +71,7 @@ def test_a_candidate_that_cannot_be_built_costs_nobody_else(tmp_path: Path) -> N
         assert "building a candidate" in reasons[0]
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_process_that_hangs_or_crashes_is_replaced(tmp_path: Path) -> None:
     worker = Worker(tmp_path, 1)
     worker.wait()
@@ -87,6 +91,7 @@ def test_a_process_that_hangs_or_crashes_is_replaced(tmp_path: Path) -> None:
     worker.close()
 
 
+@pytest.mark.usefixtures("processes")
 def test_processes_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path / "pool")], stdout=subprocess.PIPE, text=True, start_new_session=True

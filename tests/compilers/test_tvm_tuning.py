@@ -86,6 +86,7 @@ def whole(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tun
     return tuning, tuning.result()
 
 
+@pytest.mark.usefixtures("compilers")
 def test_database_and_log_are_files_of_the_engine(whole: tuple[Tuning, dict[str, Any]]) -> None:
     tuning, result = whole
     folder = tuning.engine / "tuning"
@@ -120,6 +121,7 @@ def test_flags_that_a_search_decides_are_reported_as_they_took_effect(whole: tup
     assert result["flags"]["tiling_seeds"] is True
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_engine_explains_itself(whole: tuple[Tuning, dict[str, Any]]) -> None:
     tuning, result = whole
     found = create("tvm").explain(tuning.engine, BATCH, Target(threads=2))
@@ -136,6 +138,7 @@ def test_the_engine_explains_itself(whole: tuple[Tuning, dict[str, Any]]) -> Non
     assert found.facts["trials_made"] == FLAGS["trials"]
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_search_that_is_killed_ends_with_the_database_of_one_that_is_not(
     whole: tuple[Tuning, dict[str, Any]], cnn: Source, tmp_path: Path
 ) -> None:
@@ -174,6 +177,7 @@ def test_a_search_that_is_killed_ends_with_the_database_of_one_that_is_not(
     assert not (second.work / "candidates").exists()
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_finished_search_is_not_made_again(whole: tuple[Tuning, dict[str, Any]], cnn: Source, tmp_path: Path) -> None:
     undisturbed, _ = whole
     (tmp_path / "work").mkdir()
@@ -184,6 +188,7 @@ def test_a_finished_search_is_not_made_again(whole: tuple[Tuning, dict[str, Any]
     assert len(again.records) == FLAGS["trials"]
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_task_without_improvement_gets_no_more_trials(cnn: Source, tmp_path: Path) -> None:
     tuning = Tuning(cnn, tmp_path, trials=1000, early_stopping=1, cost_model="random")
     made = tuning.result()["flags"]["trials_made"]

@@ -47,6 +47,7 @@ def compile_file(compiler: str, model: Path, directory: Path) -> None:
     create(compiler).compile(OnnxSource(model), [2], Target(threads=1), directory, Workbench(directory))  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("compilers")
 @pytest.mark.parametrize("domain", ["", "com.acme"])
 @pytest.mark.parametrize("compiler", ["onnxruntime", "openvino", "tvm"])
 def test_a_missing_operator_is_named(compiler: str, domain: str, tmp_path: Path) -> None:
@@ -56,6 +57,7 @@ def test_a_missing_operator_is_named(compiler: str, domain: str, tmp_path: Path)
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.usefixtures("compilers")
 @pytest.mark.parametrize("compiler", ["onnxruntime", "openvino", "tvm"])
 def test_a_file_that_is_no_model_fails_in_one_line(compiler: str, tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"\x00not a model" * 50)
@@ -77,6 +79,7 @@ def write_mismatch(path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), str(path))
 
 
+@pytest.mark.usefixtures("compilers")
 @pytest.mark.parametrize(
     ("compiler", "reason"),
     [

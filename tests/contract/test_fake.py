@@ -4,6 +4,8 @@ import pytest
 
 from mlflow_ngraph.testing.contract import CompilerContract
 
+pytestmark = pytest.mark.usefixtures("compilers")
+
 
 @pytest.mark.usefixtures("fake_compiler")
 class TestFake(CompilerContract):

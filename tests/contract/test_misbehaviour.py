@@ -11,6 +11,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("compilers")
+
 PARITY = "test_a_reloaded_engine_computes_the_models_function[cnn-3]"
 OTHER_INPUTS = "test_it_does_so_for_other_inputs[cnn]"
 LEAKS = "test_engines_leave_nothing_behind"
@@ -93,7 +95,7 @@ def results(fake_compiler: None, tmp_path_factory: pytest.TempPathFactory) -> Ma
     }
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("compilers")
 @pytest.mark.parametrize("name", CASES)
 def test_the_suite_finds_it(results: Mapping[tuple[str, str], bool], name: str) -> None:
     case = CASES[name]

@@ -5,6 +5,8 @@ import pytest
 from mlflow_ngraph.compilers.onnxruntime.build import installed
 from mlflow_ngraph.testing.contract import CompilerContract
 
+pytestmark = pytest.mark.usefixtures("compilers")
+
 BUILD = installed()
 
 

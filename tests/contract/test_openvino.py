@@ -1,6 +1,10 @@
 from typing import ClassVar
 
+import pytest
+
 from mlflow_ngraph.testing.contract import CompilerContract
+
+pytestmark = pytest.mark.usefixtures("compilers")
 
 
 class TestOpenVINO(CompilerContract):

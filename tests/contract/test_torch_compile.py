@@ -5,8 +5,10 @@ import pytest
 from mlflow_ngraph.testing.contract import CompilerContract
 from tests.support.on_gpu import OnGpu
 
+pytestmark = pytest.mark.usefixtures("compilers")
 
-@pytest.mark.slow
+
+@pytest.mark.usefixtures("compilers")
 class TestTorchCompile(CompilerContract):
     compiler = "torch-compile"
     other_flags: ClassVar = {
@@ -22,6 +24,6 @@ class TestTorchCompile(CompilerContract):
     never_imported = ("timm",)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("compilers")
 class TestTorchCompileOnGpu(OnGpu, TestTorchCompile):
     """Also in the precisions that PyTorch has on a GPU only."""

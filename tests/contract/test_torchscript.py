@@ -1,7 +1,11 @@
 from typing import ClassVar
 
+import pytest
+
 from mlflow_ngraph.testing.contract import CompilerContract
 from tests.support.on_gpu import OnGpu
+
+pytestmark = pytest.mark.usefixtures("compilers")
 
 
 class TestTorchScript(CompilerContract):

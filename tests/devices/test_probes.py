@@ -72,6 +72,7 @@ def test_a_machine_that_tells_nothing_still_has_a_processor(tmp_path: Path) -> N
     assert (cpu.cores, cpu.threads, cpu.isa) == (1, 1, ())
 
 
+@pytest.mark.usefixtures("processes")
 def test_gpus_as_the_driver_lists_them(fake_tool) -> None:
     fake_tool("nvidia-smi", "NVIDIA GeForce RTX 4070, 12282, 555.42.06, 8.9\nOrin (nvgpu), [N/A], 540.4.0, 8.7\n")
     first, second = probes.gpus()
@@ -83,6 +84,7 @@ def test_gpus_as_the_driver_lists_them(fake_tool) -> None:
 TWO = "NVIDIA A100, 40960, 555.42.06, 8.0\nNVIDIA L4, 23034, 555.42.06, 8.9\n"
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_first_gpu_is_the_one_that_cuda_counts_first(fake_tool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     fake_tool("nvidia-smi", TWO)
@@ -102,6 +104,7 @@ def test_the_first_gpu_is_the_one_that_cuda_counts_first(fake_tool, monkeypatch:
         assert identifier in asked[-1]
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("visible", ["", "-1"])
 def test_gpus_can_be_hidden(visible: str, fake_tool, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_tool("nvidia-smi", TWO)
@@ -110,6 +113,7 @@ def test_gpus_can_be_hidden(visible: str, fake_tool, monkeypatch: pytest.MonkeyP
     assert probes.gpu_obstacle() == f"CUDA_VISIBLE_DEVICES={visible} leaves none"
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_jetson_has_a_gpu_without_the_tool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", "")
@@ -120,12 +124,14 @@ def test_a_jetson_has_a_gpu_without_the_tool(monkeypatch: pytest.MonkeyPatch) ->
     assert probes.gpu_obstacle() == ""
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_board_tells_what_its_driver_does_not(fake_tool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "device_tree_model", lambda: "NVIDIA Jetson AGX Orin")
     fake_tool("nvidia-smi", "Orin (nvgpu), [N/A], 540.4.0, [N/A]\n")
     assert [gpu.compute_capability for gpu in probes.gpus()] == ["8.7"]
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_driver_that_does_not_work_is_no_gpu(fake_tool) -> None:
     fake_tool("nvidia-smi", "NVIDIA-SMI has failed", code=9)
     assert probes.gpus() == ()
@@ -164,6 +170,7 @@ def test_the_power_mode_of_a_jetson(tmp_path: Path, status: str, modes: str, mod
     assert probes.power_mode(tmp_path / "status", tmp_path / "modes") == mode
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_power_mode_that_only_the_tool_tells(tmp_path: Path, fake_tool) -> None:
     assert probes.power_mode(tmp_path / "missing", tmp_path / "missing") == ""
     fake_tool("nvpmodel", "NV Power Mode: MODE_15W\n0\n")

@@ -52,6 +52,7 @@ def test_an_arm_machine_is_no_xeon(monkeypatch: pytest.MonkeyPatch) -> None:
         create("xeon").check()
 
 
+@pytest.mark.usefixtures("processes")
 def test_no_gpu_no_study_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(
@@ -60,6 +61,7 @@ def test_no_gpu_no_study_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
         create("gpu").check()
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_gpu_serves(fake_tool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     fake_tool("nvidia-smi", "NVIDIA GeForce RTX 4070, 12282, 555.42.06, 8.9\n")

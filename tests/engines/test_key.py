@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +16,7 @@ from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.engines import key
 from mlflow_ngraph.engines.key import Recipe
 
-MATERIALS = {
+MATERIALS: dict[str, Any] = {
     "digest": "0123",
     "seed": 0,
     "versions": {"torch": "2.13.0", "onnx": "1.19", "onnxscript": "0.5", "timm": "1.0", "numpy": "2.0"},
@@ -76,14 +79,17 @@ def test_any_change_changes_the_key(recipe: Recipe, data: st.DataObject) -> None
     assert (changed.key() == recipe.key()) == (content(changed) == content(recipe))
 
 
-def of(compiler: str = "onnxruntime", flags: dict[str, object] | None = None, **changes: object) -> str:
-    target = Target(**changes.pop("target", {}))  # type: ignore[arg-type]
-    materials = {**MATERIALS, **changes.pop("materials", {})}  # type: ignore[dict-item]
-    batch_sizes = changes.pop("batch_sizes", (1, 2))
-    assert not changes
-    return key.recipe(create(compiler, flags), target, batch_sizes, materials).key()  # type: ignore[arg-type]
+def of(
+    compiler: str = "onnxruntime",
+    flags: dict[str, object] | None = None,
+    target: Mapping[str, Any] = MappingProxyType({}),
+    materials: Mapping[str, Any] = MappingProxyType({}),
+    batch_sizes: Sequence[int] = (1, 2),
+) -> str:
+    return key.recipe(create(compiler, flags), Target(**target), batch_sizes, {**MATERIALS, **materials}).key()
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
     "change",
     [
@@ -99,9 +105,9 @@ def of(compiler: str = "onnxruntime", flags: dict[str, object] | None = None, **
     ],
     ids=str,
 )
-def test_what_goes_into_a_compilation(change: dict[str, object]) -> None:
+def test_what_goes_into_a_compilation(change: dict[str, Any]) -> None:
     assert of() == of()
-    assert of(**change) != of()  # type: ignore[arg-type]
+    assert of(**change) != of()
 
 
 def test_what_does_not() -> None:

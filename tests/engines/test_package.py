@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from mlflow_ngraph import load_model
-from mlflow_ngraph.engines import loaded
+from mlflow_ngraph.engines import local_engine
 from mlflow_ngraph.engines.files import digest_files, sha256
-from mlflow_ngraph.engines.loading import PROBE, read_probe
-from mlflow_ngraph.engines.manifest import Manifest
-from mlflow_ngraph.engines.package import DIGEST_FILE, digest_line, open_package
+from mlflow_ngraph.engines.load_spec import PROBE, read_probe
+from mlflow_ngraph.engines.manifest import DIGEST_FILE, Manifest
+from mlflow_ngraph.engines.package import digest_line, open_package
 from mlflow_ngraph.errors import EngineError
 from tests.support.logged import BATCHES, Logged
 
@@ -30,7 +30,7 @@ def _nothing_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         pytest.fail("a runtime was given a file that nobody had checked")
 
-    monkeypatch.setattr(loaded.LoadedEngine, "_engine", refuse)
+    monkeypatch.setattr(local_engine.LoadedEngine, "_engine", refuse)
 
 
 def refused(package: Path, name: str, **how: Any) -> str:

@@ -15,14 +15,14 @@ from mlflow import MlflowClient
 from mlflow_ngraph.compilers.host import isa
 from mlflow_ngraph.engines import compatibility
 from mlflow_ngraph.engines.package import open_package
-from mlflow_ngraph.engines.pulling import pull_engine
 from mlflow_ngraph.errors import EngineError
+from mlflow_ngraph.release.pulling import pull_engine
 from mlflow_ngraph.tracking.schema import Tag
 from tests.support.logged import BATCHES, WORKLOAD, Logged
 from tests.support.onnx_models import residual_block
 from tests.support.published import publish, rewrite
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.usefixtures("compilers")
 
 
 def printed(package: Path, uri: str, target: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -50,7 +50,7 @@ def test_the_command_works_as_it_is_printed(
     workload = f"onnx:{residual_block(tmp_path / 'model').path}" if file else None
     changed = {"isa": "aarch64 neon sve"} if file else {compiler: "2019.1.0"}
 
-    def alter(manifest: dict) -> None:  # type: ignore[type-arg]
+    def alter(manifest: dict) -> None:
         manifest["requires"].update(changed)
         manifest["about"]["workload"] = workload or manifest["about"]["workload"]
 

@@ -55,6 +55,7 @@ def test_no_part_of_it_passes(signing_key: Path) -> None:
         signing.signer(MANIFEST, whole * 100)
 
 
+@pytest.mark.usefixtures("processes")
 @needs_openssh
 def test_openssh_reads_our_signatures(signing_key: Path, tmp_path: Path) -> None:
     (tmp_path / "manifest.json.sig").write_bytes(signed(signing_key))
@@ -64,6 +65,7 @@ def test_openssh_reads_our_signatures(signing_key: Path, tmp_path: Path) -> None
     assert signing.fingerprint(blob(signing_key)).encode() in done.stdout
 
 
+@pytest.mark.usefixtures("processes")
 @needs_openssh
 def test_we_read_those_of_openssh(signing_key: Path, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_bytes(MANIFEST)
@@ -79,6 +81,7 @@ def test_we_read_those_of_openssh(signing_key: Path, tmp_path: Path) -> None:
             signing.signer(MANIFEST, signature)
 
 
+@pytest.mark.usefixtures("processes")
 @needs_openssh
 def test_a_key_with_a_passphrase_is_no_surprise(tmp_path: Path) -> None:
     path = tmp_path / "protected"

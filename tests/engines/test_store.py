@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from mlflow_ngraph.engines import files, store
+from mlflow_ngraph.engines import store
 from mlflow_ngraph.engines.files import digest_files
-from mlflow_ngraph.engines.store import EngineOrigin, Store, StoredEngine
+from mlflow_ngraph.engines.store import EngineOrigin, EngineStore, StoredEngine
 from mlflow_ngraph.errors import EngineError
 
 KEY = "ab" * 32
@@ -46,14 +46,14 @@ def compiled(directory: Path, text: str = "code") -> tuple[StoredEngine, Path]:
 
 
 @pytest.fixture
-def filled(tmp_path: Path) -> tuple[Store, StoredEngine]:
-    kept = Store(tmp_path / "engines")
+def filled(tmp_path: Path) -> tuple[EngineStore, StoredEngine]:
+    kept = EngineStore(tmp_path / "engines")
     engine, source = compiled(tmp_path / "study" / "engine")
     kept.add(engine, source)
     return kept, engine
 
 
-def test_what_was_kept_is_found_and_placed(filled: tuple[Store, StoredEngine], tmp_path: Path) -> None:
+def test_what_was_kept_is_found_and_placed(filled: tuple[EngineStore, StoredEngine], tmp_path: Path) -> None:
     kept, engine = filled
     assert kept.find(KEY) == engine
     kept.place(engine, tmp_path / "other" / "e1")
@@ -62,12 +62,12 @@ def test_what_was_kept_is_found_and_placed(filled: tuple[Store, StoredEngine], t
 
 
 def test_an_unknown_key_is_no_error(tmp_path: Path) -> None:
-    assert Store(tmp_path / "nothing").find(KEY) is None
-    assert Store(tmp_path / "nothing").entries() == []
+    assert EngineStore(tmp_path / "nothing").find(KEY) is None
+    assert EngineStore(tmp_path / "nothing").entries() == []
 
 
 def test_links_cost_no_space_and_cannot_be_written_by_accident(
-    filled: tuple[Store, StoredEngine], tmp_path: Path
+    filled: tuple[EngineStore, StoredEngine], tmp_path: Path
 ) -> None:
     kept, engine = filled
     kept.place(engine, tmp_path / "e")
@@ -81,9 +81,9 @@ def test_without_hard_links_files_are_copied(tmp_path: Path, monkeypatch: pytest
     def refuse(*args: object) -> None:
         raise OSError(18, "Invalid cross-device link")
 
-    monkeypatch.setattr(files.os, "link", refuse)
+    monkeypatch.setattr(os, "link", refuse)
     engine, source = compiled(tmp_path / "source")
-    kept = Store(tmp_path / "engines")
+    kept = EngineStore(tmp_path / "engines")
     kept.add(engine, source)
     assert kept.find(KEY) == engine
     assert not (source / "model.bin").samefile(kept.root / KEY / store.FILES / "model.bin")
@@ -91,7 +91,7 @@ def test_without_hard_links_files_are_copied(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("harm", ["change", "remove", "add", "record", "other key"])
-def test_damage_is_found_by_name(filled: tuple[Store, StoredEngine], harm: str) -> None:
+def test_damage_is_found_by_name(filled: tuple[EngineStore, StoredEngine], harm: str) -> None:
     kept, _ = filled
     file, record = kept.root / KEY / store.FILES / "model.bin", kept.root / KEY / store.RECORD
     if harm == "change":
@@ -112,7 +112,7 @@ def test_damage_is_found_by_name(filled: tuple[Store, StoredEngine], harm: str) 
     assert kept.find(KEY) is None
 
 
-def test_removing_takes_nothing_from_a_study(filled: tuple[Store, StoredEngine], tmp_path: Path) -> None:
+def test_removing_takes_nothing_from_a_study(filled: tuple[EngineStore, StoredEngine], tmp_path: Path) -> None:
     kept, engine = filled
     kept.place(engine, tmp_path / "running")
     kept.remove(KEY)
@@ -122,7 +122,7 @@ def test_removing_takes_nothing_from_a_study(filled: tuple[Store, StoredEngine],
 
 
 def test_an_entry_that_vanishes_while_it_is_placed_leaves_nothing(
-    filled: tuple[Store, StoredEngine], tmp_path: Path
+    filled: tuple[EngineStore, StoredEngine], tmp_path: Path
 ) -> None:
     kept, engine = filled
     kept.remove(KEY)
@@ -134,28 +134,29 @@ def test_an_entry_that_vanishes_while_it_is_placed_leaves_nothing(
 def test_a_fill_that_breaks_off_leaves_no_entry(tmp_path: Path) -> None:
     engine, source = compiled(tmp_path / "source")
     lost = engine.model_copy(update={"files": {**engine.files, "not-there.bin": "0" * 64}})
-    kept = Store(tmp_path / "engines")
+    kept = EngineStore(tmp_path / "engines")
     with pytest.raises(OSError, match="not-there"):
         kept.add(lost, source)
     assert list(kept.root.iterdir()) == []
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_fill_that_is_killed_leaves_no_entry_and_its_rest_is_swept(tmp_path: Path) -> None:
     """SIGKILL between the files and the record."""
     script = """
         import os, signal, sys
         from pathlib import Path
-        from mlflow_ngraph.engines.store import Store
+        from mlflow_ngraph.engines.store import EngineStore
         from tests.engines.test_store import compiled
 
-        Store.publish = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+        EngineStore.publish = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
         engine, source = compiled(Path("source"))
-        Store(Path("engines")).add(engine, source)
+        EngineStore(Path("engines")).add(engine, source)
     """
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *sys.path])}
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=tmp_path, env=env, check=False)
     assert done.returncode == -9
-    kept = Store(tmp_path / "engines")
+    kept = EngineStore(tmp_path / "engines")
     assert kept.find(KEY) is None
     assert kept.entries() == []
     (rest,) = kept.root.iterdir()
@@ -168,7 +169,7 @@ def test_a_fill_that_is_killed_leaves_no_entry_and_its_rest_is_swept(tmp_path: P
 def fill(place: Path, number: int) -> bool:
     """What each of several processes does."""
     engine, source = compiled(place / f"source-{number}")
-    kept = Store(place / "engines")
+    kept = EngineStore(place / "engines")
     kept.add(engine, source)
     return kept.find(KEY) is not None
 
@@ -176,7 +177,7 @@ def fill(place: Path, number: int) -> bool:
 def test_several_processes_fill_the_same_key_at_once(tmp_path: Path) -> None:
     with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
         assert all(pool.map(fill, [tmp_path] * 16, range(16)))
-    kept = Store(tmp_path / "engines")
+    kept = EngineStore(tmp_path / "engines")
     assert [path.name for path in kept.root.iterdir()] == [KEY]
     assert kept.find(KEY) is not None
 
@@ -185,7 +186,7 @@ def test_several_processes_fill_the_same_key_at_once(tmp_path: Path) -> None:
 def test_an_engine_cannot_write_outside_its_directory(tmp_path: Path, path: str) -> None:
     engine, _ = compiled(tmp_path / "source")
     evil = engine.model_copy(update={"files": {path: "0" * 64}})
-    kept = Store(tmp_path / "engines")
+    kept = EngineStore(tmp_path / "engines")
     with pytest.raises(EngineError, match="outside its directory"), kept.staging() as directory:
         kept.publish(evil, directory)
     assert list(kept.root.iterdir()) == []

@@ -10,7 +10,7 @@ import pytest
 import mlflow_ngraph
 from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph.engines import compatibility
-from mlflow_ngraph.engines.loading import Loading
+from mlflow_ngraph.engines.load_spec import LoadSpec
 
 ROOT = Path(mlflow_ngraph.__file__).parent
 PICKLING = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
@@ -18,12 +18,13 @@ BETWEEN_PARENT_AND_CHILD = {"compilers/tvm/pool.py", "compilers/tvm/worker.py", 
 """They pickle what they send through a pipe to a process that they have started."""
 
 
-def trees() -> list[tuple[str, ast.AST]]:
+def trees() -> list[tuple[str, ast.Module]]:
     found = [(path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())) for path in ROOT.rglob("*.py")]
     assert len(found) > 100
     return found
 
 
+@pytest.mark.usefixtures("compilers")
 def test_pickles_travel_between_parent_and_child_only() -> None:
     found = set()
     for name, tree in trees():
@@ -35,6 +36,7 @@ def test_pickles_travel_between_parent_and_child_only() -> None:
     assert found == BETWEEN_PARENT_AND_CHILD
 
 
+@pytest.mark.usefixtures("compilers")
 def test_arrays_and_weights_are_read_without_pickles() -> None:
     for name, tree in trees():
         for node in ast.walk(tree):
@@ -49,7 +51,7 @@ def test_arrays_and_weights_are_read_without_pickles() -> None:
 
 @pytest.mark.parametrize("name", sorted(COMPILERS.names()))
 def test_an_engine_that_is_a_program_is_called_one(name: str) -> None:
-    loading = Loading(compiler=name, flags={}, target={}, batch_sizes=[1], packages={}, probe_batch=1)
+    loading = LoadSpec(compiler=name, flags={}, target={}, batch_sizes=[1], packages={}, probe_batch=1)
     data = {"onnxruntime", "openvino"}
     known = {"tvm", "torchscript", "torch-compile", "identity", "tensorrt", *data}
     if name in known:
@@ -57,5 +59,5 @@ def test_an_engine_that_is_a_program_is_called_one(name: str) -> None:
 
 
 def test_an_unknown_compiler_makes_programs() -> None:
-    loading = Loading(compiler="nobody", flags={}, target={}, batch_sizes=[1], packages={}, probe_batch=1)
+    loading = LoadSpec(compiler="nobody", flags={}, target={}, batch_sizes=[1], packages={}, probe_batch=1)
     assert compatibility.program(loading) == "unknown to this machine"

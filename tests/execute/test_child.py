@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mlflow_ngraph.execute.child import Child, ChildFailure, Warden, environment
+from mlflow_ngraph.engines import environment
+from mlflow_ngraph.execute.child import Child, ChildFailure, Warden
 from mlflow_ngraph.verdicts import Verdict
 
 
@@ -21,7 +22,7 @@ def child(tmp_path, **modules):
     """A worker that can import ``modules``, given as source text."""
     for name, source in modules.items():
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
-    env = environment(1, tmp_path / "scratch")
+    env = environment.of_threads(1, tmp_path / "scratch")
     env["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *sys.path])
     warden = Warden()
     try:
@@ -45,6 +46,7 @@ def gone(pid, seconds=5.0):
     return False
 
 
+@pytest.mark.usefixtures("processes")
 def test_results_come_back_and_the_child_stays(tmp_path):
     with child(tmp_path, fine="print('noise on standard output')") as worker:
         assert run_module(worker, "fine") is None
@@ -52,6 +54,7 @@ def test_results_come_back_and_the_child_stays(tmp_path):
         assert "noise on standard output" in worker.tail()
 
 
+@pytest.mark.usefixtures("processes")
 def test_an_exception_is_an_answer_and_the_child_stays(tmp_path):
     with child(tmp_path, wrong="raise ValueError('of its own making')") as worker:
         with pytest.raises(ChildFailure, match="ValueError: of its own making") as caught:
@@ -61,6 +64,7 @@ def test_an_exception_is_an_answer_and_the_child_stays(tmp_path):
         assert run_module(worker, "json") is None
 
 
+@pytest.mark.usefixtures("processes")
 def test_out_of_memory_in_python_is_named(tmp_path):
     with child(tmp_path, big="raise MemoryError('cannot have 10 TB')") as worker:
         with pytest.raises(ChildFailure, match="out of memory: cannot have 10 TB") as caught:
@@ -68,6 +72,7 @@ def test_out_of_memory_in_python_is_named(tmp_path):
         assert caught.value.verdict is Verdict.OOM
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
@@ -84,6 +89,7 @@ def test_a_child_that_ends_is_a_crash_with_its_last_words(tmp_path, source, reas
         assert "last words" in caught.value.tail
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_hanging_child_is_ended_with_what_it_started(tmp_path):
     hanging = """
         import subprocess, sys, time
@@ -102,6 +108,7 @@ def test_a_hanging_child_is_ended_with_what_it_started(tmp_path):
         assert gone(helper), "a compiler's own child must not outlive it"
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_killed_parent_leaves_no_children(tmp_path):
     (tmp_path / "hangs.py").write_text("import time; time.sleep(600)")
     script = tmp_path / "parent.py"
@@ -109,8 +116,9 @@ def test_a_killed_parent_leaves_no_children(tmp_path):
         textwrap.dedent(
             """
             from pathlib import Path
-            from mlflow_ngraph.execute.child import Child, Warden, environment
-            worker = Child("test", environment(1, Path("scratch")), Path("child.log"), Warden())
+            from mlflow_ngraph.engines import environment
+            from mlflow_ngraph.execute.child import Child, Warden
+            worker = Child("test", environment.of_threads(1, Path("scratch")), Path("child.log"), Warden())
             print(worker.pid, flush=True)
             worker.request("import", 600, modules=["hangs"], blocked=[], freed_memory="keep")
             """
@@ -118,6 +126,7 @@ def test_a_killed_parent_leaves_no_children(tmp_path):
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), str(tmp_path)])}
     parent = subprocess.Popen([sys.executable, str(script)], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
     worker = int(parent.stdout.readline())
     time.sleep(0.3)
     assert psutil.pid_exists(worker)
@@ -126,6 +135,7 @@ def test_a_killed_parent_leaves_no_children(tmp_path):
     assert gone(worker)
 
 
+@pytest.mark.usefixtures("processes")
 def test_waiting_costs_the_parent_nothing(tmp_path):
     with child(tmp_path, slow="import time; time.sleep(1.5)") as worker:
         before = time.process_time()
@@ -136,7 +146,7 @@ def test_waiting_costs_the_parent_nothing(tmp_path):
 def test_threads_are_set_and_stray_settings_are_gone(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
     monkeypatch.setenv("TVM_NUM_THREADS", "9")
-    env = environment(3, tmp_path)
+    env = environment.of_threads(3, tmp_path)
     assert env["OMP_NUM_THREADS"] == env["TVM_NUM_THREADS"] == "3"
     assert "OMP_WAIT_POLICY" not in env
-    assert "TVM_NUM_THREADS" not in environment(None, tmp_path)
+    assert "TVM_NUM_THREADS" not in environment.of_threads(None, tmp_path)

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from mlflow_ngraph import runner
 from mlflow_ngraph.engines import key
-from mlflow_ngraph.engines.store import Store
+from mlflow_ngraph.engines.store import EngineStore
 from mlflow_ngraph.execute import journal
 from mlflow_ngraph.runner import Outcome
 from mlflow_ngraph.study import Study, parse
@@ -57,7 +57,7 @@ def kept(home: Path) -> set[str]:
 
 
 def kept_whole(home: Path, key: str) -> bool:
-    return Store(home / "engines").find(key) is not None
+    return EngineStore(home / "engines").find(key) is not None
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +68,7 @@ def twice(fake_compiler: None, tmp_path_factory: pytest.TempPathFactory) -> tupl
     return run(given, home), run(given, home)
 
 
+@pytest.mark.usefixtures("compilers")
 def test_the_second_run_compiles_nothing(twice: tuple[Outcome, Outcome]) -> None:
     first, second = twice
     everyone = ("identity", "fake", "onnxruntime")
@@ -122,11 +123,13 @@ def home_with_engine(fake_compiler: None, tmp_path_factory: pytest.TempPathFacto
     return home
 
 
+@pytest.mark.usefixtures("processes")
 def test_what_is_only_measured_otherwise_reuses_the_engine(home_with_engine: Path) -> None:
     outcome = run(study(repetitions=3, name="other"), home_with_engine)
     assert compiled(outcome) == []
 
 
+@pytest.mark.usefixtures("processes")
 def test_another_flag_and_another_batch_size_compile(home_with_engine: Path) -> None:
     other = {"name": "fake", "flags": {"at": "compile", "wait": "spin"}}
     outcome = run(study(compilers=[FAKE, other], batch_sizes=[1, 2]), home_with_engine)
@@ -135,21 +138,25 @@ def test_another_flag_and_another_batch_size_compile(home_with_engine: Path) -> 
     assert compiled(outcome) == ["fake", "fake", "fake"]
 
 
+@pytest.mark.usefixtures("processes")
 def test_other_weights_compile(home_with_engine: Path) -> None:
     assert compiled(run(study(init={"seed": 7}), home_with_engine)) == ["fake"]
 
 
+@pytest.mark.usefixtures("processes")
 def test_another_version_of_this_package_compiles(home_with_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key, "__version__", "99.0")
     assert compiled(run(study(), home_with_engine)) == ["fake"]
 
 
+@pytest.mark.usefixtures("processes")
 def test_off_neither_finds_nor_keeps(home_with_engine: Path) -> None:
     before = kept(home_with_engine)
     assert compiled(run(study(batch_sizes=[1, 4], cache="off"), home_with_engine)) == ["fake", "fake"]
     assert kept(home_with_engine) == before
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_damaged_engine_is_said_and_compiled_again(tmp_path: Path) -> None:
     run(study(), tmp_path)
     (damaged,) = [
@@ -165,6 +172,7 @@ def test_a_damaged_engine_is_said_and_compiled_again(tmp_path: Path) -> None:
     assert all(kept_whole(tmp_path, key) for key in kept(tmp_path)), "it has been replaced"
 
 
+@pytest.mark.usefixtures("processes")
 def test_an_interrupted_study_goes_on_with_the_cache(tmp_path: Path) -> None:
     """Interrupted before a compiled engine was kept; nothing is compiled twice, and the next study finds it all."""
     given = study(batch_sizes=[1, 2])
@@ -205,6 +213,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("processes")
 def test_content_counts_and_not_the_name(tmp_path: Path, model: Path) -> None:
     given = study(workloads=[f"onnx:{model}"])
     run(given, tmp_path)
@@ -217,6 +226,7 @@ def test_content_counts_and_not_the_name(tmp_path: Path, model: Path) -> None:
     assert compiled(run(moved, tmp_path)) == [], "the same model under another name"
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("last", ["engine_built", "cell_finished"])
 def test_a_resumed_study_never_mixes_two_models(tmp_path: Path, model: Path, last: str) -> None:
     """Before anything was measured it goes on with the new model, compiled anew; afterwards it says what is wrong."""

@@ -50,6 +50,7 @@ def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.wait()
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_second_is_refused_and_told_who_holds_the_machine(other: subprocess.Popen[str], tmp_path: Path) -> None:
     with pytest.raises(DeviceBusyError, match=rf"study 'theirs' of .*process {other.pid}, .*--when-busy wait"):
         ExclusiveMachine("mine", folder=tmp_path).__enter__()
@@ -58,6 +59,7 @@ def test_the_second_is_refused_and_told_who_holds_the_machine(other: subprocess.
     assert (found.pid, found.study) == (other.pid, "theirs")
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 def test_it_dies_with_its_holder(other: subprocess.Popen[str], tmp_path: Path, signum: int) -> None:
     os.kill(other.pid, signum)
@@ -72,6 +74,7 @@ def test_it_dies_with_its_holder(other: subprocess.Popen[str], tmp_path: Path, s
     assert holder(tmp_path) is None
 
 
+@pytest.mark.usefixtures("processes")
 def test_waiting_sleeps_until_the_holder_is_killed(other: subprocess.Popen[str], tmp_path: Path) -> None:
     waiting = start(tmp_path, "mine", "wait", 0)
     assert said(waiting).startswith("waits for study 'theirs'")
@@ -85,6 +88,7 @@ def test_waiting_sleeps_until_the_holder_is_killed(other: subprocess.Popen[str],
     assert waiting.wait() == 0
 
 
+@pytest.mark.usefixtures("processes")
 def test_whoever_only_looks_keeps_nobody_out(tmp_path: Path) -> None:
     """A look takes a shared lock for a moment; a study that starts at that moment is not refused."""
     looks = "import sys; from pathlib import Path; from mlflow_ngraph.execute.exclusive import holder\n"
@@ -102,6 +106,7 @@ def test_whoever_only_looks_keeps_nobody_out(tmp_path: Path) -> None:
         looking.wait()
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_child_that_outlives_the_holder_holds_nothing(tmp_path: Path) -> None:
     with ExclusiveMachine("mine", folder=tmp_path):
         child = subprocess.Popen(["sleep", "30"], close_fds=False)

@@ -3,133 +3,9 @@
 import numpy as np
 import pytest
 
-from mlflow_ngraph import metrics
-from mlflow_ngraph.execute.fold import fold
+from mlflow_ngraph.execute.fold import Fold, fold
 from mlflow_ngraph.verdicts import Verdict
-
-MS = 1_000_000
-
-
-def machine(seconds):
-    """Two of four processors were busy with the lane, and another one for four tenths of the time with something else."""
-    counted = {"machine_busy_s": 2.4 * seconds}
-    return {"seconds": seconds, "cpu_s": 2 * seconds, "counted": counted, "busy_s": {}, "values": {}}
-
-
-class Script:
-    """Writes the events of a study by hand."""
-
-    def __init__(self, batch_sizes=(1, 4), compilers=("identity", "fast")):
-        self.batch_sizes = list(batch_sizes)
-        self.events = [
-            {
-                "event": "study_started",
-                "at": 100.0,
-                "study_id": "s-1",
-                "device": "host",
-                "study": {"name": "s"},
-                "fingerprint": {"hardware": {"cpu": {"threads": 4}}},
-                "versions": {},
-                "lanes": [self.lane(name) for name in compilers],
-            }
-        ]
-        self.session()
-
-    def lane(self, compiler):
-        return {
-            "id": compiler,
-            "workload": "timm:m",
-            "label": "M",
-            "family": "Ms",
-            "compiler": compiler,
-            "compiler_label": compiler,
-            "flags": {},
-            "precision": "fp32",
-            "mode": "sync",
-            "threads": 2,
-            "device": "host",
-            "batch_sizes": self.batch_sizes,
-        }
-
-    def say(self, event, **fields):
-        self.events.append({"event": event, "at": 100.0 + len(self.events), **fields})
-        return self
-
-    def session(self):
-        number = sum(event["event"] == "session_started" for event in self.events) + 1
-        self.number = number
-        return self.say("session_started", session=number)
-
-    def built(self, compiler, batch_sizes):
-        return self.say(
-            "engine_built",
-            id=f"{compiler}-e",
-            lane=compiler,
-            batch_sizes=batch_sizes,
-            directory="engines/x",
-            files={"model": "0" * 64},
-            size_bytes=2_000_000,
-            stages={"export": 1.0, "compile": 2.0, "save": 0.5},
-            flags={},
-            requires={},
-            key="k" * 64,
-            reused=None,
-        )
-
-    def ready(self, compiler, batch, requests=1):
-        return self.say(
-            "cell_ready",
-            cell=f"{compiler}-b{batch}",
-            lane=compiler,
-            batch=batch,
-            engine=f"{compiler}-e",
-            load_s=0.25,
-            first_inference_s=0.1,
-            verify_s=0.0,
-            precision="fp32",
-            flags={"threads": 2},
-            requests=requests,
-            parity={"max_abs": 1e-6, "max_rel": 1e-6, "cosine": 1.0, "top1": 1.0},
-        )
-
-    def slice(self, compiler, batch, round_, durations_ms, companion=False):
-        wall = sum(durations_ms) / 1e3
-        return self.say(
-            "slice",
-            cell=f"{compiler}-b{batch}",
-            lane=compiler,
-            session=self.number,
-            round=round_,
-            position=0,
-            companion=companion,
-            durations_ns=[int(value * MS) for value in durations_ms],
-            started_ns=0,
-            wall_s=wall,
-            machine=machine(wall + 0.1),
-            peak_bytes=50_000_000,
-            settle_s=0.0,
-        )
-
-    def finished(self, compiler, batch, verdict="ok", reason=""):
-        return self.say(
-            "cell_finished",
-            cell=f"{compiler}-b{batch}",
-            lane=compiler,
-            batch=batch,
-            verdict=verdict,
-            reason=reason,
-            stderr_tail="",
-            warm_up={"repetitions": 10, "seconds": 0.1, "steady": True, "call_s": 0.01},
-        )
-
-    def measured(self, compiler, batch, milliseconds, rounds=3):
-        self.ready(compiler, batch)
-        for round_ in range(rounds):
-            self.slice(compiler, batch, round_, [milliseconds] * 5)
-        return self.finished(compiler, batch)
-
-    def cell(self, compiler, batch):
-        return fold(self.events).lanes[compiler].cells[batch]
+from tests.support.script import Script
 
 
 @pytest.fixture
@@ -146,12 +22,10 @@ def test_every_formula_of_the_paper(study):
     found = study.cell("fast", 4).metrics
     assert found["throughput"] == pytest.approx(400)
     assert found["latency_p50_ms"] == pytest.approx(10)
-    assert found["speedup"] == pytest.approx(metrics.speedup(400.0, 125.0)) == pytest.approx(3.2)
-    assert found["rtr"] == pytest.approx(metrics.relative_throughput_rate(400.0, 200.0)) == pytest.approx(2.0)
-    ase = metrics.absolute_scaling_efficiency(400.0, 200.0, 4)
-    assert found["ase"] == pytest.approx(ase) == pytest.approx(0.5)
-    baseline = metrics.absolute_scaling_efficiency(125.0, 100.0, 4)
-    assert found["bsr"] == pytest.approx(metrics.batch_scaling_resilience(ase, baseline)) == pytest.approx(1.6)
+    assert found["speedup"] == pytest.approx(400 / 125)
+    assert found["rtr"] == pytest.approx(400 / 200)
+    assert found["ase"] == pytest.approx(400 / (4 * 200))
+    assert found["bsr"] == pytest.approx(400 / (4 * 200) / (125 / (4 * 100)))
     assert study.cell("identity", 4).metrics["speedup"] == 1.0
     for name in ("throughput", "speedup", "rtr", "ase", "bsr"):
         assert found[f"{name}_ci_low"] <= found[name] <= found[f"{name}_ci_high"]
@@ -255,3 +129,104 @@ def test_a_single_repetition_is_enough():
     assert found["repetitions"] == 1
     assert found["throughput"] == pytest.approx(100)
     assert "throughput_ci_low" not in found, "one round says nothing about the next"
+
+
+def two_sessions():
+    """Two workloads; the second was being measured when the study was killed, and a baseline was measured again."""
+    rng = np.random.default_rng(7)
+    script = Script(lanes=["identity", "fast", "n:identity", "n:fast"])
+
+    def rounds(lane, batch, slower, companion=False):
+        for round_ in range(4):
+            script.slice(lane, batch, round_, slower + rng.gamma(9, 1, 7), companion)
+
+    def measure(*lanes):
+        for batch in (1, 4):
+            for lane in lanes:
+                script.ready(lane, batch)
+                rounds(lane, batch, 10 * batch)
+            for lane in lanes:
+                script.finished(lane, batch)
+        for lane in lanes:
+            script.say("lane_finished", lane=lane, overhead_s=1.5)
+
+    for lane in ("identity", "fast", "n:identity", "n:fast"):
+        script.built(lane, [1, 4]).say("lane_started", lane=lane)
+    measure("identity", "fast")
+    script.say("lane_recorded", lane="identity", run_id="r").say("lane_recorded", lane="fast", run_id="r")
+    script.say("workload_prepared", workload="timm:n", materials={"digest": "d", "info": {"parameters": 10}})
+    script.ready("n:identity", 1).ready("n:fast", 1)
+    rounds("n:identity", 1, 3)
+    rounds("n:fast", 1, 4)
+    script.finished("n:fast", 1, "crashed", "killed by SIGSEGV")  # and here the study was killed
+    script.session()
+    script.say("workload_prepared", workload="timm:n", materials={"digest": "d", "info": {"parameters": 10}})
+    measure("n:identity", "n:fast")
+    script.session()
+    script.ready("identity", 4)
+    rounds("identity", 4, 30, companion=True)
+    script.measured("fast", 4, 12)
+    script.measured("identity", 1, 11)
+    return script.say("study_finished", status="FINISHED")
+
+
+def said(record):
+    """Everything in a record; one NaN does not equal another, and their order is part of it."""
+    return repr(record)
+
+
+def test_events_in_pieces_give_the_record_of_the_whole():
+    events = two_sessions().events
+    rng = np.random.default_rng(0)
+    for size in (1, 3, 17, 1000):
+        state, begin = Fold(), 0
+        while begin < len(events):
+            end = begin + int(rng.integers(1, size + 1))
+            state.extend(events[begin:end])
+            # Whoever follows a study asks for figures of what has just ended, or of all, whenever they like.
+            state.derived(("timm:m", "timm:n", None)[rng.integers(3)])
+            begin = end
+        assert said(state.derived()) == said(fold(events))
+
+
+def test_at_every_event_the_figures_are_those_of_a_journal_that_ends_there():
+    events, state = two_sessions().events, Fold()
+    for count, event in enumerate(events, 1):
+        state.extend([event])
+        if event["event"] in ("cell_finished", "lane_finished", "session_started", "study_finished"):
+            assert said(state.derived()) == said(fold(events[:count]))
+
+
+def test_figures_of_one_workload_need_no_other():
+    events = two_sessions().events
+    state = Fold()
+    state.extend(events)
+    lanes = state.derived("timm:n").lanes
+    assert said(lanes["n:fast"]) == said(fold(events).lanes["n:fast"])
+    assert not lanes["fast"].cells[4].metrics
+
+
+def test_what_was_so_far_stays_as_it_was():
+    script = two_sessions()
+    half = next(i for i, event in enumerate(script.events) if event["event"] == "session_started" and i > 1)
+    state = Fold()
+    state.extend(script.events[:half])
+    before = state.record.so_far()
+    state.extend(script.events[half:])
+    state.derived()
+    assert (before.sessions, state.record.sessions) == (1, 3)
+    assert before.lanes["n:fast"].cells[1].verdict is Verdict.CRASHED
+    assert set(before.lanes["n:fast"].cells) == {1}
+    assert before.finished_at is None
+
+
+def test_lanes_of_a_later_session_are_those_of_its_plan():
+    """With other processors than before, every lane is another one."""
+    script = Script([1])
+    script.measured("identity", 1, 10).measured("fast", 1, 5)
+    plan = [script.lane(name, id=f"{name}-of-8", threads=8) for name in ("identity", "fast")]
+    script.session(plan).measured("identity-of-8", 1, 4).measured("fast-of-8", 1, 1)
+    record = fold(script.events)
+    assert list(record.lanes) == ["identity-of-8", "fast-of-8", "identity", "fast"]
+    assert record.lanes["fast-of-8"].cells[1].metrics["speedup"] == pytest.approx(4.0)
+    assert record.lanes["fast"].cells[1].metrics["throughput"] == pytest.approx(200)

@@ -37,7 +37,7 @@ limits: {reload_seconds: 0}
 """
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("compilers")
 def test_a_study_ends_on_a_full_disk_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
     disk, study = tmp_path / "disk", tmp_path / "study.yaml"
     disk.mkdir()

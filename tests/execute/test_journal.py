@@ -1,4 +1,6 @@
 import json
+import tracemalloc
+from typing import Any
 
 import pytest
 
@@ -25,7 +27,7 @@ def test_an_event_is_on_disk_before_the_observer_hears_of_it(tmp_path):
 
 
 def test_what_is_only_told_is_not_kept(tmp_path):
-    heard = []
+    heard: list[dict[str, Any]] = []
     with Journal(tmp_path, heard.append) as writer:
         writer.tell("stage", stage="compile")
     assert heard[0]["stage"] == "compile"
@@ -53,6 +55,78 @@ def test_a_half_written_line_is_no_event_and_the_next_one_is_whole(tmp_path, cut
     assert [event["event"] for event in journal.read(tmp_path)] == ["kept", "after"]
 
 
+def test_a_reader_goes_on_where_it_ended(tmp_path):
+    reader = journal.Reader(tmp_path)
+    with Journal(tmp_path) as writer:
+        writer.append("first", name="ü")
+        assert [event["event"] for event in reader.new()] == ["first"]
+        assert list(reader.new()) == []
+        writer.append("second")
+        writer.append("third")
+        assert next(reader.new())["event"] == "second"
+        assert [event["event"] for event in reader.new()] == ["third"]
+
+
+def test_a_reader_takes_a_half_written_line_once_it_is_whole(tmp_path):
+    path, reader = tmp_path / journal.FILE_NAME, journal.Reader(tmp_path)
+    path.write_text('{"event":"a"}\n{"event":')
+    assert [event["event"] for event in reader.new()] == ["a"]
+    with path.open("a") as file:
+        file.write('"b"}\nnonsense\n')
+    new = reader.new()
+    assert next(new)["event"] == "b"
+    with pytest.raises(JournalError, match="line 3 is damaged"):
+        next(new)
+
+
+@pytest.mark.parametrize("half", ["", '{"event":"cut', "x" * 200_000])
+def test_the_last_event_is_read_first_backwards(tmp_path, half):
+    """Lines shorter and longer than what is read at once."""
+    with Journal(tmp_path) as writer:
+        for length in (0, 10, 200_000, 3, 70_000, 0):
+            writer.append("event", filler="ü" * length)
+    with (tmp_path / journal.FILE_NAME).open("a") as file:
+        file.write(half)
+    assert list(journal.read_backwards(tmp_path)) == list(journal.read(tmp_path))[::-1]
+    Journal(tmp_path).close()
+    assert len(list(journal.read_backwards(tmp_path))) == len(list(journal.read(tmp_path))) == 6
+    assert (tmp_path / journal.FILE_NAME).read_bytes().endswith(b"}\n")
+
+
+def test_no_more_is_read_than_asked_for(tmp_path):
+    (tmp_path / journal.FILE_NAME).write_text('{"event":"a"}\n' + "nonsense\n" * 100_000 + '{"event":"z"}\n')
+    assert journal.first(tmp_path) == next(journal.read(tmp_path)) == {"event": "a"}
+    assert next(journal.read_backwards(tmp_path)) == {"event": "z"}
+
+
+def test_a_long_journal_is_never_in_memory_as_a_whole(tmp_path):
+    with (tmp_path / journal.FILE_NAME).open("w") as file:
+        for _ in range(200):
+            file.write(json.dumps({"event": "slice", "filler": "x" * 50_000}) + "\n")
+    for read in (journal.read, journal.read_backwards):
+        tracemalloc.start()
+        assert sum(1 for _ in read(tmp_path)) == 200
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 1_000_000, "of ten millions"
+
+
+def test_an_empty_journal_has_no_events(tmp_path):
+    path = tmp_path / journal.FILE_NAME
+    for content in ("", '{"event":"cut'):
+        path.write_text(content)
+        assert journal.first(tmp_path) is None
+        assert list(journal.read(tmp_path)) == list(journal.read_backwards(tmp_path)) == []
+
+
+@pytest.mark.parametrize("read", [journal.read, journal.read_backwards])
+@pytest.mark.parametrize("line", ["nonsense", "5", "", '{"event":'])
+def test_what_is_no_event_is_damage(tmp_path, read, line):
+    (tmp_path / journal.FILE_NAME).write_text(f'{{"event":"a"}}\n{line}\n{{"event":"b"}}\n')
+    with pytest.raises(JournalError, match="is damaged"):
+        list(read(tmp_path))
+
+
 def test_two_processes_cannot_write_one_journal(tmp_path):
     with Journal(tmp_path), pytest.raises(JournalError, match="another process"):
         Journal(tmp_path)
@@ -70,6 +144,8 @@ def test_a_newer_schema_is_refused(tmp_path):
     (tmp_path / journal.FILE_NAME).write_text(json.dumps(line) + "\n")
     with pytest.raises(JournalError, match="newer version"):
         fold.load(tmp_path)
+    with pytest.raises(JournalError, match="newer version"):
+        next(journal.read_backwards(tmp_path))
 
 
 def test_a_directory_without_a_study_is_named(tmp_path):

@@ -69,6 +69,7 @@ def observed(tmp_path_factory: pytest.TempPathFactory, fake_compiler: None) -> t
     return run(tmp_path_factory.mktemp("home"), observer=listener), listener
 
 
+@pytest.mark.usefixtures("processes")
 def test_every_slice_says_what_the_machine_did_meanwhile(observed: tuple[runner.Outcome, Listener]) -> None:
     outcome, _ = observed
     slices = [event for event in journal.read(outcome.directory) if event["event"] == "slice"]
@@ -106,12 +107,14 @@ def test_the_machine_is_held_while_anything_is_compiled_or_measured_and_no_longe
     assert holder() is None
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_busy_machine_refuses_before_anything_is_written(tmp_path: Path) -> None:
     with ExclusiveMachine("theirs"), pytest.raises(DeviceBusyError, match="is measuring study 'theirs' of"):
         run(tmp_path, when_busy="refuse")
     assert not list(tmp_path.glob("studies/*"))
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_study_waits_for_its_turn_and_says_for_whom(tmp_path: Path) -> None:
     listener, theirs = Listener(), ExclusiveMachine("theirs")
     with theirs:
@@ -129,6 +132,7 @@ def test_a_study_waits_for_its_turn_and_says_for_whom(tmp_path: Path) -> None:
     assert listener.held("slice") == {"mine"}
 
 
+@pytest.mark.usefixtures("processes")
 def test_who_waits_can_be_told_to_end(tmp_path: Path) -> None:
     code = f"""
         from pathlib import Path
@@ -151,6 +155,7 @@ def test_who_waits_can_be_told_to_end(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("studies/*"))
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_command_line_refuses_with_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], clean_environment: None
 ) -> None:

@@ -50,7 +50,7 @@ class Lying(Sensors):
 
     def since(self, start: Reading) -> Change:
         change = super().since(start)
-        changed = {
+        changed: dict[str, Any] = {
             name: {**getattr(change, name), **lie} if isinstance(lie, dict) else lie for name, lie in self._lies.items()
         }
         return replace(change, **changed)
@@ -66,6 +66,7 @@ def answer(command: dict[str, Any], **lies: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.usefixtures("compilers")
 def test_a_short_slice_is_watched_for_longer_than_it_takes() -> None:
     taken = answer(SLICE)["result"]
     assert taken["wall_s"] < 0.05

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mlflow_ngraph.execute.resources import resources
-from mlflow_ngraph.tracking.schema import CELL_METRICS
+from mlflow_ngraph.metrics import CELL_METRICS
 
 
 def part(repetitions: int = 10, **more: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 
 from mlflow_ngraph import runner
 from mlflow_ngraph.execute import fold, journal, rounds
-from mlflow_ngraph.execute.loaded import Loaded
+from mlflow_ngraph.execute.lane_memory import Loaded
 from mlflow_ngraph.execute.record import Lane
 from mlflow_ngraph.measure.stability import SliceFacts
 from mlflow_ngraph.study import parse
@@ -48,6 +48,7 @@ def cells(outcome):
     }
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_cell_stops_when_its_interval_is_short_enough(tmp_path):
     outcome, _ = measure(study(adaptive={"within": 0.5, "min_rounds": 3, "max_repetitions": 100}), tmp_path)
     for (compiler, _), cell in cells(outcome).items():
@@ -57,6 +58,7 @@ def test_a_cell_stops_when_its_interval_is_short_enough(tmp_path):
             assert cell.metrics["throughput_ci_high"] / cell.metrics["throughput"] <= 1.5
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_cell_that_cannot_be_that_sure_says_how_sure_it_is(tmp_path):
     outcome, _ = measure(study(adaptive={"within": 1e-9, "min_rounds": 2, "max_repetitions": 7}), tmp_path)
     for cell in cells(outcome).values():
@@ -66,6 +68,7 @@ def test_a_cell_that_cannot_be_that_sure_says_how_sure_it_is(tmp_path):
         assert cell.reason.endswith("wanted ± 1e-07 %")
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(("seconds", "expected"), [(60, [0, 1, 2]), (0, [0, 0, 0])])
 def test_each_round_has_a_fresh_process_unless_loading_takes_too_long(tmp_path, seconds, expected):
     outcome, events = measure(study(repetitions=6, limits={"reload_seconds": seconds}), tmp_path)
@@ -83,7 +86,7 @@ class Scripted:
     def __init__(self, compiler, slices, most=100):
         self.lane = Lane(compiler, "w", "w", "f", compiler, compiler, {}, "fp32", "sync", 1, "host", (1,))
         self.engines = {1: None}
-        self.loaded = None
+        self.loaded: Loaded | None = None
         self.rounds = []
         self._slices, self._most = slices, most
 
@@ -101,6 +104,7 @@ class Scripted:
 
     def slice(self, round_, position, *, companion):
         self.rounds.append(round_)
+        assert self.loaded is not None
         self.loaded.slices.append(SliceFacts(1.0, 1.0))
         self.loaded.durations.append(np.ones(2))
 
@@ -126,11 +130,12 @@ def test_the_baseline_goes_on_as_long_as_somebody_is_compared_with_it(tmp_path, 
             {lane.lane.id: [1] for lane in lanes},
             lambda *cell: settled.append(cell),
         )
-        measured.measure(lanes, 1)
+        measured.measure(lanes, 1)  # type: ignore[arg-type]  # lanes without processes
     assert [len(lane.rounds) for lane in lanes] == [expected, 2, 7]
     assert [cell[0] for cell in settled] == lanes
 
 
+@pytest.mark.usefixtures("processes")
 def test_lanes_that_do_not_fit_into_memory_together_keep_their_pairs(tmp_path, monkeypatch):
     monkeypatch.setattr(rounds, "RESERVE_BYTES", 1 << 60)
     given = study(batch_sizes=[1, 2], repetitions=4)
@@ -145,7 +150,7 @@ def test_lanes_that_do_not_fit_into_memory_together_keep_their_pairs(tmp_path, m
         assert "speedup" in cell.metrics
         if compiler != "identity":
             assert {"speedup_ci_low", "speedup_ci_high"} <= set(cell.metrics)
-    together = {}
+    together: dict[tuple[str, int], set[str]] = {}
     for event in events:
         if event["event"] == "slice":
             together.setdefault((event["cell"].rpartition("-b")[2], event["round"]), set()).add(by_lane[event["lane"]])
@@ -154,6 +159,7 @@ def test_lanes_that_do_not_fit_into_memory_together_keep_their_pairs(tmp_path, m
     assert len(finished) == len(set(finished)) == 6
 
 
+@pytest.mark.usefixtures("processes")
 def test_samples_of_groups_give_the_same_record_again(tmp_path, monkeypatch):
     monkeypatch.setattr(rounds, "RESERVE_BYTES", 1 << 60)
     outcome, _ = measure(study(repetitions=4), tmp_path)

@@ -82,6 +82,7 @@ def zoo(fake_compiler, tmp_path_factory):
     return run(given, tmp_path_factory.mktemp("home"))
 
 
+@pytest.mark.usefixtures("compilers")
 @pytest.mark.parametrize(
     ("behaviour", "at", "verdict", "reason"),
     [
@@ -129,6 +130,7 @@ def test_the_journal_alone_gives_the_record(zoo):
     assert repr(fold.load(zoo.directory)) == repr(zoo.record)  # one NaN does not equal another
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_study_is_resumed_where_it_was_interrupted(tmp_path):
     """Interrupt after the first finished cells; only what is missing is measured."""
     given = study([fake("ok")])
@@ -151,6 +153,7 @@ def test_a_study_is_resumed_where_it_was_interrupted(tmp_path):
         {event["id"] for event in events if event["event"] == "engine_built"}
     ), "nothing is compiled twice"
     assert sum(event["event"] == "session_started" for event in events) == 2
+    assert repr(fold.load(directory)) == repr(outcome.record)
 
 
 TWO = ["block:mha?width=16&depth=1", "block:mha?width=16&depth=2"]
@@ -169,6 +172,7 @@ def test_a_workload_is_recorded_while_the_next_one_is_prepared(sqlite_uri, tmp_p
     assert len(lanes) == len(set(lanes)) == 4
     assert all(second < place < prepared for place in recorded[:2])
     assert all(place > max(i for i, kind in enumerate(kinds) if kind == "slice") for place in recorded[2:])
+    assert repr(fold.load(outcome.directory)) == repr(outcome.record), "read workload by workload, and as a whole"
 
 
 def test_a_workload_that_ended_is_recorded_when_the_next_one_is_interrupted(sqlite_uri, tmp_path):
@@ -188,8 +192,12 @@ def test_a_workload_that_ended_is_recorded_when_the_next_one_is_interrupted(sqli
     (directory,) = (tmp_path / "studies").iterdir()
     events = list(journal.read(directory))
     assert sum(event["event"] == "lane_recorded" for event in events) == 2
+    outcome = runner.run_study(given, home=tmp_path, tracking_uri=sqlite_uri)
+    assert (outcome.directory, outcome.exit_code, outcome.record.sessions) == (directory, 0, 2)
+    assert repr(fold.load(directory)) == repr(outcome.record), "read workload by workload, and as a whole"
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_finished_study_starts_anew_unless_told_to_resume(tmp_path):
     given = study([fake("ok")], batch_sizes=[1])
     first = run(given, tmp_path)
@@ -199,11 +207,13 @@ def test_a_finished_study_starts_anew_unless_told_to_resume(tmp_path):
     assert run(given, tmp_path).directory != first.directory
 
 
+@pytest.mark.usefixtures("processes")
 def test_resume_without_anything_to_resume_says_so(tmp_path):
     with pytest.raises(StudyError, match="nothing to resume"):
         run(study([fake("ok")]), tmp_path, resume="always")
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_damaged_engine_is_built_again(tmp_path):
     given = study([fake("ok")], batch_sizes=[1, 2])
 
@@ -223,6 +233,7 @@ def test_a_damaged_engine_is_built_again(tmp_path):
     assert set(verdicts(outcome).values()) == {Verdict.OK}
 
 
+@pytest.mark.usefixtures("processes")
 def test_numbers_from_a_restless_machine_are_unstable(tmp_path):
     outcome = run(study([fake("ok")], batch_sizes=[1], repetitions=12, stability={"max_spread": 1e-9}), tmp_path)
     found = next(lane.cells[1] for lane in outcome.record.lanes.values() if lane.lane.compiler == "identity")
@@ -231,16 +242,18 @@ def test_numbers_from_a_restless_machine_are_unstable(tmp_path):
     assert outcome.exit_code == 3
 
 
+@pytest.mark.usefixtures("processes")
 def test_lanes_take_turns_in_random_order(tmp_path):
     outcome = run(study([fake("ok"), fake("ok", delay_ms=1)], batch_sizes=[1], repetitions=24), tmp_path)
     slices = [event for event in journal.read(outcome.directory) if event["event"] == "slice"]
-    orders = {}
+    orders: dict[int, list[str]] = {}
     for event in slices:
         orders.setdefault(event["round"], []).append(event["lane"])
     assert all(len(order) == 3 for order in orders.values())
     assert len({tuple(order) for order in orders.values()}) > 1
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
@@ -284,6 +297,7 @@ def test_a_compiler_that_is_not_installed_says_what_to_install(tmp_path, monkeyp
         run(study([fake("ok")]), tmp_path)
 
 
+@pytest.mark.usefixtures("processes")
 def test_an_unwritable_home_is_named():
     with pytest.raises(UsageError, match="cannot write studies to /proc"):
         run(study([fake("ok")]), Path("/proc/nowhere"))

@@ -54,7 +54,7 @@ def broken(broken_compiler: None, tmp_path_factory: pytest.TempPathFactory) -> d
     return within(SECONDS, _said_of_the_broken, tmp_path_factory.mktemp("broken"))
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("compilers")
 @pytest.mark.parametrize("compiler", COMPILERS)
 @pytest.mark.parametrize("name", [name for names in TELLING.values() for name in names])
 def test_a_verdict_is_among_those_that_are_right(zoo: dict[tuple[str, int], Said], name: str, compiler: str) -> None:
@@ -65,7 +65,7 @@ def test_a_verdict_is_among_those_that_are_right(zoo: dict[tuple[str, int], Said
     assert verdict in specimens()[name].verdicts[KINDS[compiler]], reason
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("compilers")
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("net", NETS)
 def test_a_damaged_engine_is_found(broken: dict[tuple[str, int], Said], net: str, damage: str) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 ALLOCATING = """
 import ctypes, sys
-from mlflow_ngraph.measure import loop, memory
+from mlflow_ngraph import process_memory as memory
+from mlflow_ngraph.measure import loop
 
 assert sys.argv[1] == "return" or memory.keep_freed()
 libc = ctypes.CDLL(None)
@@ -29,6 +30,7 @@ print(before, loop.take_slice(call, 1, 60).page_faults)
 PAGES = (64 << 20) // os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(("freed", "again"), [("keep", False), ("return", True)])
 def test_freed_memory_is_kept_for_the_next_inference_or_returned(freed, again):
     done = subprocess.run(

@@ -5,16 +5,15 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-import runpy
+import subprocess
 import sys
 from functools import cache
-from importlib.metadata import packages_distributions
+from importlib.metadata import distributions, packages_distributions
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
-import setuptools
 import yaml
 from mlflow.projects._project_spec import load_project
 from mlflow.utils.environment import _PythonEnv
@@ -23,10 +22,17 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from rattler import MatchSpec
 
+from mlflow_ngraph import __version__
 from mlflow_ngraph.cli.compare import compare
 from mlflow_ngraph.cli.project import project
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pytest brings it there
+    import tomli as tomllib
+
 ROOT = Path(__file__).parents[2]
+PACKAGE = "mlflow-ngraph"
 DEVICES = ("xeon", "gpu", "orin")
 PARAMETERS = {
     "device", "study", "workloads", "compilers", "batch_sizes", "precision", "repetitions", "threads", "mode", "cache", "resume",
@@ -35,21 +41,25 @@ PARAMETERS = {
 
 
 @cache
-def setup_arguments() -> dict[str, Any]:
-    """What setup.py says."""
-    found: dict[str, Any] = {}
-    original, setuptools.setup = setuptools.setup, lambda **arguments: found.update(arguments)
-    try:
-        runpy.run_path(str(ROOT / "setup.py"))
-    finally:
-        setuptools.setup = original
-    return found
+def pyproject() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def extras() -> dict[str, list[Requirement]]:
+    said = pyproject()["project"]["optional-dependencies"]
+    return {name: [Requirement(text) for text in texts] for name, texts in said.items()}
 
 
 def requirements() -> list[tuple[str, Requirement]]:
-    said = setup_arguments()
-    extras = [(name, text) for name, texts in said["extras_require"].items() for text in texts]
-    return [(name, Requirement(text)) for name, text in [("", text) for text in said["install_requires"]] + extras]
+    """Those on other packages, with the extra that names them."""
+    said = {"": [Requirement(text) for text in pyproject()["project"]["dependencies"]], **extras()}
+    return [(name, one) for name, found in said.items() for one in found if one.name != PACKAGE]
+
+
+def with_what_they_name(*names: str) -> set[str]:
+    """Extras, and those that they are made of."""
+    inner = [extra for name in names for one in extras()[name] if one.name == PACKAGE for extra in one.extras]
+    return {*names, *(with_what_they_name(*inner) if inner else ())}
 
 
 def entry_points(folder: Path) -> dict[str, Any]:
@@ -110,7 +120,7 @@ def test_the_environment_of_a_device_parses_and_installs_this_package(device: st
     assert {"python", "pip"} <= names
     (pip,) = [line["pip"] for line in content["dependencies"] if isinstance(line, dict)]
     assert pip == [f"./checkout[{device}]"]
-    assert device in setup_arguments()["extras_require"]
+    assert device in extras()
     for folder in (ROOT / "conda", ROOT / "entrypoints" / device):
         assert (folder / "checkout").resolve() == ROOT
 
@@ -141,11 +151,13 @@ def test_mlflow_3_18_0_is_left_out() -> None:
     assert mlflow.specifier.contains("3.18.1")
 
 
-def test_what_is_installed_here_is_what_setup_asks_for() -> None:
+def test_what_is_installed_here_is_what_the_extras_ask_for() -> None:
     from importlib.metadata import PackageNotFoundError, version
 
+    wanted = {"", *with_what_they_name("xeon", "dev")}
+    assert {"torch", "tvm", "serve"} <= wanted
     for extra, requirement in requirements():
-        if extra not in ("", "xeon", "dev"):
+        if extra not in wanted:
             continue
         try:
             found = version(requirement.name)
@@ -155,21 +167,21 @@ def test_what_is_installed_here_is_what_setup_asks_for() -> None:
 
 
 def test_supported_pythons_are_said_once() -> None:
-    said = setup_arguments()
-    supported = SpecifierSet(said["python_requires"])
+    said = pyproject()["project"]
+    supported = SpecifierSet(said["requires-python"])
     versions = [line.rpartition(" ")[2] for line in said["classifiers"] if re.search(r":: 3\.\d+$", line)]
     assert versions == [f"3.{minor}" for minor in range(20) if supported.contains(f"3.{minor}")]
 
 
 def test_what_the_package_imports_it_also_requires() -> None:
     required = {canonicalize_name(requirement.name) for _, requirement in requirements()}
-    distributions = {"cuda": ["cuda-bindings"], "pynvml": ["nvidia-ml-py"], **packages_distributions()}
+    homes = {"cuda": ["cuda-bindings"], "pynvml": ["nvidia-ml-py"], **packages_distributions()}
     for path in (ROOT / "mlflow_ngraph").rglob("*.py"):
         for module in imported_modules(path):
             # `_typeshed` is there for type checkers alone.
             if module in sys.stdlib_module_names or module in ("mlflow_ngraph", "_typeshed"):
                 continue
-            brought_by = {canonicalize_name(name) for name in distributions.get(module, [module])}
+            brought_by = {canonicalize_name(name) for name in homes.get(module, [module])}
             assert brought_by & (required | {"mlflow-skinny"}), f"{path.relative_to(ROOT)} imports {module}"
 
 
@@ -183,16 +195,35 @@ def imported_modules(path: Path) -> set[str]:
     return found
 
 
-def test_plugins_are_where_setup_says() -> None:
-    for points in setup_arguments()["entry_points"].values():
-        for point in points:
-            module, _, attribute = point.partition(" = ")[2].partition(":")
+def test_plugins_are_where_the_package_says() -> None:
+    said = pyproject()["project"]
+    for points in (said["scripts"], *said["entry-points"].values()):
+        for point in points.values():
+            module, _, attribute = point.partition(":")
             found = importlib.import_module(module)
             assert not attribute or hasattr(found, attribute), point
 
 
+def test_extras_name_only_extras_that_exist() -> None:
+    for name, found in extras().items():
+        for requirement in found:
+            if requirement.name == PACKAGE:
+                assert requirement.extras, name
+                assert requirement.extras <= set(extras()), name
+
+
+@pytest.mark.usefixtures("processes")
+def test_the_metadata_that_is_built_has_every_extra_and_the_version(tmp_path: Path) -> None:
+    command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (found,) = distributions(path=[str(tmp_path)])
+    assert found.version == __version__
+    assert set(found.metadata.get_all("Provides-Extra") or []) == set(extras())
+    assert any(one.startswith("mlflow-ngraph[") and 'extra == "xeon"' in one for one in found.requires or [])
+
+
 def test_data_files_travel_with_the_package() -> None:
-    patterns = setup_arguments()["package_data"]["mlflow_ngraph"]
+    patterns = pyproject()["tool"]["setuptools"]["package-data"]["mlflow_ngraph"]
     package = ROOT / "mlflow_ngraph"
     travelling = {path for pattern in patterns for path in package.glob(pattern)}
     lying_there = {path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc", ".pyi")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,7 @@ def place(tmp_path: Path) -> Path:
     found = tmp_path / "with space"
     found.mkdir()
     shutil.copy(ROOT / "Makefile", found)
-    (found / "setup.py").write_text('XEON = ["torch==2.13.0"]\n')
+    (found / "pyproject.toml").write_text('torch-release = ["mlflow-ngraph[torch]", "torch==2.13.0"]\n')
     return found
 
 
@@ -39,6 +40,7 @@ def old_python(path: Path) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("processes")
 def test_an_interpreter_that_is_too_old_is_named(place: Path) -> None:
     done = make(place, "environment", f"PYTHON={old_python(place / 'old python')}")
     assert done.returncode != 0
@@ -46,6 +48,7 @@ def test_an_interpreter_that_is_too_old_is_named(place: Path) -> None:
     assert not (place / ".venv").exists()
 
 
+@pytest.mark.usefixtures("processes")
 def test_an_environment_of_another_interpreter_is_made_anew(place: Path) -> None:
     old_python(place / ".venv/bin/python")
     (place / ".venv/pyvenv.cfg").touch()
@@ -60,5 +63,14 @@ def test_an_environment_of_another_interpreter_is_made_anew(place: Path) -> None
     assert "Nothing to be done" in make(place, "environment").stdout
 
 
+@pytest.mark.usefixtures("processes")
 def test_commands_quote_what_has_blanks(place: Path) -> None:
     assert '--backend-store-uri "$MLFLOW_TRACKING_URI"' in make(place, "-n", "ui").stdout
+
+
+@pytest.mark.usefixtures("processes")
+def test_the_release_of_torch_is_the_one_that_the_package_names() -> None:
+    said = make(ROOT, "-n", "environment", "VENV=.no-environment").stdout
+    (command,) = re.findall(r"\$\((sed .* pyproject\.toml)\)", said)
+    found = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert re.fullmatch(r"torch==[\d.]+\n", found)

@@ -32,6 +32,7 @@ def environment(tmp_path: Path) -> Path:
     return found
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_hook_that_is_not_needed_imports_nothing() -> None:
     code = f"from mlflow_ngraph import torchvision_hook as hook; hook.install(); hook.install(); {WHERE}; print(len([one for one in sys.meta_path if isinstance(one, hook._Hook)]))"  # fmt: skip
     assert python(Path(sys.executable), "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}").stdout.split("\n")[:2] == [
@@ -39,14 +40,14 @@ def test_a_hook_that_is_not_needed_imports_nothing() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("compilers")
 def test_a_process_with_the_hook_imports_what_users_import() -> None:
     code = "from mlflow_ngraph import torchvision_hook; torchvision_hook.install(); import torchvision.transforms; import torchvision.models"
     done = python(Path(sys.executable), "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}")
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("compilers")
 def test_the_remedy_is_put_into_an_environment_that_needs_it(environment: Path) -> None:
     before = python(environment, "-c", "import torchvision")
     done = python(environment, "-m", "mlflow_ngraph.torchvision_hook")
@@ -63,6 +64,7 @@ def test_the_remedy_is_put_into_an_environment_that_needs_it(environment: Path) 
     assert python(environment, "-m", "mlflow_ngraph.torchvision_hook").stdout == "torchvision can be imported\n"
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_hook_of_an_environment_does_no_harm_without_torch_or_this_package(tmp_path: Path) -> None:
     for told in ("import json", "import sys; sys.path[:] = [one for one in sys.path if 'site-packages' not in one]"):
         code = f"exec({torchvision_hook._AT_START!r}, {{}}); {told}\ntry:\n    import torchvision\nexcept ImportError as error:\n    print(error.name)"  # fmt: skip

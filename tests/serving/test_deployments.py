@@ -21,8 +21,7 @@ from mlflow.deployments.cli import commands
 from mlflow.exceptions import MlflowException
 
 from mlflow_ngraph import load_model
-from mlflow_ngraph.engines import pulling
-from mlflow_ngraph.engines.loading import read_probe
+from mlflow_ngraph.engines.load_spec import read_probe
 from mlflow_ngraph.serving import deployments
 from mlflow_ngraph.serving.client import infer
 from mlflow_ngraph.serving.deployments import NGraphDeployments
@@ -214,10 +213,9 @@ def test_a_registered_engine_is_pulled(client: NGraphDeployments, logged: Logged
     (package,) = packages(Path(made["directory"]).parents[1])
     assert package == made["manifest_sha256"]
     assert not list(Path(made["directory"]).glob(".*"))
-    assert pulling.pull_engine  # the same way as `mlflow-ngraph pull`
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("compilers")
 def test_the_command_line_of_mlflow_deploys_serves_and_predicts(
     logged: Logged, tracking: str, plugin: Path, tmp_path: Path
 ) -> None:

@@ -76,7 +76,7 @@ def test_the_server_says_what_it_is(running: Running, logged: Logged) -> None:
 
 def test_json_is_answered_with_json(running: Running, engine: LoadedEngine) -> None:
     array = sample(1, 2)
-    content = {
+    content: dict[str, Any] = {
         "id": "7",
         "inputs": [{"name": "input", "datatype": "FP32", "shape": [2, 10, 16], "data": array.tolist()}],
     }
@@ -228,11 +228,13 @@ def test_a_full_queue_says_when_to_come_back(logged: Logged, monkeypatch: pytest
         return run(engine, *arguments, **options)
 
     monkeypatch.setattr(LoadedEngine, "run", held)
-    options = {"max_batch": 4, "max_queue": 4, "max_delay_ms": 0, "timeout_s": 50}
+    options: dict[str, Any] = {"max_batch": 4, "max_queue": 4, "max_delay_ms": 0, "timeout_s": 50}
     with serving(logged.packages["onnxruntime"], **options) as running, ThreadPoolExecutor(2) as pool:
         go.clear()
         computed = pool.submit(ask, running, sample(0, 4))
-        _until(lambda: running.service._batcher._computing == 4)
+        batcher = running.service._batcher
+        assert batcher is not None
+        _until(lambda: batcher._computing == 4)
         queued = pool.submit(ask, running, sample(1, 4))
         _until(lambda: running.counter("ngraph_queue_samples") == 4)
         refused = post(running, sample(2, 1))
@@ -246,7 +248,7 @@ def test_a_full_queue_says_when_to_come_back(logged: Logged, monkeypatch: pytest
 
 
 def test_a_request_that_takes_too_long_makes_room_for_others(logged: Logged) -> None:
-    options = {"max_batch": 4, "max_queue": 4, "max_delay_ms": FOREVER_MS, "timeout_s": 0.5}
+    options: dict[str, Any] = {"max_batch": 4, "max_queue": 4, "max_delay_ms": FOREVER_MS, "timeout_s": 0.5}
     with serving(logged.packages["onnxruntime"], **options) as running:
         late = post(running, sample(0, 3))
         assert late.status_code == 504
@@ -319,12 +321,13 @@ def test_a_port_that_somebody_has_is_said(logged: Logged) -> None:
         listen("127.0.0.1", taken.getsockname()[1])
 
 
+@pytest.mark.usefixtures("processes")
 def test_values_that_the_runtime_does_not_take_cost_nobody_else(tmp_path: Any) -> None:
     """A model that looks numbers up fails on those that it does not have."""
     pytest.importorskip("onnxruntime")
     from tests.support.looked_up import ROWS, look_up
 
-    options = {"max_batch": 4, "max_delay_ms": FOREVER_MS, "timeout_s": 50}
+    options: dict[str, Any] = {"max_batch": 4, "max_delay_ms": FOREVER_MS, "timeout_s": 50}
     with serving(look_up(tmp_path), **options) as running, ThreadPoolExecutor(4) as pool:
         asked = [np.array([[number]], np.int64) for number in (0, ROWS + 5, 1, 2)]
         answers = list(pool.map(lambda ids: _looked_up(running, ids), asked))

@@ -40,7 +40,8 @@ def test_json_is_read_flat_or_nested() -> None:
     x, ids, flags = question.arrays
     np.testing.assert_array_equal(x, np.array([[[1, 2.5, -3], [4, 5, 6]]], np.float32))
     np.testing.assert_array_equal(ids, np.array([[1, -128, 127, 0]], np.int8))
-    assert (x.dtype, ids.dtype, flags.dtype, flags.tolist()) == (np.float32, np.int8, np.bool_, [True])
+    assert [array.dtype for array in question.arrays] == [np.dtype("float32"), np.dtype("int8"), np.dtype("bool")]
+    assert flags.tolist() == [True]
     assert question.outputs == (("y", False), ("flags", False))
 
 

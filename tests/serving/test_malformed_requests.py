@@ -24,7 +24,7 @@ from tests.support.logged import Logged
 from tests.support.servers import free_port
 from tests.support.serving import NAME, Process, counted, started
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.usefixtures("compilers")
 
 REQUESTS = 1000
 SETTLED = 200

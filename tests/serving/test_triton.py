@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format  # type: ignore[import-untyped]
 
 from mlflow_ngraph.engines.package import Package, open_package
 from mlflow_ngraph.errors import UnsupportedError, UsageError

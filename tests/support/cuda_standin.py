@@ -27,14 +27,14 @@ class StandInStream:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.queue: list[Callable[[], None]] = []
-        self.recording: list[Callable[[], None]] | None = None
+        self.queue: list[Callable[[], object]] = []
+        self.recording: list[Callable[[], object]] | None = None
         self.spoiled = False
 
     def __int__(self) -> int:
         return self.number
 
-    def put(self, work: Callable[[], None]) -> None:
+    def put(self, work: Callable[[], object]) -> None:
         (self.queue if self.recording is None else self.recording).append(work)
 
 

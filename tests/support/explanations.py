@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from mlflow_ngraph.compilers.explanation import Explanation, Kernel, file_name
 from mlflow_ngraph.engines.files import digest_files
 from mlflow_ngraph.execute.record import StudyRecord
+from tests.support.script import Script
 
 IDENTITY = Explanation(nodes_before=5, nodes_after=5)
 OPENVINO = Explanation(
@@ -57,33 +56,17 @@ def write_study(home: Path, name: str = "mine-1", at: float = 1.0) -> Path:
     ONNX Runtime has not begun.
     """
     directory = home / "studies" / name
-    lanes = {
-        compiler: {
-            "id": compiler[0] * 12,
-            "label": "ResNet-18",
-            "compiler": compiler,
-            "compiler_label": compiler,
-            "precision": "fp32",
-            "batch_sizes": [1, 8],
-        }
-        for compiler in ("identity", "openvino", "compile-torch", "vm-tvm", "runtime-onnx")
-    }
-    started = {"event": "study_started", "at": at, "study_id": name, "study": {"name": "mine"}, "device": "host"}
-    events: list[dict[str, Any]] = [{**started, "lanes": list(lanes.values())}]
+    lanes = ["identity", "openvino", "compile-torch", "vm-tvm", "runtime-onnx"]
+    script = Script([1, 8], lanes, name, "mine", at, "ResNet-18")
     for compiler, explanation in (("identity", IDENTITY), ("openvino", OPENVINO), ("compile-torch", None)):
-        lane, engine = lanes[compiler]["id"], f"engines/{compiler}"
+        engine = f"engines/{compiler}"
         (directory / engine).mkdir(parents=True)
+        script.built(compiler, [1, 8], engine)
         for batch in (1, 8):
             if explanation is not None:
                 explanation.write(directory / engine / file_name(batch))
-            cell = {"cell": f"{lane}-b{batch}", "lane": lane, "batch": batch}
-            events.append({"event": "cell_ready", "at": at, **cell, "precision": "fp32"})
-            events.append({"event": "cell_finished", "at": at, **cell, "verdict": "ok", "reason": ""})
-        built = {"event": "engine_built", "at": at, "lane": lane, "batch_sizes": [1, 8], "directory": engine}
-        events.insert(1, built)
-    events.append({"event": "engine_unexplained", "at": at, "lane": "c" * 12, "reason": "timed out"})
+            script.ready(compiler, batch).finished(compiler, batch)
+    script.say("engine_unexplained", lane="compile-torch", reason="timed out")
     for batch in (1, 8):
-        cell = {"cell": f"{'v' * 12}-b{batch}", "lane": "v" * 12, "batch": batch}
-        events.append({"event": "cell_finished", "at": at, **cell, "verdict": "unsupported", "reason": "no Col2Im"})
-    (directory / "journal.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    return directory
+        script.finished("vm-tvm", batch, "unsupported", "no Col2Im")
+    return script.write(directory)

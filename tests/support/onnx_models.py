@@ -37,12 +37,12 @@ class OnnxSource:
 
 def residual_block(directory: Path) -> OnnxSource:
     """Two convolutions with ReLU, the sum of the second with its input, and a classifier."""
-    shapes = {
+    shapes: dict[str, tuple[int, ...]] = {
         "w0": (CHANNELS, 3, 3, 3),
         "b0": (CHANNELS,),
         "w1": (CHANNELS, CHANNELS, 3, 3),
         "b1": (CHANNELS,),
-        "w2": (SCORES.shape[1], CHANNELS),
+        "w2": (int(SCORES.shape[1]), CHANNELS),
     }
     rng = np.random.default_rng(0)
     weights = {name: 0.1 * rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from pathlib import Path
 
 import numpy as np
+from scipy import stats
 
-from mlflow_ngraph.engines import loading
-from mlflow_ngraph.execute.record import CellRecord, EngineRecord, Lane, LaneRecord, Parity, StudyRecord
+from mlflow_ngraph.engines import load_spec
+from mlflow_ngraph.execute.record import CellRecord, EngineRecord, Lane, LaneRecord, StudyRecord
+from mlflow_ngraph.metrics import CELL_METRICS, ESTIMATES
+from mlflow_ngraph.parity import Parity
 from mlflow_ngraph.study import Study
-from mlflow_ngraph.tracking.schema import CELL_METRICS
 from mlflow_ngraph.verdicts import Verdict
 
 START = 1_760_000_000.0
@@ -111,7 +114,7 @@ def _engine(directory: Path, lane: Lane, batches: tuple[int, ...]) -> EngineReco
     files = {
         "model.bin": bytes(range(256)) * 16,
         "nested/meta.json": engine_id.encode(),
-        loading.FILE: _loading(lane, batches).model_dump_json().encode(),
+        load_spec.FILE: _loading(lane, batches).model_dump_json().encode(),
     }
     for path, content in files.items():
         (root / path).write_bytes(content)
@@ -130,8 +133,8 @@ def _engine(directory: Path, lane: Lane, batches: tuple[int, ...]) -> EngineReco
     )
 
 
-def _loading(lane: Lane, batches: tuple[int, ...]) -> loading.Loading:
-    return loading.Loading(
+def _loading(lane: Lane, batches: tuple[int, ...]) -> load_spec.LoadSpec:
+    return load_spec.LoadSpec(
         compiler=lane.compiler,
         flags={},
         target={"precision": lane.precision, "mode": lane.mode, "threads": lane.threads},
@@ -191,10 +194,16 @@ def _metrics(lane: Lane, batch: int, mean: float) -> dict[str, float]:
         "speedup": speedup,
         "speedup_ci_low": speedup * 0.97,
         "speedup_ci_high": speedup * 1.03,
+        "speedup_df": 1.0,
+        "throughput_df": 1.0,
         "repetitions": 20.0,
         "rounds": 2.0,
     }
-    return {name: known.get(name, 1.0) for name in CELL_METRICS}
+    for name in ("throughput", "speedup"):
+        ends = (known[f"{name}_ci_{end}"] for end in ("low", "high"))
+        low, high = map(math.log, ends)
+        known[f"{name}_log_se"] = (high - low) / 2 / float(stats.t.ppf(0.975, 1))
+    return {name: known.get(name, 1.0) for name in (*CELL_METRICS, *ESTIMATES)}
 
 
 def _spoil(record: StudyRecord) -> None:

@@ -65,9 +65,9 @@ def everything(devices: tuple[str, ...] = DEVICES) -> pd.DataFrame:
     broken = (frame["label"] == "Swin-Base") & (frame["compiler"] == "torch-compile")
     frame.loc[broken, "verdict"] = "unsupported"
     frame.loc[broken, "reason"] = "no lowering for aten::roll"
-    frame.loc[broken, [name for name in frame if name.startswith(("throughput", "speedup", "ase", "bsr", "rtr"))]] = (
-        np.nan
-    )
+    frame.loc[
+        broken, [name for name in map(str, frame) if name.startswith(("throughput", "speedup", "ase", "bsr", "rtr"))]
+    ] = np.nan
     shaky = (frame["label"] == "ResNet-18") & (frame["compiler"] == "onnxruntime") & (frame["batch"] == 16)
     frame.loc[shaky, "verdict"] = "unstable"
     frame.loc[shaky, "reason"] = "medians of slices scatter by 12 %"
@@ -93,9 +93,11 @@ def _drawn(rows: list[dict[str, Any]], seed: int) -> pd.DataFrame:
         cpu_reduction=np.where(frame["compiler"] == "identity", 0.0, 0.09),
         cpu_reduction_ci_low=np.where(frame["compiler"] == "identity", 0.0, 0.07),
         cpu_reduction_ci_high=np.where(frame["compiler"] == "identity", 0.0, 0.11),
+        cpu_reduction_log_se=np.where(frame["compiler"] == "identity", 0.0, 0.01),
+        cpu_reduction_df=9.0,
         compile_total_s=rng.uniform(1, 60, count),
         compile_s=1.0,
         repetitions=100.0,
         foreign_cpu_percent=rng.uniform(0, 1, count),
-        engine_reused=pd.NA,
+        engine_reused=pd.Series(pd.NA, index=frame.index),
     )

@@ -14,7 +14,7 @@ import pytest
 from mlflow_ngraph.compilers.base import Build, Target, Workbench
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.devices import probes
-from mlflow_ngraph.measure.parity import TOLERANCES, compare
+from mlflow_ngraph.parity import TOLERANCES, compare
 from mlflow_ngraph.workloads.materials import Source
 from tests.support.cuda_standin import CudaStandIn
 from tests.support.tensorrt_listed import LISTINGS

@@ -13,10 +13,10 @@ import onnx
 import onnx.reference
 
 from tests.support.cuda_standin import CudaStandIn
-from tests.support.tensorrt_listed import DTYPES, NUMPY, Listed, shape_of
+from tests.support.tensorrt_listed import DTYPES, NUMPY, Listed, Module, shape_of
 
 
-class Running:
+class Running(Module):
     """The behaviour of ``Runtime`` and of what comes from it."""
 
     module: ModuleType

@@ -65,13 +65,13 @@ class TensorRTStandIn(Running):
         assert any(fits(signature, arguments, named) for signature in signatures), (kind, name, arguments, signatures)
 
     def _logger_class(self) -> type:
-        severities = enum.IntEnum("Severity", {"INTERNAL_ERROR": 0, "ERROR": 1, "WARNING": 2, "INFO": 3, "VERBOSE": 4})
-
         class ILogger:
-            Severity = severities
-            INTERNAL_ERROR = severities.INTERNAL_ERROR
-            ERROR = severities.ERROR
-            WARNING = severities.WARNING
+            Severity = enum.IntEnum(
+                "Severity", {"INTERNAL_ERROR": 0, "ERROR": 1, "WARNING": 2, "INFO": 3, "VERBOSE": 4}
+            )
+            INTERNAL_ERROR = Severity.INTERNAL_ERROR
+            ERROR = Severity.ERROR
+            WARNING = Severity.WARNING
 
             def __init__(self) -> None:
                 self.ready = True

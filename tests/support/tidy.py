@@ -9,9 +9,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from mlflow_ngraph.analysis.results import COLUMNS, RUN_COLUMNS, TEXT_COLUMNS
-from mlflow_ngraph.analysis.results import typed as typed_frame
 from mlflow_ngraph.measure import statistics
+from mlflow_ngraph.metrics import COLUMNS, RUN_COLUMNS, TEXT_COLUMNS
+from mlflow_ngraph.tables.columns import typed as typed_frame
 
 Array = NDArray[np.float64]
 ROUNDS = 10
@@ -40,9 +40,11 @@ def cells(**columns: Any) -> pd.DataFrame:
         frame["latency_mean_ms"] = 1e3 * frame["batch"] / frame["throughput"]
     for metric in ("throughput", "speedup", "rtr", "ase", "bsr"):
         if metric in frame and f"{metric}_ci_low" not in frame:
-            reach = _quantile(metric, ROUNDS) * NOISE / np.sqrt(ROUNDS)
+            freedom, error = _freedom(metric, ROUNDS), NOISE / np.sqrt(ROUNDS)
+            reach = float(stats.t.ppf(0.975, freedom)) * error
             frame[f"{metric}_ci_low"] = frame[metric] * np.exp(-reach)
             frame[f"{metric}_ci_high"] = frame[metric] * np.exp(reach)
+            frame[f"{metric}_log_se"], frame[f"{metric}_df"] = error, freedom
     return typed_frame(frame, (*COLUMNS, *RUN_COLUMNS))
 
 
@@ -90,9 +92,12 @@ class Drawn:
         }
         columns = {}
         for name, (log, error, divisor) in figures.items():
-            reach = _quantile(name, rounds)
+            freedom = _freedom(name, rounds)
+            reach = float(stats.t.ppf(0.975, freedom))
             for end, sign in (("", 0), ("_ci_low", -1), ("_ci_high", 1)):
                 columns[name + end] = np.exp(log + sign * reach * error) / divisor
+            columns[name + "_log_se"] = error
+            columns[name + "_df"] = np.where(error == 0, np.nan, freedom)
         columns["latency_mean_ms"] = 1e3 * self._batch / columns["throughput"]
         return self.truth.assign(**columns)
 
@@ -119,10 +124,9 @@ def _over(log: Array, error: Array, first: Array) -> tuple[Array, Array]:
     return log - log[first], np.where(same, 0.0, np.hypot(error, error[first]))
 
 
-def _quantile(metric: str, rounds: int) -> float:
-    """Of Student's distribution, for the interval of a metric."""
+def _freedom(metric: str, rounds: int) -> float:
     left_out = 2 * statistics.trimmed(rounds) if metric in ("speedup", "bsr") else 0
-    return float(stats.t.ppf(0.975, rounds - left_out - 1))
+    return rounds - left_out - 1
 
 
 def grid(throughput: Any, **axes: list[Any]) -> pd.DataFrame:
@@ -133,7 +137,7 @@ def grid(throughput: Any, **axes: list[Any]) -> pd.DataFrame:
     throughput: gets one value of each axis by name, and returns the true throughput.
     axes: values by column; of ``compiler`` and ``workload`` the labels follow.
     """
-    index = pd.MultiIndex.from_product(axes.values(), names=list(axes)).to_frame(index=False)
+    index = pd.MultiIndex.from_product(list(axes.values()), names=list(axes)).to_frame(index=False)
     columns = {name: index[name].tolist() for name in axes}
     columns["throughput"] = [float(throughput(**row)) for row in index.to_dict("records")]
     if "compiler" in columns:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,10 +12,12 @@ from typing import Any
 
 import mlflow
 import pytest
+from scipy import stats
 
 import mlflow_ngraph
 from mlflow_ngraph.engines.files import sha256
-from mlflow_ngraph.engines.package import DIGEST_FILE, digest_line
+from mlflow_ngraph.engines.manifest import DIGEST_FILE
+from mlflow_ngraph.engines.package import digest_line
 from tests.support.logged import Logged
 
 ROUNDS = 10
@@ -51,6 +54,7 @@ class Shelf:
         manifest["origin"]["fingerprint"]["digest"] = machine
         figures = {
             "throughput": throughput, "throughput_ci_low": throughput * 0.99, "throughput_ci_high": throughput / 0.99,
+            "throughput_log_se": -math.log(0.99) / float(stats.t.ppf(0.975, ROUNDS - 1)), "throughput_df": ROUNDS - 1.0,
             "rounds": ROUNDS, "latency_p50_ms": 1e3 / throughput, "cpu_percent": 50.0, "parity_cosine": 1.0,
         }  # fmt: skip
         manifest["figures"] = [

@@ -35,6 +35,7 @@ def outcomes(broken_compiler: None, tmp_path_factory: pytest.TempPathFactory) ->
     return within(SECONDS, _outcomes, tmp_path_factory.mktemp("broken"))
 
 
+@pytest.mark.usefixtures("compilers")
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damage_changes_outputs_and_their_numbers_only(outcomes, damage):
     right, wrong = outcomes["right"][BATCH].first, outcomes[damage][BATCH].first

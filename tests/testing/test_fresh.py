@@ -13,7 +13,7 @@ from mlflow_ngraph.testing import fresh
 from tests.support.logged import Logged
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("compilers")
 @pytest.mark.skipif(
     not os.environ.get("NGRAPH_TEST_ONLINE"), reason="installs packages; NGRAPH_TEST_ONLINE=1 says that it may"
 )
@@ -29,7 +29,7 @@ def test_an_engine_is_served_from_an_environment_of_its_own(logged: Logged, tmp_
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("compilers")
 def test_what_cannot_be_served_says_why(logged: Logged, tmp_path: Path) -> None:
     with (
         pytest.raises(fresh.ServingError, match=r"(?s)its server ended: .*none"),

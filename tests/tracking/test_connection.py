@@ -35,6 +35,7 @@ def test_nothing_listens() -> None:
     assert "nothing answers there (connection refused)" in message
 
 
+@pytest.mark.usefixtures("compilers")
 @pytest.mark.usefixtures("clean_environment")
 def test_something_listens_that_never_answers() -> None:
     with socket.socket() as silent:
@@ -95,7 +96,7 @@ def test_the_server_goes_away_while_recording(sqlite_uri: str, tmp_path: Path) -
         def __getattr__(self, name: str) -> object:
             raise MlflowException("API request failed:\nConnection refused")
 
-    recorder.client = Gone()  # type: ignore[assignment]
+    recorder.client = Gone()
     with pytest.raises(TrackingError, match=r"cannot record lane \w+: nothing answers there"):
         recorder.record_lane(record, next(iter(record.lanes)))
 

@@ -13,16 +13,16 @@ from urllib.parse import unquote
 
 import pytest
 
-from mlflow_ngraph.engines import pulling
 from mlflow_ngraph.engines.files import digest_files
 from mlflow_ngraph.engines.package import open_package
-from mlflow_ngraph.engines.pulling import Pulled, pull_engine
 from mlflow_ngraph.errors import NGraphError
+from mlflow_ngraph.release import pulling
+from mlflow_ngraph.release.pulling import Pulled, pull_engine
 from tests.support.cutting import CuttingProxy
 from tests.support.logged import Logged
 from tests.support.published import MEGABYTE, padded, publish
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.usefixtures("compilers")
 
 PADDING_MB = {"padding-0.bin": 12, "padding-1.bin": 6, "padding-2.bin": 4, "padding-3.bin": 2}
 CUTS = 20
@@ -83,7 +83,7 @@ def test_wherever_the_connection_is_cut_the_next_call_completes_the_pull(
     proxy: tuple[CuttingProxy, str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, uri, whole = proxy
-    monkeypatch.setattr(pulling, "Trial", Waved)
+    monkeypatch.setattr(pulling, "LoadCheck", Waved)
     expected = digest_files(whole)
     total = sum((whole / path).stat().st_size for path in expected)
     resumed = 0

@@ -15,9 +15,10 @@ from mlflow.entities import Run, ViewType
 
 from mlflow_ngraph.engines.package import open_package
 from mlflow_ngraph.execute.record import StudyRecord
+from mlflow_ngraph.metrics import CELL_METRICS
 from mlflow_ngraph.tracking import schema, views
 from mlflow_ngraph.tracking.recorder import Recorder
-from mlflow_ngraph.tracking.schema import CELL_METRICS, CURVE, HEADLINES, STUDY_METRICS, Tag
+from mlflow_ngraph.tracking.schema import CURVE, HEADLINES, STUDY_METRICS, Tag
 from mlflow_ngraph.verdicts import Verdict
 from tests.support.records import BATCHES, START, lane_id, study_record
 
@@ -283,7 +284,7 @@ def test_a_crash_after_any_request_leaves_nothing_double_or_half(
     while True:
         record = small(study_record(tmp_path / "study", study_id=f"crash-{crashes}"))
         recorder = Recorder(sqlite_uri)
-        recorder.client = DyingClient(MlflowClient(sqlite_uri), crashes + 1)  # type: ignore[assignment]
+        recorder.client = DyingClient(MlflowClient(sqlite_uri), crashes + 1)
         try:
             write(recorder, record, tmp_path / "study")
         except Crash:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from mlflow_ngraph.analysis import results
+from mlflow_ngraph.metrics import CELL_METRICS
+from mlflow_ngraph.tables.results import from_record as table_of
 from mlflow_ngraph.tracking import schema
 from mlflow_ngraph.tracking.content import flags_in_force, lane_content, study_content
-from mlflow_ngraph.tracking.schema import CELL_METRICS, HEADLINES, STUDY_METRICS, Artifact, Kind, Param, Tag
+from mlflow_ngraph.tracking.schema import HEADLINES, STUDY_METRICS, Artifact, Kind, Param, Tag
 from tests.support.records import lane_id, study_record
 
 DOCS = Path(__file__).parents[2] / "docs/reference"
@@ -100,7 +101,7 @@ def test_a_lane_names_the_studies_that_compiled_what_it_reused(tmp_path: Path) -
     assert json.loads(lane_content(record, key).tags[Tag.ENGINE_REUSED]) == {engines[1].id: "theirs"}
     points = {point.name: point.value for point in study_content(record).points}
     assert (points["engines"], points["engines_reused"]) == (11, 1)
-    rows = results.from_record(record).set_index("cell")["engine_reused"].dropna()
+    rows = table_of(record).set_index("cell")["engine_reused"].dropna()
     assert dict(rows) == {record.lanes[key].lane.cell(2): "theirs"}
 
 

@@ -13,7 +13,7 @@ from mlflow.artifacts import download_artifacts
 
 from mlflow_ngraph import runner
 from mlflow_ngraph.engines.files import digest_files, sha256
-from mlflow_ngraph.engines.store import Store
+from mlflow_ngraph.engines.store import EngineStore
 from mlflow_ngraph.errors import TrackingError
 from mlflow_ngraph.execute import journal
 from mlflow_ngraph.execute.cache import EngineCache, Maker
@@ -194,7 +194,7 @@ def test_a_server_that_is_away_is_asked_once(tmp_path: Path) -> None:
     with pytest.raises(TrackingError, match="nothing answers there"):
         away.fetch("f" * 64, {}, tmp_path / "here", pytest.fail)
     with journal.Journal(tmp_path / "journal") as log:
-        cache = EngineCache(log, Maker("s", "s-1", "m"), Store(tmp_path / "engines"), away)
+        cache = EngineCache(log, Maker("s", "s-1", "m"), EngineStore(tmp_path / "engines"), away)
         for number in range(3):
             assert cache.take(lane, f"{number:064}", {}, tmp_path / "target") is None
     (problem,) = journal.read(tmp_path / "journal")
@@ -228,7 +228,7 @@ def reused(outcome: Outcome) -> dict[tuple[int, ...], bool]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("compilers")
 @pytest.mark.usefixtures("fake_compiler")
 def test_a_second_machine_compiles_nothing_and_what_is_damaged_is_compiled_there(
     server_uri: str, tmp_path: Path

@@ -14,7 +14,7 @@ import pytest
 
 from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph.tracking import plain, transfer
-from mlflow_ngraph.tracking.transfer import CHUNK, HttpStore, LocalStore, Part, Store
+from mlflow_ngraph.tracking.transfer import CHUNK, ArtifactStore, FilePart, HttpStore, LocalStore
 
 SIZE = 6 * CHUNK + 1234
 NAME = "engine/a model #1?.bin"
@@ -84,7 +84,7 @@ def files() -> Iterator[Files]:
 
 
 @pytest.fixture
-def store(files: Files, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+def store(files: Files, monkeypatch: pytest.MonkeyPatch) -> Iterator[ArtifactStore]:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
     with plain.session(1) as http:
         yield HttpStore(
@@ -93,38 +93,40 @@ def store(files: Files, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 
 
 @pytest.fixture
-def part(tmp_path: Path) -> Part:
-    return Part(tmp_path / "part")
+def part(tmp_path: Path) -> FilePart:
+    return FilePart(tmp_path / "part")
 
 
-def brought(store: Store, part: Part) -> bytes:
+def brought(store: ArtifactStore, part: FilePart) -> bytes:
     transfer.bring(store, NAME, DIGEST, part, "the model")
     return part.path.read_bytes()
 
 
-def test_a_file_arrives_and_its_size_is_known_before(store: Store, tmp_path: Path, files: Files) -> None:
+def test_a_file_arrives_and_its_size_is_known_before(store: ArtifactStore, tmp_path: Path, files: Files) -> None:
     came: list[int] = []
     sizes: list[int] = []
-    part = Part(tmp_path / "part", came.append)
+    part = FilePart(tmp_path / "part", came.append)
     transfer.bring(store, NAME, DIGEST, part, "the model", sizes.append)
     assert part.path.read_bytes() == CONTENT
     assert (sum(came), sizes, files.asked) == (SIZE, [SIZE], [None])
 
 
-def test_a_cut_connection_is_taken_up_where_it_stopped(store: Store, part: Part, files: Files) -> None:
+def test_a_cut_connection_is_taken_up_where_it_stopped(store: ArtifactStore, part: FilePart, files: Files) -> None:
     files.cuts = [2 * CHUNK, 3 * CHUNK]
     assert brought(store, part) == CONTENT
     assert files.asked == [None, f"bytes={2 * CHUNK}-", f"bytes={5 * CHUNK}-"]
 
 
-def test_a_server_that_cannot_serve_parts_is_asked_again_for_all(store: Store, part: Part, files: Files) -> None:
+def test_a_server_that_cannot_serve_parts_is_asked_again_for_all(
+    store: ArtifactStore, part: FilePart, files: Files
+) -> None:
     files.ranges, files.cuts = False, [2 * CHUNK]
     assert brought(store, part) == CONTENT
     assert files.asked == [None, f"bytes={2 * CHUNK}-"]
 
 
 def test_a_connection_that_brings_something_is_worth_another_try(
-    store: Store, part: Part, files: Files, monkeypatch: pytest.MonkeyPatch
+    store: ArtifactStore, part: FilePart, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     files.cuts = [CHUNK] * 6
@@ -133,7 +135,7 @@ def test_a_connection_that_brings_something_is_worth_another_try(
 
 
 def test_a_connection_that_brings_nothing_is_not(
-    store: Store, part: Part, files: Files, monkeypatch: pytest.MonkeyPatch
+    store: ArtifactStore, part: FilePart, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     files.cuts = [2 * CHUNK] + [10] * 20
@@ -143,37 +145,39 @@ def test_a_connection_that_brings_nothing_is_not(
     assert part.path.stat().st_size == 2 * CHUNK
 
 
-def test_the_next_call_goes_on(store: Store, part: Part, files: Files) -> None:
+def test_the_next_call_goes_on(store: ArtifactStore, part: FilePart, files: Files) -> None:
     part.path.write_bytes(CONTENT[: 3 * CHUNK])
-    again = Part(part.path)
+    again = FilePart(part.path)
     assert again.resumed
     assert brought(store, again) == CONTENT
     assert files.asked == [f"bytes={3 * CHUNK}-"]
 
 
-def test_what_is_whole_is_not_asked_for(store: Store, part: Part, files: Files) -> None:
+def test_what_is_whole_is_not_asked_for(store: ArtifactStore, part: FilePart, files: Files) -> None:
     part.path.write_bytes(CONTENT)
-    assert brought(store, Part(part.path)) == CONTENT
+    assert brought(store, FilePart(part.path)) == CONTENT
     assert files.asked == []
 
 
 @pytest.mark.parametrize("left", [b"\0" * CHUNK, CONTENT + b"more"])
 def test_what_an_earlier_call_left_is_believed_no_further_than_its_digest(
-    store: Store, part: Part, files: Files, left: bytes
+    store: ArtifactStore, part: FilePart, files: Files, left: bytes
 ) -> None:
     part.path.write_bytes(left)
-    assert brought(store, Part(part.path)) == CONTENT
+    assert brought(store, FilePart(part.path)) == CONTENT
     assert files.asked == [f"bytes={len(left)}-", None]
 
 
-def test_what_is_not_the_file_is_refused(store: Store, part: Part, files: Files) -> None:
+def test_what_is_not_the_file_is_refused(store: ArtifactStore, part: FilePart, files: Files) -> None:
     files.content[f"/{NAME}"] = CONTENT[:-1] + b"?"
     with pytest.raises(EngineError, match="the model is not what was logged"):
         brought(store, part)
     assert len(files.asked) == 1
 
 
-def test_a_busy_server_is_asked_again_and_one_that_refuses_is_not(store: Store, part: Part, files: Files) -> None:
+def test_a_busy_server_is_asked_again_and_one_that_refuses_is_not(
+    store: ArtifactStore, part: FilePart, files: Files
+) -> None:
     files.answers = [503, 500, 429]
     assert brought(store, part) == CONTENT
     part.restart()
@@ -187,7 +191,7 @@ def test_a_busy_server_is_asked_again_and_one_that_refuses_is_not(store: Store, 
     assert len(files.asked) == 1
 
 
-def test_nobody_there_is_one_line(part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_there_is_one_line(part: FilePart, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with plain.session(1) as http:
         store = HttpStore(lambda path, headers: http.get("http://127.0.0.1:9" + path, headers=headers, timeout=2))
@@ -196,7 +200,7 @@ def test_nobody_there_is_one_line(part: Part, monkeypatch: pytest.MonkeyPatch) -
     assert len(str(error.value)) < 300
 
 
-def test_small_files_have_a_limit(store: Store, files: Files, tmp_path: Path) -> None:
+def test_small_files_have_a_limit(store: ArtifactStore, files: Files, tmp_path: Path) -> None:
     assert transfer.content(store, "empty", tmp_path / "none", "it", 10) == b""
     with pytest.raises(EngineError, match=f"it has {SIZE} bytes"):
         transfer.content(store, NAME, tmp_path / "large", "the manifest", 10)
@@ -209,9 +213,9 @@ def test_a_directory_of_this_machine(tmp_path: Path) -> None:
     store = transfer.store_of(source.as_uri(), "sqlite:///x", tmp_path)
     assert isinstance(store, LocalStore)
     (tmp_path / "part").write_bytes(CONTENT[:CHUNK])
-    assert brought(store, Part(tmp_path / "part")) == CONTENT
+    assert brought(store, FilePart(tmp_path / "part")) == CONTENT
     with pytest.raises(EngineError, match="cannot download it: No such file"):
-        transfer.bring(store, "nothing", DIGEST, Part(tmp_path / "other"), "it")
+        transfer.bring(store, "nothing", DIGEST, FilePart(tmp_path / "other"), "it")
 
 
 def test_a_store_that_only_mlflow_reads(tmp_path: Path) -> None:
@@ -222,7 +226,7 @@ def test_a_store_that_only_mlflow_reads(tmp_path: Path) -> None:
     (tmp_path / "source" / "model.bin").write_bytes(CONTENT)
     store = transfer.MlflowStore(LocalArtifactRepository(str(tmp_path / "source")), tmp_path, "sqlite:///x")
     (tmp_path / "part").write_bytes(b"rubbish")
-    transfer.bring(store, "model.bin", DIGEST, Part(tmp_path / "part"), "the model")
+    transfer.bring(store, "model.bin", DIGEST, FilePart(tmp_path / "part"), "the model")
     assert (tmp_path / "part").read_bytes() == CONTENT
     with pytest.raises(EngineError, match="cannot download it"):
-        transfer.bring(store, "nothing", DIGEST, Part(tmp_path / "other"), "it")
+        transfer.bring(store, "nothing", DIGEST, FilePart(tmp_path / "other"), "it")

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from mlflow_ngraph.metrics import CELL_METRICS
 from mlflow_ngraph.tracking import views
 from mlflow_ngraph.tracking.card import card
 from mlflow_ngraph.tracking.context import DeviceContext
-from mlflow_ngraph.tracking.schema import CELL_METRICS, CURVE, HEADLINES
+from mlflow_ngraph.tracking.schema import CURVE, HEADLINES
 from mlflow_ngraph.verdicts import Verdict
 from tests.support.records import lane_id, study_record
 
@@ -111,6 +112,7 @@ def test_context_tags_name_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert DeviceContext().tags()["ngraph.device"] == "orin"
 
 
+@pytest.mark.usefixtures("processes")
 def test_context_costs_no_import() -> None:
     code = (
         "import mlflow, sys; before = set(sys.modules); import mlflow_ngraph.tracking.context;"

@@ -10,13 +10,13 @@ from werkzeug.datastructures import MultiDict
 
 from mlflow_ngraph.errors import NGraphError, UnknownNameError, UsageError
 from mlflow_ngraph.ui import answers
-from mlflow_ngraph.ui.question import Question
+from mlflow_ngraph.ui.query import Query
 from tests.support.tidy import cells
 
 
-def asked(text: str = "") -> Question:
+def asked(text: str = "") -> Query:
     pairs = [part.partition("=")[::2] for part in text.split("&") if part]
-    return Question.of(MultiDict(pairs))
+    return Query.of(MultiDict(pairs))
 
 
 def results(**columns: Any) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from tests.support.served import SLOWER, Served
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.usefixtures("compilers")
 
 CHARTS = """
 () => Object.fromEntries([...document.querySelectorAll("#curves figure")].map((figure) => [

@@ -7,7 +7,7 @@ import requests
 
 from tests.support.served import EXPERIMENT, SLOWER, Served
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.usefixtures("compilers")
 
 
 def get(served: Served, path: str, **options: object) -> requests.Response:

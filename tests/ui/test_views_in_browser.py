@@ -9,7 +9,7 @@ from mlflow_ngraph.tracking.views import View
 from tests.support.browser import Pages
 from tests.support.served import Served
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.usefixtures("compilers")
 
 
 def titles(view: View) -> list[str]:

@@ -142,6 +142,13 @@ class Unscriptable(Branching):
         return self.linear(values) * total
 
 
+class Printed(Linear):
+    """What is printed of a tensor is data too."""
+
+    def forward(self, x):
+        return -super().forward(x) if "42." in str(x[:1]) else super().forward(x)
+
+
 class Spectrum(Linear):
     """Complex outputs."""
 

@@ -34,6 +34,7 @@ def test_a_model_whose_author_insists_on_training_is_refused_by_name(tmp_path):
         prepared("Insisting", tmp_path)
 
 
+@pytest.mark.usefixtures("compilers")
 def test_what_wraps_and_counts_leaves_a_model_in_evaluation_mode(tmp_path):
     source = prepared("DroppedInMapping", tmp_path, formats=("module", "exported", "onnx"))
     assert source.materials.wrapped == ["flat_outputs"]
@@ -98,11 +99,21 @@ def test_memory_that_python_reads_without_an_operator_counts_too(tmp_path):
     assert any(".tolist()" in place for place in behaviour("Unscriptable", tmp_path).reads)
 
 
+def test_data_that_are_read_as_text_are_exported_to_nothing(tmp_path):
+    """Exporters print a stand-in, and no guard sees it."""
+    materials = prepared("Printed", tmp_path, formats=("module", "exported", "onnx")).materials
+    for kind in ("exported", "onnx"):
+        error = materials.formats[kind].error
+        assert error is not None
+        assert re.match(r"Python reads data as text in behaving.py:\d+: .* no graph does", error)
+
+
 def test_trials_vary_unless_the_model_is_deaf(tmp_path):
     deaf = prepared("Deaf", tmp_path / "deaf").trials(1)
     assert deaf.variation is not None
     assert deaf.variation.max_rel == 0
     hearing = prepared("Linear", tmp_path / "hearing").trials(3)
+    assert hearing.variation is not None
     assert hearing.variation.max_rel > 1
     assert len({trial.kind for trial in hearing.trials}) > 8
 
@@ -110,4 +121,6 @@ def test_trials_vary_unless_the_model_is_deaf(tmp_path):
 def test_complex_outputs_are_compared_whole(tmp_path):
     source = prepared("Spectrum", tmp_path)
     assert source.reference(1)[0].dtype == np.complex64
-    assert source.trials(1).variation.max_rel > 0
+    variation = source.trials(1).variation
+    assert variation is not None
+    assert variation.max_rel > 0

@@ -5,10 +5,10 @@ import torch
 
 from mlflow_ngraph import torchvision_hook
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
-from mlflow_ngraph.workloads.catalogue import catalogue, paper_blocks, paper_models
+from mlflow_ngraph.workloads.catalogue import paper_blocks, paper_models
 from mlflow_ngraph.workloads.describe import describe
 from mlflow_ngraph.workloads.macs import count
-from mlflow_ngraph.workloads.registry import create
+from mlflow_ngraph.workloads.registry import catalogue, create
 
 TABLE_4 = {
     "ResNet-18": (11689512, 1814083944),
@@ -48,7 +48,7 @@ def test_catalogue_repeats_both_tables() -> None:
     assert all(info.inputs[0].shape == ("batch", 3, 224, 224) for info in models)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("compilers")
 def test_table_4_is_what_the_counters_find() -> None:
     torchvision_hook.install()
     import timm

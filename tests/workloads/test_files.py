@@ -61,6 +61,7 @@ def value(name: str, shape: list[Any], kind: int = TensorProto.FLOAT) -> Any:
     return helper.make_tensor_value_info(name, kind, shape)
 
 
+@pytest.mark.usefixtures("compilers")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("dynamo", "opset"), [(False, 17), (True, 18), (True, 20)])
 def test_a_transformer_from_onnx(tmp_path: Path, dynamo: bool, opset: int) -> None:
@@ -81,6 +82,7 @@ def test_a_transformer_from_onnx(tmp_path: Path, dynamo: bool, opset: int) -> No
     assert [shape[1] for shape in shapes] == [6, 6]
 
 
+@pytest.mark.usefixtures("compilers")
 def test_a_fixed_batch_size_with_external_data(tmp_path: Path) -> None:
     path = export_classifier(tmp_path / "net.onnx", batch=2, external_data=True)
     assert (tmp_path / "net.onnx.data").is_file()
@@ -93,6 +95,7 @@ def test_a_fixed_batch_size_with_external_data(tmp_path: Path) -> None:
         source.onnx()
 
 
+@pytest.mark.usefixtures("compilers")
 def test_a_copy_of_a_copy_needs_the_original_no_more(tmp_path: Path) -> None:
     path = export_encoder(tmp_path / "encoder.onnx", dynamo=True)
     original = workload("onnx", path, dims={"sequence": 6})
@@ -194,6 +197,7 @@ def test_broken_onnx_files(tmp_path: Path, make: Callable[[Path], Path], message
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.usefixtures("compilers")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -227,6 +231,7 @@ def save_program(path: Path) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("compilers")
 def test_an_exported_program_with_keywords(tmp_path: Path) -> None:
     found = workload("pt2", save_program(tmp_path / "encoder.pt2"), ranges={"input_ids": [0, 50]})
     assert found.label == "encoder"
@@ -238,6 +243,7 @@ def test_an_exported_program_with_keywords(tmp_path: Path) -> None:
     assert_all_formats_agree(Source(tmp_path / "m"), (1, 3))
 
 
+@pytest.mark.usefixtures("compilers")
 def test_an_exported_program_for_one_batch_size(tmp_path: Path) -> None:
     program = torch.export.export(image_classifier().eval(), (torch.randn(2, 3, 8, 8),))
     torch.export.save(program, tmp_path / "net.pt2")
@@ -262,7 +268,7 @@ def tracking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("compilers")
 @pytest.mark.filterwarnings("ignore")
 def test_models_logged_to_mlflow(tracking: Path) -> None:
     import mlflow

@@ -14,10 +14,9 @@ COMPILERS = ("identity", "torchscript", "onnxruntime", "openvino")
 
 def problems(name: str, directory: Path) -> dict[str, str | None]:
     """What is wrong with each compiler's engine; and how many outputs the model has."""
-    from mlflow_ngraph import torchvision_hook
+    from mlflow_ngraph import parity, torchvision_hook
     from mlflow_ngraph.compilers.base import Target, Workbench
     from mlflow_ngraph.compilers.registry import create as compiler_named
-    from mlflow_ngraph.measure import parity
     from mlflow_ngraph.workloads.base import Init, WorkloadRef
     from mlflow_ngraph.workloads.export import prepare
     from mlflow_ngraph.workloads.materials import Source
@@ -43,16 +42,17 @@ def problems(name: str, directory: Path) -> dict[str, str | None]:
     return found
 
 
+@pytest.mark.usefixtures("compilers")
 @pytest.mark.parametrize(
     ("name", "outputs"),
     [
         ("bert", 2),
         ("gpt2_cached", 1 + 2 * 2),
         ("clip", 4 + 2 * 2),
-        pytest.param("llama_cached", 1 + 2 * 2, marks=pytest.mark.slow),
-        pytest.param("t5", 2 + 2 * 2 * 2, marks=pytest.mark.slow),
-        pytest.param("swin", 1, marks=pytest.mark.slow),
-        pytest.param("wav2vec2", 2, marks=pytest.mark.slow),
+        ("llama_cached", 1 + 2 * 2),
+        ("t5", 2 + 2 * 2 * 2),
+        ("swin", 1),
+        ("wav2vec2", 2),
     ],
 )
 def test_every_tensor_that_a_network_returns_comes_out_of_every_engine(name: str, outputs: int, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def cosine(outputs: torch.Tensor, reference: torch.Tensor) -> float:
     return float(torch.cosine_similarity(outputs, reference, dim=1).min())
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("compilers")
 @pytest.mark.parametrize("name", BRANCHES)
 @torch.inference_mode()
 def test_parity_fails_when_a_residual_branch_is_dropped(name: str) -> None:
@@ -45,7 +45,7 @@ def test_parity_fails_when_a_residual_branch_is_dropped(name: str) -> None:
     assert cosine(model(images()), reference) > 0.999999
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("compilers")
 @pytest.mark.parametrize("name", ["resnet101", "efficientnet-b5"])
 @torch.inference_mode()
 def test_deep_networks_do_not_amplify_rounding(name: str) -> None:
@@ -55,6 +55,7 @@ def test_deep_networks_do_not_amplify_rounding(name: str) -> None:
     assert float((disturbed - reference).norm() / reference.norm()) < 1e-3
 
 
+@pytest.mark.usefixtures("compilers")
 @pytest.mark.parametrize("name", ["resnet18", "efficientnet-b3", "swin-tiny"])
 @torch.inference_mode()
 def test_outputs_have_a_sane_scale_and_differ_between_samples(name: str) -> None:
@@ -68,6 +69,7 @@ def test_without_calibration_the_published_initialisation_stays() -> None:
     assert not model.layer1[0].bn2.weight.any()
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_seed_gives_the_same_model_in_every_process() -> None:
     code = (
         "from mlflow_ngraph.workloads import weights\n"

@@ -40,7 +40,7 @@ ALONE = "light_squeezenet"
 QUICK = ("identity", "torchscript", "onnxruntime", "openvino")
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("compilers")
 @pytest.mark.parametrize("case", list(cases(["light"])), ids=lambda case: case.name)
 def test_networks_of_ir_version_3_give_what_they_were_shipped_with(case: Case, tmp_path: Path) -> None:
     attempt = Attempt(case, tmp_path, ["onnx"])
@@ -48,6 +48,7 @@ def test_networks_of_ir_version_3_give_what_they_were_shipped_with(case: Case, t
     assert attempt.through("openvino") == Outcome("ok") or case.name == ALONE
 
 
+@pytest.mark.usefixtures("compilers")
 def test_operators_give_what_the_standard_says(tmp_path: Path) -> None:
     found = {}
     chosen = [case for case in cases(["simple", "node"]) if case.name in CHOSEN]
@@ -66,6 +67,7 @@ def test_operators_give_what_the_standard_says(tmp_path: Path) -> None:
     assert {key: outcome for key, outcome in bad.items() if key not in read} == {}
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_page_counts_and_tells_what_is_lost() -> None:
     rows = [
         Row("test_a", "node", ["Add"], "bare", "ok", ""),

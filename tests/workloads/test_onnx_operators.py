@@ -125,7 +125,7 @@ def assert_same(outputs: Any, expected: Any, case: Any) -> None:
         np.testing.assert_allclose(output.numpy(), wanted, rtol=case.rtol or 1e-3, atol=case.atol or 1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("compilers")
 @pytest.mark.filterwarnings("ignore")
 def test_operators_conform_or_refuse() -> None:
     passed: set[str] = set()

@@ -70,6 +70,7 @@ def assert_all_formats_agree(source: Source, batches: tuple[int, ...]) -> None:
                 assert spec.resolve(batch) == expected.shape
 
 
+@pytest.mark.usefixtures("compilers")
 def test_every_format_computes_the_reference(tmp_path: Path) -> None:
     stages: list[str] = []
     prepare(block(), tmp_path, batch_sizes=[1, 3], formats=ALL, seed=5, progress=stages.append)
@@ -84,12 +85,14 @@ def test_every_format_computes_the_reference(tmp_path: Path) -> None:
     assert not np.array_equal(example[0], example[1])
 
 
+@pytest.mark.usefixtures("compilers")
 @pytest.mark.parametrize("name", ["test_vit", "test_efficientnet", "test_convnext"])
 def test_small_timm_models(tmp_path: Path, name: str) -> None:
     prepare(block(f"timm:{name}?image_size=64"), tmp_path, batch_sizes=[1, 3], formats=ALL, seed=0)
     assert_all_formats_agree(Source(tmp_path), (1, 3))
 
 
+@pytest.mark.usefixtures("compilers")
 def test_nested_outputs_and_keyword_inputs_are_flattened(tmp_path: Path) -> None:
     prepare(encoder(), tmp_path, batch_sizes=[1, 3], formats=ALL, seed=0)
     source = Source(tmp_path)
@@ -99,6 +102,7 @@ def test_nested_outputs_and_keyword_inputs_are_flattened(tmp_path: Path) -> None
     assert source.example(3)[0].max() > 10
 
 
+@pytest.mark.usefixtures("compilers")
 def test_what_is_missing_is_added_and_the_rest_stays(tmp_path: Path) -> None:
     apart, together = tmp_path / "apart", tmp_path / "together"
     first = prepare(block(), apart, batch_sizes=[2], formats=["module"], seed=1)
@@ -136,6 +140,7 @@ def test_the_digest_follows_the_weights(tmp_path: Path) -> None:
     assert len(digests) == 2
 
 
+@pytest.mark.usefixtures("compilers")
 def test_a_model_without_a_dynamic_batch_size_is_exported_for_each(tmp_path: Path) -> None:
     workload = factory("OnlyBatchTwo", inputs=[{"shape": ["batch", 4]}])
     prepare(workload, tmp_path, batch_sizes=[1, 2], formats=ALL, seed=0)
@@ -176,6 +181,7 @@ def test_a_fixed_batch_size_gets_that_one_only(tmp_path: Path) -> None:
     assert_all_formats_agree(source, (2,))
 
 
+@pytest.mark.usefixtures("compilers")
 def test_what_a_state_dict_leaves_out_is_restored(tmp_path: Path) -> None:
     prepare(factory("Scratch", inputs=[{"shape": ["batch", 4]}]), tmp_path, batch_sizes=[2], formats=ALL, seed=0)
     assert_all_formats_agree(Source(tmp_path), (2,))
@@ -224,6 +230,7 @@ def test_a_module_of_the_current_directory_is_found(tmp_path: Path, monkeypatch:
             create(WorkloadRef("torch", target, options), Init()).check()
 
 
+@pytest.mark.usefixtures("processes")
 def test_reading_materials_imports_no_torch(tmp_path: Path) -> None:
     prepare(block(), tmp_path, batch_sizes=[1], formats=["onnx"], seed=0)
     code = (

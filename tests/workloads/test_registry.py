@@ -102,17 +102,24 @@ def test_wrong_references_are_refused_in_one_line(ref: str, options: dict[str, o
     assert "\n" not in str(caught.value)
 
 
+def test_a_recorded_reference_keeps_all_but_the_options_that_are_a_digest() -> None:
+    nested = WorkloadRef("torch", "module:factory", {"depth": 2, "inputs": [{"shape": [3, 4]}]})
+    assert WorkloadRef.recorded(str(nested)) == WorkloadRef("torch", "module:factory", {"depth": "2"})
+    assert WorkloadRef.recorded(str(WorkloadRef("timm", "resnet18"))) == WorkloadRef("timm", "resnet18")
+    assert WorkloadRef.recorded("resnet18") is None
+
+
 def test_specifications_survive_json() -> None:
     info = WorkloadInfo("r", "l", "f", (TensorSpec("x", "int64", ("batch", 3), 1, 9),), 1, 2, 3, None, "s")
     assert WorkloadInfo.from_dict(info.as_dict()) == info
 
 
+@pytest.mark.usefixtures("processes")
 def test_creating_workloads_imports_no_runtime() -> None:
     code = (
         "import sys\n"
         "from mlflow_ngraph.workloads.base import Init, WorkloadRef\n"
-        "from mlflow_ngraph.workloads.catalogue import catalogue\n"
-        "from mlflow_ngraph.workloads.registry import create\n"
+        "from mlflow_ngraph.workloads.registry import catalogue, create\n"
         "assert len(catalogue()) == 23\n"
         "for text in ('onnx:a.onnx', 'pt2:a.pt2', 'mlflow:models:/a@b', 'timm:vit_tiny_patch16_224'):\n"
         "    create(WorkloadRef.parse(text), Init())\n"

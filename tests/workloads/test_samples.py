@@ -42,7 +42,7 @@ def reshaping(tmp_path: Path) -> Path:
 
 
 def saved(path: Path, **changed: Any) -> Path:
-    arrays = {"rows/left: é": ROWS, "offset": ROWS * 10, "shape": SHAPE} | changed
+    arrays: dict[str, Any] = {"rows/left: é": ROWS, "offset": ROWS * 10, "shape": SHAPE} | changed
     np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
     return path
 

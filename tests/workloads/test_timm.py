@@ -10,7 +10,7 @@ from mlflow_ngraph.workloads.timm import TimmWorkload
 
 
 def workload(text: str, **init: bool) -> TimmWorkload:
-    found = create(WorkloadRef.parse(text), Init(**init))  # type: ignore[arg-type]
+    found = create(WorkloadRef.parse(text), Init(**init))
     assert isinstance(found, TimmWorkload)
     return found
 

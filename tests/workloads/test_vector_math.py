@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import torch
 from mlflow_ngraph.workloads import vector_math
@@ -21,6 +23,7 @@ for kind in (torch.float32, torch.float64):
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_first_calls_by_several_threads_are_exact() -> None:
     processes = [
         subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

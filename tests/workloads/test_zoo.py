@@ -24,7 +24,7 @@ OTHERS = 3
 INSISTING = ("InsistingDropout", "InsistingNorm")
 UNWATCHED = ("Cond",)
 """PyTorch runs no operators of control flow while it is watched."""
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.usefixtures("compilers")
 ZOO = {name: one for name, one in specimens().items() if name not in INSISTING}
 
 

@@ -251,7 +251,7 @@ class PatchedBranch(Vectors):
 
     def __init__(self):
         super().__init__()
-        self.forward = self._patched
+        self.forward = self._patched  # type: ignore[method-assign]  # what the specimen is about
 
     def forward(self, x):
         return self.linear(x)

@@ -138,11 +138,11 @@ def compare(engines: Sequence[Engine]) -> dict[tuple[str, int], str]:
 
 def _difference(engine: Engine) -> str:
     from mlflow_ngraph.compilers.registry import create as create_compiler
-    from mlflow_ngraph.engines.loading import Loading
+    from mlflow_ngraph.engines.load_spec import LoadSpec
 
     one = specimens()[engine.specimen]
     directory = Path(engine.directory)
-    loading = Loading.read(directory)
+    loading = LoadSpec.read(directory)
     for number, inputs in enumerate(one.revealing(_ordinary(one, engine.batch))):
         expected = _eager(one, [array.copy() for array in inputs])
         try:

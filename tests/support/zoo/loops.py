@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -9,7 +11,7 @@ from tests.support.zoo.branches import Vectors
 from tests.support.zoo.specimen import OWN_LIMITS, fill, plus, put, row, specimen, times
 
 ANY_SHAPE = {"ok", "unsupported", "unverified"}
-TEXT = [
+TEXT: list[dict[str, Any]] = [
     {"name": "tokens", "shape": ["batch", 10], "dtype": "int64", "high": 50},
     {"name": "mask", "shape": ["batch", 10], "dtype": "int64"},
 ]

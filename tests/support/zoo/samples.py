@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from torch import nn
 
@@ -9,7 +11,7 @@ from tests.support.zoo.branches import Vectors
 from tests.support.zoo.specimen import plus, put, specimen, vectors
 
 SEVERAL = (1, 3, 4)
-MIXED = "mixes samples"
+MIXED: Final = "mixes samples"
 IN_TRAINING = {"ok", "unverified", "failed"}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mlflow_ngraph.analysis.summary import markdown, summary_rows
+from mlflow_ngraph.tables.summary import markdown, summary_rows
 from mlflow_ngraph.verdicts import Verdict
 from tests.support.records import lane_id, study_record
 

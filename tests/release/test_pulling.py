@@ -12,12 +12,14 @@ from mlflow import MlflowClient
 
 import mlflow_ngraph
 from mlflow_ngraph.devices import probes
-from mlflow_ngraph.engines import pulling
 from mlflow_ngraph.engines.files import digest_files, sha256
-from mlflow_ngraph.engines.landing import landing
-from mlflow_ngraph.engines.package import DIGEST_FILE, open_package
-from mlflow_ngraph.engines.pulling import pull_engine
+from mlflow_ngraph.engines.manifest import DIGEST_FILE
+from mlflow_ngraph.engines.package import open_package
+from mlflow_ngraph.engines.staging import landing
 from mlflow_ngraph.errors import EngineError, TrackingError, UsageError
+from mlflow_ngraph.release import pulling
+from mlflow_ngraph.release.pulling import pull_engine
+from mlflow_ngraph.tracking import download
 from mlflow_ngraph.tracking.download import Remote, locate
 from mlflow_ngraph.tracking.schema import Kind, Tag
 from mlflow_ngraph.tracking.sources import Wanted
@@ -50,7 +52,7 @@ def nothing_loads(monkeypatch: pytest.MonkeyPatch) -> None:
         def answer(self, *_: Any) -> None:
             pytest.fail("a runtime was given files that are not what was logged")
 
-    monkeypatch.setattr(pulling, "Trial", Never)
+    monkeypatch.setattr(pulling, "LoadCheck", Never)
 
 
 def refused(remote: Remote, target: Path, name: str) -> str:
@@ -94,7 +96,7 @@ def test_an_engine_that_is_there_is_verified_and_not_brought_again(
 ) -> None:
     first = pull_engine(remote, tmp_path / "engine")
     before = {path: path.stat().st_mtime_ns for path in first.directory.rglob("*")}
-    monkeypatch.setattr(pulling.download, "fill", lambda *_: pytest.fail("it was brought again"))
+    monkeypatch.setattr(download, "fill", lambda *_: pytest.fail("it was brought again"))
     second = pull_engine(remote, tmp_path / "engine", force=True)
     assert second.state == "unchanged"
     assert [check.status for check in second.checks] == ["ok"] * 4
@@ -211,7 +213,7 @@ def test_outputs_of_another_model_leave_nothing(
     """Everything is as it was logged, but it was logged wrong."""
     import numpy as np
 
-    from mlflow_ngraph.engines.loading import PROBE, read_probe
+    from mlflow_ngraph.engines.load_spec import PROBE, read_probe
 
     package = logged.copy("onnxruntime", tmp_path / "package")
     inputs, outputs = read_probe(package / "engine")
@@ -254,7 +256,7 @@ def test_what_does_not_fit_is_refused_before_it_is_downloaded(
 
     rewrite(package, alter)
     remote = publish(package, sqlite_uri, monkeypatch)
-    monkeypatch.setattr(pulling.download, "fill", lambda *_: pytest.fail("it was downloaded"))
+    monkeypatch.setattr(download, "fill", lambda *_: pytest.fail("it was downloaded"))
     message = refused(remote, tmp_path / "engine", said)
     assert f"build it here: mlflow-ngraph benchmark --workloads '{WORKLOAD.replace('?', '?depth=1&')}'" in message
     assert here(tmp_path / "engine") == []

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from mlflow_ngraph.measure.arrival import NEVER, Served, schedule, serve
+from mlflow_ngraph.measure.open_loop import NEVER, Served, schedule, serve
 
 MS = 1_000_000
 

@@ -9,7 +9,7 @@ import pytest
 
 from mlflow_ngraph import plan_study, runner
 from mlflow_ngraph.errors import WorkloadError
-from mlflow_ngraph.execute import checked
+from mlflow_ngraph.execute import known_workloads
 from mlflow_ngraph.study import Study, parse
 from tests.support.onnx_models import residual_block
 
@@ -40,6 +40,7 @@ def asked(clean_environment: None, monkeypatch: pytest.MonkeyPatch) -> list[str]
     return found
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_model_that_is_known_to_exist_needs_no_process(asked: list[str]) -> None:
     first = plan_study(study("timm:resnet10t"))
     assert asked == ["resnet10t"]
@@ -49,13 +50,15 @@ def test_a_model_that_is_known_to_exist_needs_no_process(asked: list[str]) -> No
     assert asked == ["resnet10t", "lcnet_050"]
 
 
+@pytest.mark.usefixtures("processes")
 def test_another_release_may_have_other_models(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     plan_study(study("timm:resnet10t"))
-    monkeypatch.setattr(checked, "version", lambda name: "0.0.1")
+    monkeypatch.setattr(known_workloads, "version", lambda name: "0.0.1")
     plan_study(study("timm:resnet10t"))
     assert asked == ["resnet10t", "resnet10t"]
 
 
+@pytest.mark.usefixtures("processes")
 def test_what_does_not_exist_is_asked_for_each_time(asked: list[str]) -> None:
     for _ in range(2):
         with pytest.raises(WorkloadError, match="did you mean"):
@@ -63,6 +66,7 @@ def test_what_does_not_exist_is_asked_for_each_time(asked: list[str]) -> None:
     assert asked == ["resnet10x", "resnet10x"]
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_file_may_change(asked: list[str], tmp_path: Path) -> None:
     path = residual_block(tmp_path).path
     for _ in range(2):

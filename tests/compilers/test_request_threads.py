@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from mlflow_ngraph.compilers.crew import Crew
+from mlflow_ngraph.compilers.request_threads import Crew
 
 
 def test_all_tasks_are_in_flight_at_once() -> None:

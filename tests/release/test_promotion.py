@@ -13,9 +13,10 @@ from mlflow import MlflowClient
 import mlflow_ngraph
 from mlflow_ngraph.engines import signing, trust
 from mlflow_ngraph.errors import EngineError, TrackingError, UnknownNameError, UsageError
-from mlflow_ngraph.tracking import connection, promotion, registry
-from mlflow_ngraph.tracking.promotion import Promotion
-from mlflow_ngraph.tracking.registry import Registry
+from mlflow_ngraph.release import promotion
+from mlflow_ngraph.release.promotion import Promotion
+from mlflow_ngraph.tracking import connection, model_registry
+from mlflow_ngraph.tracking.model_registry import Registry
 from mlflow_ngraph.tracking.schema import Tag
 from tests.support.logged import Logged
 from tests.support.variants import Shelf
@@ -29,7 +30,7 @@ def promote(shelf: Shelf, model: str, **options: Any) -> Promotion:
 
 def champion(shelf: Shelf) -> str | None:
     found = Registry(MlflowClient(shelf.uri), shelf.uri).champion(NAME, ALIAS)
-    return None if found is None else registry.model_id_of(found)
+    return None if found is None else model_registry.model_id_of(found)
 
 
 def versions(shelf: Shelf) -> list[Any]:
@@ -198,7 +199,7 @@ def test_who_was_killed_keeps_nobody_waiting(shelf: Shelf) -> None:
     promote(shelf, shelf.put(100.0))
     left = f"{Tag.PROMOTING}{ALIAS}.somebody"
     client = MlflowClient(shelf.uri)
-    client.set_registered_model_tag(NAME, left, str(time.time() - registry.STALE_S - 1))
+    client.set_registered_model_tag(NAME, left, str(time.time() - model_registry.STALE_S - 1))
     assert promote(shelf, shelf.put(120.0)).state == "promoted"
     assert left not in client.get_registered_model(NAME).tags
 

@@ -21,10 +21,10 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 import mlflow_ngraph
-from mlflow_ngraph.engines.loading import read_probe
+from mlflow_ngraph import parity
+from mlflow_ngraph.engines.load_spec import read_probe
 from mlflow_ngraph.engines.package import open_package
 from mlflow_ngraph.errors import EngineError, TrackingError, UsageError
-from mlflow_ngraph.measure import parity
 from mlflow_ngraph.tracking.schema import Tag
 from tests.support.logged import COMPILERS, Logged
 from tests.support.servers import QUIET, free_port
@@ -69,7 +69,7 @@ def test_an_environment_names_the_runtime_of_this_engine_only(logged: Logged, co
     with zipfile.ZipFile(wheel) as archive:
         assert archive.testzip() is None
         names = archive.namelist()
-    assert {"mlflow_ngraph/__init__.py", "mlflow_ngraph/engines/flavor.py", "mlflow_ngraph/studies/quick.yaml"} <= set(
+    assert {"mlflow_ngraph/__init__.py", "mlflow_ngraph/release/flavor.py", "mlflow_ngraph/studies/quick.yaml"} <= set(
         names
     )
     assert not [name for name in names if name.startswith("tests")]
@@ -90,7 +90,7 @@ def test_the_wheel_installs(logged: Logged, tmp_path: Path) -> None:
         str(wheel),
     ]
     subprocess.run(command, check=True, capture_output=True)
-    assert (tmp_path / "mlflow_ngraph" / "engines" / "flavor.py").is_file()
+    assert (tmp_path / "mlflow_ngraph" / "release" / "flavor.py").is_file()
 
 
 def test_a_registered_engine_is_loaded_by_its_alias(logged: Logged, tracking: str) -> None:
@@ -158,7 +158,7 @@ def test_pyfunc_loads_no_damaged_engine(logged: Logged, tmp_path: Path) -> None:
 
 
 @BOTH
-@pytest.mark.slow
+@pytest.mark.usefixtures("compilers")
 def test_mlflow_predicts_and_serves(logged: Logged, tmp_path: Path, compiler: str) -> None:
     package = logged.packages[compiler]
     inputs, _ = read_probe(package / "engine")

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from mlflow_ngraph import custom_metrics, study
-from mlflow_ngraph.analysis import compare, results, significance
-from mlflow_ngraph.analysis.custom_metrics import known
+from mlflow_ngraph import study
+from mlflow_ngraph.analysis import compare, significance
 from mlflow_ngraph.analysis.recommend import recommend
 from mlflow_ngraph.errors import StudyError
+from mlflow_ngraph.execute import formulas
 from mlflow_ngraph.execute.record import StudyRecord
-from mlflow_ngraph.study_metrics import RESERVED
-from mlflow_ngraph.tracking.schema import CELL_METRICS
+from mlflow_ngraph.tables.results import from_record as table_of
+from mlflow_ngraph.tables.vocabulary import known
 from tests.support.records import study_record
 
 MINIMAL = {"workloads": ["timm:resnet18", "deit-tiny"], "compilers": ["openvino"], "batch_sizes": [1]}
@@ -37,8 +37,10 @@ def test_they_do_not_change_what_is_measured() -> None:
     assert study.parse({**MINIMAL, "metrics": {"tcr": TCR}}).digest() == study.parse(MINIMAL).digest()
 
 
-def test_every_column_of_the_results_is_taken() -> None:
-    assert {*results.ALL} <= {*RESERVED, *CELL_METRICS}
+@pytest.mark.parametrize("name", ["device", "throughput", "speedup_ci_low", "ase_log_se", "experiment", "anything_df"])
+def test_no_column_of_the_results_can_be_declared(name: str) -> None:
+    with pytest.raises(StudyError, match="this name is taken"):
+        study.parse({**MINIMAL, "metrics": {name: "throughput * 2"}})
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ def record(tmp_path: Path) -> StudyRecord:
     }
     whole = study.parse({**made.study, "metrics": declared})
     made.study = whole.model_dump(mode="json")
-    custom_metrics.add(made, made.lanes.values())
+    formulas.add(made, made.lanes.values())
     return made
 
 
@@ -114,7 +116,7 @@ def test_no_interval_where_the_formula_turns_round_within_it(record: StudyRecord
 
 
 def test_they_are_compared_and_recommended_like_others(record: StudyRecord) -> None:
-    frame = results.from_record(record)
+    frame = table_of(record)
     assert known(frame)["tcr"].unit == "kB/s"
     assert json.loads(frame["custom_metrics"].iloc[0])["seconds_a_sample"]["better"] == "lower"
     table = compare.compare(frame, metric="tcr", workloads=["resnet18"], batch_sizes=[1], rows=["label"])

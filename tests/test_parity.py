@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlflow_ngraph.measure import parity
-from mlflow_ngraph.measure.parity import TOLERANCES
+from mlflow_ngraph import parity
+from mlflow_ngraph.parity import TOLERANCES
 
-DOCUMENT = Path(__file__).parents[2] / "docs/reference/parity.md"
+DOCUMENT = Path(__file__).parents[1] / "docs/reference/parity.md"
 PRECISIONS = sorted(TOLERANCES)
 BITS = {"fp32": 23, "tf32": 10, "fp16": 10, "bf16": 7}
 """Of the fraction of each format."""

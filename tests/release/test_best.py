@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from mlflow_ngraph.analysis import results
-from mlflow_ngraph.analysis.ranking import LIMITS, OBJECTIVES, Question, Ranking, rank
+from mlflow_ngraph.analysis import objectives, results
+from mlflow_ngraph.analysis.objectives import OBJECTIVES, Limit
+from mlflow_ngraph.analysis.ranking import EngineQuestion, Ranking, rank
 from mlflow_ngraph.compilers.base import Availability
 from mlflow_ngraph.compilers.openvino.adapter import OpenVINO
-from mlflow_ngraph.engines import compatibility, question
-from mlflow_ngraph.engines.question import answer
+from mlflow_ngraph.engines import compatibility
 from mlflow_ngraph.errors import EngineError, UnknownNameError, UsageError
+from mlflow_ngraph.metrics import CELL_METRICS
+from mlflow_ngraph.release import best
+from mlflow_ngraph.release.best import answer
 from mlflow_ngraph.tracking import connection
-from mlflow_ngraph.tracking.schema import CELL_METRICS
 from tests.support.logged import Logged
 from tests.support.tidy import cells
 
@@ -60,21 +62,24 @@ def invented(seed: int) -> pd.DataFrame:
     return frame
 
 
-def walked(frame: pd.DataFrame, asked: Question) -> list[dict[str, Any]]:
+def limits_of(values: Mapping[str, float]) -> tuple[Limit, ...]:
+    return tuple(objectives.limits(values))
+
+
+def walked(frame: pd.DataFrame, asked: EngineQuestion) -> list[dict[Hashable, Any]]:
     """The cells that count, best first, found row by row."""
-    newest: dict[str, dict[str, Any]] = {}
+    newest: dict[str, dict[Hashable, Any]] = {}
     for row in frame.to_dict("records"):
         if row["cell"] not in newest or row["started_at"] >= newest[row["cell"]]["started_at"]:
             newest[row["cell"]] = row
     metric = asked.metric
     sign = 1 if CELL_METRICS[metric].better == "lower" else -1
 
-    def keeps(row: Mapping[str, Any]) -> bool:
-        for name, bound in asked.limits.items():
-            value = row[LIMITS[name]]
-            if not (value >= bound if name == "min_throughput" else value <= bound):
-                return False
-        return True
+    def keeps(row: Mapping[Hashable, Any]) -> bool:
+        return all(
+            row[limit.metric] >= limit.value if limit.bound == "min" else row[limit.metric] <= limit.value
+            for limit in asked.limits
+        )
 
     kept = [
         row
@@ -96,7 +101,7 @@ def walked(frame: pd.DataFrame, asked: Question) -> list[dict[str, Any]]:
 )
 def test_cells_are_in_the_order_that_a_walk_finds(objective: str, limits: dict[str, float]) -> None:
     for seed in range(3):
-        frame, asked = invented(seed), Question(objective, limits)
+        frame, asked = invented(seed), EngineQuestion(objective, limits_of(limits))
         ranking = Ranking.from_plain(json.loads(json.dumps(rank(frame, asked).to_plain())))
         found, left_out = ranking.candidates, ranking.left_out
         expected = walked(frame, asked)
@@ -111,7 +116,7 @@ def test_of_a_cell_the_newest_result_counts_even_where_it_is_worse() -> None:
         model_id=["m-a", "m-b"],
     )  # fmt: skip
     with pytest.raises(UsageError, match="no cell that fits is ok and has an engine: 1 unstable"):
-        rank(frame, Question())
+        rank(frame, EngineQuestion())
 
 
 def test_bounds_that_nothing_keeps_are_said_one_by_one() -> None:
@@ -120,7 +125,12 @@ def test_bounds_that_nothing_keeps_are_said_one_by_one() -> None:
         model_id=["m-a", "m-b"],
     )  # fmt: skip
     with pytest.raises(UsageError) as error:
-        rank(frame, Question("throughput", {"max_latency_ms": 15, "max_cpu_percent": 60, "max_memory_mb": 100}))
+        rank(
+            frame,
+            EngineQuestion(
+                "throughput", limits_of({"max_latency_ms": 15, "max_cpu_percent": 60, "max_memory_mb": 100})
+            ),
+        )
     said = str(error.value)
     assert "--max-latency-ms 15 alone is kept by 1 of 2, latency_p99_ms is 10 at best" in said
     assert "--max-cpu-percent 60 alone is kept by 1 of 2, cpu_percent is 50 at best" in said
@@ -129,21 +139,21 @@ def test_bounds_that_nothing_keeps_are_said_one_by_one() -> None:
 
 def test_objectives_are_metrics_with_a_better_side() -> None:
     with pytest.raises(UnknownNameError, match="unknown objective 'speed': did you mean 'speedup'"):
-        assert Question("speed").metric
+        assert EngineQuestion("speed").metric
     with pytest.raises(UsageError, match="neither a high nor a low clock_mhz is better"):
-        assert Question("clock_mhz").metric
+        assert EngineQuestion("clock_mhz").metric
 
 
 def test_models_are_not_compared_with_each_other() -> None:
     frame = cells(workload=["timm:resnet18", "timm:resnet50"], label=["resnet18", "resnet50"], model_id=["m-a", "m-b"])
     with pytest.raises(UsageError, match="name one with --workloads: timm:resnet18, timm:resnet50"):
-        rank(frame, Question())
+        rank(frame, EngineQuestion())
 
 
 @pytest.fixture
 def table(logged: Logged) -> pd.DataFrame:
     """Without the baseline, which fits every machine that has torch."""
-    found = results.load(logged.uri, columns=Question().columns(), cache=False)
+    found = results.load(logged.uri, columns=EngineQuestion().columns(), cache=False)
     return found[found["compiler"] != "identity"]
 
 
@@ -156,7 +166,7 @@ def servers(logged: Logged) -> dict[str, str]:
 def test_the_first_whose_engine_fits_is_the_answer(
     logged: Logged, table: pd.DataFrame, servers: dict[str, str], objective: str
 ) -> None:
-    asked = Question(objective)
+    asked = EngineQuestion(objective)
     found = answer(rank(table, asked), servers)
     best = walked(table, asked)[0]
     assert (found.chosen.model_id, found.chosen.row["batch"]) == (best["model_id"], best["batch"])
@@ -179,13 +189,18 @@ def test_what_cannot_run_here_is_passed_over_without_asking_for_it(
     gone = classmethod(lambda cls: Availability(False, None, "no module named openvino", "pip install openvino"))
     monkeypatch.setattr(OpenVINO, "availability", gone)
     looked: list[str] = []
-    look = question._look
-    monkeypatch.setattr(question, "_look", lambda *about: looked.append(about[0]) or look(*about))
-    found = answer(rank(table, Question()), servers)
+    look = best._look
+
+    def noted(model_id: str, *about: Any) -> Any:
+        looked.append(model_id)
+        return look(model_id, *about)
+
+    monkeypatch.setattr(best, "_look", noted)
+    found = answer(rank(table, EngineQuestion()), servers)
     assert found.chosen.row["compiler"] == "onnxruntime"
     assert looked == [logged.models["onnxruntime"]]
     assert [(one.row["compiler"], one.row["batch"]) for one, _ in found.passed_over] == [
-        (row["compiler"], row["batch"]) for row in walked(table, Question())[:2]
+        (row["compiler"], row["batch"]) for row in walked(table, EngineQuestion())[:2]
     ]
     assert {reason for _, reason in found.passed_over} == {
         "openvino cannot run here: no module named openvino (pip install openvino)"
@@ -199,7 +214,7 @@ def test_an_engine_that_is_gone_from_the_server_is_passed_over(
     gone = table["compiler"] == "openvino"
     table.loc[gone, "throughput"] *= 1e6
     table.loc[gone, "model_id"] = f"m-{0:032x}"
-    found = answer(rank(table, Question()), servers)
+    found = answer(rank(table, EngineQuestion()), servers)
     assert found.chosen.model_id == logged.models["onnxruntime"]
     assert all("cannot find models:/m-0000" in reason for _, reason in found.passed_over)
 
@@ -212,7 +227,7 @@ def test_where_nothing_fits_it_is_said_why_and_what_to_do(
     gone = classmethod(lambda cls: Availability(False, None, "no module named openvino", "pip install openvino"))
     monkeypatch.setattr(OpenVINO, "availability", gone)
     with pytest.raises(EngineError) as error:
-        answer(rank(table, Question()), servers)
+        answer(rank(table, EngineQuestion()), servers)
     said = str(error.value)
     assert said.startswith("no engine of 4 that were measured fits this machine: ")
     assert "2 of openvino: openvino cannot run here: no module named openvino" in said

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlflow_ngraph.measure import serving
-from mlflow_ngraph.measure.arrival import schedule, serve
-from tests.measure.test_arrival import MS, SimulatedClock
+from mlflow_ngraph.measure import open_loop_figures
+from mlflow_ngraph.measure.open_loop import schedule, serve
+from tests.measure.test_open_loop import MS, SimulatedClock
 
 
 def event(rate: float, seconds: float, service_ns: int = MS, *, limit: float = 2.0, oversleeps_ns: int = 0) -> Any:
@@ -29,7 +29,9 @@ def watched(seconds: float, machine_busy_s: float) -> dict[str, Any]:
 
 
 def row(*args: Any, **options: Any) -> dict[str, Any]:
-    return serving.row(event(*args, **options), processors=2, quiet={"max_foreign_cpu_percent": 10, "max_spread": 0.1})
+    return open_loop_figures.row(
+        event(*args, **options), processors=2, quiet={"max_foreign_cpu_percent": 10, "max_spread": 0.1}
+    )
 
 
 def test_an_engine_that_keeps_up_serves_what_is_offered() -> None:
@@ -61,7 +63,7 @@ def test_an_engine_that_became_slow_is_overloaded_though_it_was_not_on_average()
     served = serve([call], schedule(700, 10, "uniform", [1]), 100, clock)
     made = {**event(700, 10), "due_ns": served.due_ns, "waited_ns": served.waited_ns, "served_ns": served.served_ns}
     assert np.mean(served.served_ns) * 700 / 1e9 < 1
-    assert serving.figures(made)["overloaded"]
+    assert open_loop_figures.figures(made)["overloaded"]
 
 
 def test_percentiles_that_the_unserved_would_be_in_are_missing() -> None:
@@ -83,8 +85,8 @@ def test_percentiles_that_the_unserved_would_be_in_are_missing() -> None:
     ],
 )
 def test_a_percentile_needs_a_request_beyond_it(requests: int, known: set[str]) -> None:
-    assert set(serving.percentiles(np.arange(requests, dtype=float))) == known
-    assert set(serving.percentiles(np.arange(1000.0))) == {"p50", "p90", "p99", "p999"}
+    assert set(open_loop_figures.percentiles(np.arange(requests, dtype=float))) == known
+    assert set(open_loop_figures.percentiles(np.arange(1000.0))) == {"p50", "p90", "p99", "p999"}
 
 
 def test_a_generator_that_is_late_makes_a_rate_invalid() -> None:
@@ -96,7 +98,7 @@ def test_a_generator_that_is_late_makes_a_rate_invalid() -> None:
 
 def test_other_processes_make_a_rate_invalid() -> None:
     made = {**event(100, 10), "machine": watched(10, 15.0)}
-    found = serving.row(made, processors=2, quiet={"max_foreign_cpu_percent": 10, "max_spread": 0.1})
+    found = open_loop_figures.row(made, processors=2, quiet={"max_foreign_cpu_percent": 10, "max_spread": 0.1})
     assert (found["valid"], "other processes used at least 21 %" in found["reason"]) == (False, True)
 
 
@@ -104,13 +106,13 @@ def test_waiting_in_the_queue_is_not_the_generators_doing() -> None:
     """Two servers: the third request of four at once waits for the first to end, and one is late by a tenth."""
     due, served = np.zeros(4), np.array([10.0, 30.0, 10.0, 10.0])
     waited = np.array([0.0, 0.0, 10.0, 21.0])  # the fourth could have begun at 20
-    assert serving.lateness(due, waited, served, 2).tolist() == [0, 0, 0, 1]
+    assert open_loop_figures.lateness(due, waited, served, 2).tolist() == [0, 0, 0, 1]
 
 
 def test_the_search_finds_the_highest_rate_under_the_bound() -> None:
     """The waiting time of a queue grows without bound towards the capacity; the answer is known."""
     for bound in (1.2, 2.0, 5.0, 20.0):
-        truth, search, tried = 1000 * (1 - 1 / bound), serving.Search(1000), []
+        truth, search, tried = 1000 * (1 - 1 / bound), open_loop_figures.Search(1000), []
         while (rate := search.next()) is not None:
             tried.append(rate)
             search.learn(rate, kept=1 / (1 - rate / 1000) <= bound)
@@ -120,16 +122,16 @@ def test_the_search_finds_the_highest_rate_under_the_bound() -> None:
 
 
 def test_the_search_begins_with_what_is_known_and_ends_in_any_case() -> None:
-    search = serving.Search(1000)
+    search = open_loop_figures.Search(1000)
     search.learn(800, kept=True)
     search.learn(900, kept=False)
     assert search.next() == 850
-    hopeless = serving.Search(1000)
+    hopeless = open_loop_figures.Search(1000)
     tried = 0
     while (rate := hopeless.next()) is not None:
         hopeless.learn(rate, kept=False)
         tried += 1
-    assert tried <= serving.SEARCH_RATES
+    assert tried <= open_loop_figures.SEARCH_RATES
 
 
 def test_a_rate_above_a_broken_one_counts_for_nothing() -> None:
@@ -141,12 +143,12 @@ def test_a_rate_above_a_broken_one_counts_for_nothing() -> None:
         {**good, "rate": 40.0, "overloaded": True},
         {**good, "rate": 35.0, "valid": False},
     ]
-    assert serving.headlines(rows, 5.0) == {
+    assert open_loop_figures.headlines(rows, 5.0) == {
         "serve_peak_rate": 30.0,
         "serve_peak_p99_ms": 1.0,
         "serve_peak_p999_ms": 2.0,
         "serve_max_rate": 10.0,
         "serve_max_rate_p99_ms": 1.0,
     }
-    assert "serve_max_rate" not in serving.headlines(rows, None)
-    assert serving.headlines(rows[3:], 5.0) == {}
+    assert "serve_max_rate" not in open_loop_figures.headlines(rows, None)
+    assert open_loop_figures.headlines(rows[3:], 5.0) == {}

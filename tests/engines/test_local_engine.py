@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import torch
 
-from mlflow_ngraph import LoadedEngine, load_model
+from mlflow_ngraph import LoadedEngine, load_model, parity
 from mlflow_ngraph.compilers import host
 from mlflow_ngraph.engines import compatibility
 from mlflow_ngraph.engines.files import sha256
-from mlflow_ngraph.engines.loading import read_probe
-from mlflow_ngraph.engines.package import DIGEST_FILE, digest_line, open_package
+from mlflow_ngraph.engines.load_spec import read_probe
+from mlflow_ngraph.engines.manifest import DIGEST_FILE
+from mlflow_ngraph.engines.package import digest_line, open_package
 from mlflow_ngraph.errors import EngineError, UsageError
-from mlflow_ngraph.measure import parity
 from tests.support.logged import COMPILERS, WORKLOAD, Logged
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mlflow_ngraph.compilers.relay import Relay
+from mlflow_ngraph.compilers.request_queue import Relay
 
 
 class Log:

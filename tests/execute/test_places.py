@@ -1,0 +1,59 @@
+"""Which studies can be gone on with."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mlflow_ngraph.errors import JournalError
+from mlflow_ngraph.execute import places
+from mlflow_ngraph.execute.journal import FILE_NAME
+from tests.support.script import Script
+
+
+def ended(*events: str) -> Script:
+    script = Script([1]).measured("identity", 1, 10)
+    for event in events:
+        script.session() if event == "session_started" else script.say(event)
+    return script
+
+
+@pytest.mark.parametrize(
+    ("events", "finished"),
+    [
+        ([], False),
+        (["study_interrupted"], False),
+        (["study_interrupted", "lane_recorded"], False),
+        (["study_finished"], True),
+        (["study_finished", "lane_recorded", "recording_failed", "lane_recorded"], True),
+        (["study_finished", "session_started"], False),
+        (["study_finished", "session_started", "study_interrupted", "recording_failed"], False),
+        (["study_interrupted", "session_started", "study_finished"], True),
+    ],
+)
+def test_a_study_is_finished_if_its_last_session_is(tmp_path: Path, events: list[str], finished: bool) -> None:
+    assert places.finished(ended(*events).write(tmp_path)) is finished
+
+
+def test_the_end_of_a_journal_says_whether_its_study_is_finished(tmp_path: Path) -> None:
+    """However long a journal is, no more than that is read: damage further up is not met."""
+    path = ended("study_finished").write(tmp_path) / FILE_NAME
+    first, _, *rest = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([first, "nonsense\n", *rest]))
+    assert places.finished(tmp_path)
+
+
+def test_the_newest_study_is_the_one_that_began_last(tmp_path: Path) -> None:
+    for name, at in (("a-key-1", 10.0), ("b-key-2", 30.0), ("c-key-3", 20.0), ("d-other-4", 40.0)):
+        Script([1], study_id=name, at=at).write(tmp_path / "studies" / name)
+    (tmp_path / "studies/e-key-5").mkdir()
+    (tmp_path / "studies/f-key-6").mkdir()
+    (tmp_path / "studies/f-key-6" / FILE_NAME).touch()  # killed before it began
+    os.utime(tmp_path / "studies/a-key-1" / FILE_NAME)
+    assert places.newest(tmp_path, "key") == tmp_path / "studies/b-key-2"
+    assert places.newest(tmp_path, "none") is None
+
+
+def test_a_directory_without_a_study_is_named(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match=r"no journal\.jsonl here"):
+        places.finished(tmp_path)

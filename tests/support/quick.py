@@ -1,0 +1,53 @@
+"""Quick tests start no process and no server, and compile nothing: what does so asks for a fixture, and counts as slow.
+
+``make check`` runs the others. That they are quick is not a matter of trust: a process that is started without the fixture
+fails the test.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import pytest
+
+SLOW = frozenset(
+    {
+        *("processes", "compilers", "browser", "pages", "logged", "served", "shelf"),
+        *("mlflow_server", "postgres_uri", "server_uri", "sqlite_uri", "sqlite_template"),
+    }
+)
+"""Fixtures that start processes, servers, databases, or the runtimes of compilers."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what takes long by what it asks for."""
+    for item in items:
+        if SLOW.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("slow")
+
+
+@pytest.fixture(scope="session")
+def processes() -> None:
+    """The test starts processes."""
+
+
+@pytest.fixture(scope="session")
+def compilers() -> None:
+    """The test builds, compiles or runs real models."""
+
+
+@pytest.fixture(autouse=True)
+def quick(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Refuse processes to those who have not asked for them."""
+    if request.node.get_closest_marker("slow"):
+        yield
+        return
+
+    def refuse(self: Any, args: Any, *_: Any, **__: Any) -> NoReturn:
+        pytest.fail(f"a quick test starts a process: {args!r}; ask for the fixture `processes`")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess.Popen, "__init__", refuse)
+        yield
