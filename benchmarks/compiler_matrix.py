@@ -16,6 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.analysis.matrix import markdown, merged
 from mlflow_ngraph.devices.fingerprint import fingerprint
 from mlflow_ngraph.devices.registry import create
@@ -55,7 +56,7 @@ def measured(study: Study, home: Path | None, workloads: str, *, anew: bool) -> 
         sys.exit(f"study {study.name} has no workload like {workloads}")
     study = study.model_copy(update={"workloads": chosen})
     key = places.study_key(study, create(study.device).name, fingerprint()["digest"])
-    begun = places.newest(places.home(home), key) is not None
+    begun = places.newest(home_directory.directory(home), key) is not None
     resume = "never" if anew else "always" if begun else "auto"
     return run_study(study, resume=resume, home=home, offline=True, observer=Said()).record  # type: ignore[arg-type]
 

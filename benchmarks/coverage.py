@@ -17,10 +17,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from mlflow_ngraph.analysis.report import combined
+from mlflow_ngraph.estimates import Estimate
 from mlflow_ngraph.execute.derive import derive
 from mlflow_ngraph.execute.record import CellRecord, Lane, LaneRecord, StudyRecord
 from mlflow_ngraph.measure import statistics
-from mlflow_ngraph.metrics import depth_retention, depth_slope
 from mlflow_ngraph.study import Adaptive
 from mlflow_ngraph.verdicts import Verdict
 
@@ -111,14 +112,15 @@ def _over_depth(noise: Noise, rng: np.random.Generator) -> dict[str, bool]:
             statistics.slice_medians(list(_durations(noise, rng, drift, level))) for level in (10.0, 10.0 / truth)
         )
         found[depth] = statistics.paired_ratio(slow, fast)
-    centred = np.array(DEPTHS) - np.mean(DEPTHS)
-    weights = list(centred / (centred @ centred))
-    _, slope = statistics.weighted_sum(weights, [found[depth] for depth in DEPTHS])
-    retention = statistics.ratio(found[DEPTHS[-1]], found[1]).interval()
+    parts = Estimate(
+        *(np.array([getattr(found[depth], name) for depth in DEPTHS]) for name in ("log", "error", "freedom"))
+    )
+    slope, retention = combined.slope(DEPTHS, parts), combined.retention(DEPTHS, parts)
+    assert retention is not None
     truths = [SPEEDUPS[depth] for depth in DEPTHS]
     return {
-        "slope": _contains(slope, depth_slope(DEPTHS, truths)),
-        "retention": _contains(retention, depth_retention(DEPTHS, truths)),
+        "slope": _contains((slope.low, slope.high), float(np.polyfit(DEPTHS, truths, 1)[0])),
+        "retention": _contains((retention.low, retention.high), truths[-1] / truths[0]),
     }
 
 
@@ -130,8 +132,7 @@ def _stopping_trial(noise: Noise, rng: np.random.Generator) -> dict[str, bool]:
     baseline = list(20.0 * (1 + 0.015 * rng.standard_normal((MOST_ROUNDS, 1))) * noise(rng, MOST_ROUNDS, SHORT_SLICE))
     for rounds in range(rule.min_rounds, MOST_ROUNDS + 1):
         mean = statistics.mean_duration(durations[:rounds])
-        reach = mean.reach()
-        if reach is not None and reach <= rule.within:
+        if mean.reach() <= rule.within:
             break
     medians = (statistics.slice_medians(slices[:rounds]) for slices in (baseline, durations))
     return {

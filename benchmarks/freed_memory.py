@@ -76,7 +76,7 @@ def _engines(record: StudyRecord, compiler: str) -> Iterator[tuple[Lane, EngineR
 
 def _compared(bare: list[Found], keeping: list[Found]) -> str:
     found = paired_ratio(_seconds(bare), _seconds(keeping))
-    low, high = found.interval() or (found.value, found.value)
+    low, high = found.interval()
     apart = [100 * float(np.log(_seconds(side)).std(ddof=1)) for side in (bare, keeping)]
     faults = [statistics.median(one.page_faults for one in side) for side in (bare, keeping)]
     return (

@@ -34,9 +34,9 @@ from support.tiny import INPUTS
 import mlflow_ngraph
 from mlflow_ngraph.execute import journal
 from mlflow_ngraph.measure.shares import TICK_S
+from mlflow_ngraph.metrics import CELL_METRICS
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import Study, parse
-from mlflow_ngraph.tracking.schema import CELL_METRICS
 
 MEASURED = ("engine_built", "cell_ready", "slice", "cell_finished")
 """Events with figures."""

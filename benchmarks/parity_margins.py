@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mlflow_ngraph.measure.parity import Parity, compare
+from mlflow_ngraph.parity import Parity, compare
 from mlflow_ngraph.study import load
 from mlflow_ngraph.workloads.base import Init
 from mlflow_ngraph.workloads.registry import create

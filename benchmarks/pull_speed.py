@@ -29,7 +29,7 @@ from support.server import QUIET, tracking_server
 MAX_PULL_RATIO, MAX_LOAD_RATIO = 1.5, 1.1
 OURS = """
 import json, sys, time
-import mlflow_ngraph.engines.flavor as flavor
+import mlflow_ngraph.release.flavor as flavor
 import numpy
 directory, width = sys.argv[1], int(sys.argv[2])
 inputs = numpy.zeros((1, width), numpy.float32)

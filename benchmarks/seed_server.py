@@ -26,9 +26,9 @@ import numpy as np
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
-from mlflow_ngraph.analysis import results
 from mlflow_ngraph.execute.record import CellRecord, Lane, LaneRecord, StudyRecord
 from mlflow_ngraph.study import Study
+from mlflow_ngraph.tables.results import from_record as table_of
 from mlflow_ngraph.tracking import connection, files
 from mlflow_ngraph.tracking.content import Content, lane_content, study_content
 from mlflow_ngraph.tracking.schema import Artifact, Tag
@@ -195,7 +195,7 @@ def seed_database(uri: str, experiment: str, records: Iterator[StudyRecord]) -> 
     count = 0
     for record in records:
         runs = runs_of(record, uri)
-        table = results.from_record(record, runs[0].run_id, {r.content.tags[Tag.LANE_ID]: r.run_id for r in runs[1:]})
+        table = table_of(record, runs[0].run_id, {r.content.tags[Tag.LANE_ID]: r.run_id for r in runs[1:]})
         target = _directory(place.artifact_location) / runs[0].run_id / "artifacts"
         target.mkdir(parents=True)
         table.to_parquet(target / Artifact.RESULTS, index=False)
@@ -268,7 +268,7 @@ def seed_server(uri: str, experiment: str, records: Iterator[StudyRecord], write
         lanes = {run.content.tags[Tag.LANE_ID]: made for run, made in zip(runs[1:], ids[1:], strict=True)}
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory, Artifact.RESULTS)
-            results.from_record(record, ids[0], lanes).to_parquet(path, index=False)
+            table_of(record, ids[0], lanes).to_parquet(path, index=False)
             client.log_artifact(ids[0], str(path))
             client.log_batch(ids[0], tags=[RunTag(Tag.RESULTS_SHA256, files.digest(path))], synchronous=True)
         return len(lanes)

@@ -141,10 +141,10 @@ def _measured(package: Package, options: argparse.Namespace, *role: str) -> dict
 
 def _engine(directory: Path, batch: int, seconds: float) -> int:
     """The engine alone, as a study times it."""
-    from mlflow_ngraph import load_model
-    from mlflow_ngraph.measure import loop, memory
+    from mlflow_ngraph import load_model, process_memory
+    from mlflow_ngraph.measure import loop
 
-    memory.keep_freed()
+    process_memory.keep_freed()
     with load_model(directory) as engine:
         rng = np.random.default_rng(0)
         bound = engine.bind([spec.random(batch, rng) for spec in engine.inputs], batch)

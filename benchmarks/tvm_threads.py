@@ -27,7 +27,8 @@ from mlflow_ngraph.compilers.base import Target
 from mlflow_ngraph.compilers.tvm.adapter import TVM
 from mlflow_ngraph.compilers.tvm.flags import TVMFlags
 from mlflow_ngraph.devices.processors import available
-from mlflow_ngraph.execute.child import Child, Warden, environment
+from mlflow_ngraph.engines import environment
+from mlflow_ngraph.execute.child import Child, Warden
 from mlflow_ngraph.runner import plan_study
 from mlflow_ngraph.study import parse
 
@@ -85,7 +86,9 @@ class _Bench:
         return self._work / "materials"
 
     def child(self, name: str, threads: int | None) -> Child:
-        return Child(name, environment(threads, self._work / "scratch"), self._work / f"{name}.log", self._warden)
+        return Child(
+            name, environment.of_threads(threads, self._work / "scratch"), self._work / f"{name}.log", self._warden
+        )
 
     def request(self, child: Child, command: str, threads: int | None, **fields: Any) -> Any:
         return child.request(

@@ -18,6 +18,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from mlflow_ngraph import home as home_directory
+
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # the zoo lies beside the tests, whose suite runs a part of it
 
@@ -72,7 +74,7 @@ def _parts(
 def _measured(given: Study, compilers: Sequence[str], home: Path | None, *, anew: bool) -> list[Cell]:
     """The cells of a study, which is run unless it came to its end before."""
     key = places.study_key(given, create(given.device).name, fingerprint()["digest"])
-    directory = places.newest(places.home(home), key)
+    directory = places.newest(home_directory.directory(home), key)
     if anew or directory is None or not places.finished(directory):
         directory = run_study(given, resume="never" if anew else "auto", home=home, offline=True).directory
     return judged(fold.load(directory), directory, compilers)

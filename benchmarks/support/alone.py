@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlflow_ngraph.execute.child import environment
+from mlflow_ngraph.engines import environment
 from mlflow_ngraph.execute.lane import SETTLE_S
-from mlflow_ngraph.execute.loaded import RELOAD_CALLS
-from mlflow_ngraph.measure.memory import FreedMemory
+from mlflow_ngraph.execute.lane_memory import RELOAD_CALLS
+from mlflow_ngraph.process_memory import FreedMemory
 
 _SCRIPT = """
 import gc, json, statistics, sys, time
@@ -22,7 +22,8 @@ from pathlib import Path
 import psutil
 sys.modules["openvino_telemetry"] = None
 given = json.loads(sys.argv[1])
-from mlflow_ngraph.measure import loop, memory
+from mlflow_ngraph import process_memory as memory
+from mlflow_ngraph.measure import loop
 assert given["freed_memory"] == "return" or memory.keep_freed()
 from mlflow_ngraph.compilers.base import Target
 from mlflow_ngraph.compilers.registry import create
@@ -74,6 +75,6 @@ def measured(
             check=True,
             stdout=subprocess.PIPE,
             text=True,
-            env=environment(threads, Path(scratch)),
+            env=environment.of_threads(threads, Path(scratch)),
         )
     return Found(**json.loads(done.stdout.splitlines()[-1]))

@@ -6,11 +6,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from mlflow_ngraph.execute.places import Places
-from mlflow_ngraph.execute.plan import Plan
+from mlflow_ngraph.execute.plan import StudyPlan
 from mlflow_ngraph.runner import ask_child
 
 
-def prepared(plan: Plan, directory: Path, workload: str, batch: int) -> Path:
+def prepared(plan: StudyPlan, directory: Path, workload: str, batch: int) -> Path:
     """Make the materials of a workload again where the study in ``directory`` had them, and return that place."""
     (chosen,) = (one for one in plan.workloads if str(one.ref) == workload)
     materials = Places(directory).materials(workload)

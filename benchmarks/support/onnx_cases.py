@@ -19,9 +19,9 @@ from onnx.backend.test import loader
 from onnx.backend.test.runner import Runner
 
 from mlflow_ngraph.compilers.base import Target, Workbench
-from mlflow_ngraph.compilers.reasons import one_line
 from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph.errors import CellError, NGraphError
+from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import BATCH, Format, Init, TensorSpec, WorkloadRef, fixed_batch
 from mlflow_ngraph.workloads.export import prepare
 from mlflow_ngraph.workloads.materials import Source
@@ -225,7 +225,7 @@ class Attempt:
 
 def workload_batch(inputs: Sequence[TensorSpec], arrays: Mapping[str, NDArray[Any]]) -> int:
     """The batch size that is fixed, or the number of samples that a case has."""
-    return fixed_batch(inputs) or next(
+    return fixed_batch(tuple(inputs)) or next(
         arrays[spec.name].shape[spec.shape.index(BATCH)] for spec in inputs if BATCH in spec.shape
     )
 
