@@ -2,6 +2,7 @@
 
 import os
 
+from tests.support.affinity import every_processor
 from tests.support.browser import browser, pages
 from tests.support.fake import broken_compiler, fake_compiler
 from tests.support.keys import signing_key
@@ -25,6 +26,7 @@ __all__ = [
     "browser",
     "clean_environment",
     "compilers",
+    "every_processor",
     "fake_compiler",
     "lock_folder",
     "logged",
