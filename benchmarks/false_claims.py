@@ -88,10 +88,10 @@ def _report(record: StudyRecord, background: bool) -> int:
     called = [cell for cell in slower if _claim(cell) == "slower"]
     print(f"machine: {'a load that comes and goes' if background else 'nothing else running, as far as we know'}")
     for name, cells in (("equal", same), ("3 % slower", slower)):
-        marked = sum(cell.verdict is not Verdict.OK for cell in cells)
+        marked = sum(bool(cell.noise) for cell in cells)
         reach = sorted(cell.metrics["speedup_ci_high"] / cell.metrics["speedup"] - 1 for cell in cells)
         print(
-            f"{name}: {len(cells)} cells, {marked} marked unstable; the interval of the speed-up reaches "
+            f"{name}: {len(cells)} cells, beside {marked} the machine was not quiet; the interval of the speed-up reaches "
             f"± {100 * reach[len(reach) // 2]:.2f} % (median), {100 * reach[-1]:.2f} % at most"
         )
     print(f"equal, but claimed to differ: {len(differing)} of {len(same)}")

@@ -162,7 +162,7 @@ class Written:
                 yield self._slice(plan.lanes[at], batch, round_, position)
         for lane in plan.lanes:
             warm_up = {"repetitions": 10, "seconds": 0.2, "steady": True, "call_s": 0.02}
-            said = {"verdict": "ok", "reason": "", "stderr_tail": ""}
+            said = {"verdict": "ok", "reason": "", "noise": "", "stderr_tail": ""}
             yield self._of_cell("cell_finished", lane, batch, **said, warm_up=warm_up)
 
     def _say(self, event: str, **fields: Any) -> Event:

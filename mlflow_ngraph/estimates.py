@@ -111,9 +111,8 @@ def exactly(values: ArrayLike) -> Estimate:
 
 
 def unknown(count: int) -> Estimate:
-    """Figures of which nothing is known."""
-    missing = np.full(count, np.nan)
-    return Estimate(missing, missing, missing)
+    """Figures of which nothing is known, in arrays of their own."""
+    return Estimate(*(np.full(count, np.nan) for _ in range(3)))
 
 
 def satterthwaite(variances: Array, freedoms: Array) -> Array:

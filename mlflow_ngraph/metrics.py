@@ -15,6 +15,8 @@ Interval = Literal["none", "own", "complement", "reciprocal"]
 metric which it is an exact number divided by."""
 LOW, HIGH = "_ci_low", "_ci_high"
 """After the name of a metric: the ends of its 95 % interval."""
+ROUNDS, NOISE, UNSTEADY = "log_medians", "noise", "unsteady"
+"""Columns of a cell: its rounds, what disturbed the machine, and the names of its figures that this touches."""
 LOG_ERROR, FREEDOM = "_log_se", "_df"
 """After the name of a metric: the standard error of its logarithm (of a complement: of the logarithm of ``1 - metric``), and
 the degrees of freedom of that error. What is known exactly has the error 0 and no degrees of freedom."""
@@ -31,6 +33,10 @@ class Metric:
     interval: Interval = "none"
     of: str = ""
     """The metric that it is the reciprocal of."""
+    absolute: bool = False
+    """Whether what disturbs the machine is in it. It is not in a ratio to what was measured in the same rounds."""
+    by_round: int = 0
+    """1 where its ratio follows from the durations of shared rounds as that of a speed does, -1 as that of a duration does."""
 
     @property
     def estimated(self) -> bool:
@@ -44,9 +50,19 @@ class Metric:
 
 
 def with_estimates(names: Iterable[str]) -> list[str]:
-    """Names of metrics, each followed by what a table may have of its uncertainty, or of that of its reciprocal."""
-    sources = [source for name in names for source in dict.fromkeys((name, reciprocal_of(name)))]
-    return [name + end for name in dict.fromkeys(sources) for end in ("", LOW, HIGH, LOG_ERROR, FREEDOM)]
+    """Names of metrics, each followed by what a table may have of its uncertainty, or of that of its reciprocal; and the
+    columns that say how to compare them, and what disturbed them.
+    """
+    wanted = list(names)
+    sources = [source for name in wanted for source in dict.fromkeys((name, reciprocal_of(name)))]
+    known = [METRICS[name] for name in wanted if name in METRICS]
+    rounds = [ROUNDS] if any(metric.by_round for metric in known) else []
+    return [
+        *(name + end for name in dict.fromkeys(sources) for end in ("", LOW, HIGH, LOG_ERROR, FREEDOM)),
+        *rounds,
+        UNSTEADY,
+        NOISE,
+    ]
 
 
 def reciprocal_of(name: str) -> str:
@@ -65,27 +81,48 @@ def is_uncertainty(name: str) -> bool:
 
 
 _METRICS = [
-    Metric("throughput", "samples/s", "higher", "batch * requests / mean duration", interval="own"),
-    Metric("throughput_std", "samples/s", "lower", "standard deviation over repetitions"),
-    Metric("throughput_p50", "samples/s", "higher", "batch * requests / median duration"),
-    Metric("latency_mean_ms", "ms", "lower", "mean duration of a repetition", interval="reciprocal", of="throughput"),
-    Metric("latency_std_ms", "ms", "lower", "standard deviation of the duration"),
-    Metric("latency_p50_ms", "ms", "lower", "median duration"),
-    Metric("latency_p90_ms", "ms", "lower", "90th percentile of the duration"),
-    Metric("latency_p99_ms", "ms", "lower", "99th percentile of the duration"),
-    Metric("cpu_percent", "%", "lower", "CPU use while watched, of the whole machine"),
-    Metric("cpu_percent_std", "%", "lower", "standard deviation of the CPU use over slices"),
-    Metric("cpu_percent_of_threads", "%", "lower", "CPU use while watched, of the processors of the lane"),
+    Metric(
+        "throughput",
+        "samples/s",
+        "higher",
+        "batch * requests / mean duration",
+        interval="own",
+        absolute=True,
+        by_round=1,
+    ),
+    Metric("throughput_std", "samples/s", "lower", "standard deviation over repetitions", absolute=True),
+    Metric("throughput_p50", "samples/s", "higher", "batch * requests / median duration", absolute=True, by_round=1),
+    Metric(
+        "latency_mean_ms",
+        "ms",
+        "lower",
+        "mean duration of a repetition",
+        interval="reciprocal",
+        of="throughput",
+        absolute=True,
+        by_round=-1,
+    ),
+    Metric("latency_std_ms", "ms", "lower", "standard deviation of the duration", absolute=True),
+    Metric("latency_p50_ms", "ms", "lower", "median duration", interval="own", absolute=True, by_round=-1),
+    Metric("latency_p90_ms", "ms", "lower", "90th percentile of the duration", absolute=True),
+    Metric("latency_p99_ms", "ms", "lower", "99th percentile of the duration", absolute=True),
+    Metric("cpu_percent", "%", "lower", "CPU use while watched, of the whole machine", absolute=True),
+    Metric("cpu_percent_std", "%", "lower", "standard deviation of the CPU use over slices", absolute=True),
+    Metric(
+        "cpu_percent_of_threads", "%", "lower", "CPU use while watched, of the processors of the lane", absolute=True
+    ),
     Metric("cpu_percent_busiest_core", "%", "neither", "use of the busiest processor while watched, by anything"),
-    Metric("cpu_cores", "1", "lower", "processors that the lane's process kept busy while watched"),
+    Metric("cpu_cores", "1", "lower", "processors that the lane's process kept busy while watched", absolute=True),
     Metric("foreign_cpu_percent", "%", "lower", "CPU use of other processes while watched, of the machine"),
     Metric("harness_cpu_percent", "%", "lower", "CPU use of the parent while it waits for slices, of one processor"),
     Metric("cpu_reduction", "1", "higher", "1 - CPU use / CPU use of identity", interval="complement"),
     Metric("peak_memory_mb", "MB", "lower", "largest resident memory of the lane's process"),
     Metric("page_faults_per_sample", "1", "lower", "pages of memory that the kernel had to give the lane's process"),
     Metric("steady_memory_mb", "MB", "lower", "resident memory of the lane's process after a slice, median"),
-    Metric("energy_per_sample_j", "J", "lower", "energy by all meters of the time of the slices / samples"),
-    Metric("power_w", "W", "lower", "energy by all meters while watched / seconds"),
+    Metric(
+        "energy_per_sample_j", "J", "lower", "energy by all meters of the time of the slices / samples", absolute=True
+    ),
+    Metric("power_w", "W", "lower", "energy by all meters while watched / seconds", absolute=True),
     Metric("clock_mhz", "MHz", "neither", "clock of what computes, mean over slices"),
     Metric("temperature_c", "°C", "lower", "temperature of what computes, largest over slices"),
     Metric("engine_size_mb", "MB", "lower", "size of the engine's files"),
@@ -106,9 +143,9 @@ _METRICS = [
     Metric("parity_top1", "1", "higher", "share of samples whose largest output is at the same place"),
     Metric("parity_inputs", "1", "neither", "inputs that the engine's outputs were compared for"),
     Metric("verify_s", "s", "lower", "verifying the engine on them, before anything was timed"),
-    Metric("speedup", "1", "higher", "throughput / throughput of identity, same batch", interval="own"),
-    Metric("rtr", "1", "higher", "throughput / throughput at batch 1", interval="own"),
-    Metric("ase", "1", "higher", "throughput / (batch * throughput at batch 1)", interval="own"),
+    Metric("speedup", "1", "higher", "throughput / throughput of identity, same batch", interval="own", by_round=1),
+    Metric("rtr", "1", "higher", "throughput / throughput at batch 1", interval="own", absolute=True),
+    Metric("ase", "1", "higher", "throughput / (batch * throughput at batch 1)", interval="own", absolute=True),
     Metric("bsr", "1", "higher", "ASE / ASE of identity, same batch", interval="own"),
     Metric("serve_max_rate", "requests/s", "higher", "highest rate of arrivals whose p99 kept the bound"),
     Metric("serve_max_rate_p99_ms", "ms", "lower", "99th percentile of the latency at serve_max_rate"),
@@ -150,6 +187,8 @@ TEXT_COLUMNS = (
     "mode",
     "verdict",
     "reason",
+    NOISE,
+    UNSTEADY,
     "engine",
     "engine_reused",
     "lane",
@@ -158,12 +197,13 @@ TEXT_COLUMNS = (
     "lane_run_id",
     "model_id",
     "custom_metrics",
-    "log_medians",
+    ROUNDS,
 )
 """``flags`` is JSON: every flag with the value in force. ``engine_reused`` is the study that compiled the engine, where
 it was another one. ``custom_metrics`` is JSON: formula, unit and what is better of each metric that the study declares.
-``log_medians`` is JSON: the natural logarithm of the median duration in nanoseconds of each round, by session and round,
-such as ``{"0.3": 14.2}``. What does not apply is missing (NaN)."""
+``log_medians`` is JSON: the natural logarithm of the median duration of each round, in nanoseconds a sample, by session and
+round, such as ``{"0.3": 14.2}``. ``noise`` says what disturbed the machine while the cell was measured, and ``unsteady`` names,
+with commas between them, the figures of the cell that it touches. What does not apply is missing (NaN)."""
 MODEL_COLUMNS = ("parameters", "paper_macs", "true_macs")
 """Facts of the model."""
 INTEGER_COLUMNS = ("threads", "batch", *MODEL_COLUMNS)

@@ -138,7 +138,7 @@ def run_study(
     ----------
     resume : Resume
         ``auto`` continues the newest study of the same content on this machine if it was interrupted, else starts anew.
-        ``always`` continues the newest one even if it came to its end, and measures unstable, crashed, timed-out and
+        ``always`` continues the newest one even if it came to its end, and measures noisy, crashed, timed-out and
         out-of-memory cells again. ``never`` starts anew.
     home : Path | None
         Directory for studies; see `home_directory.directory`.

@@ -94,7 +94,7 @@ class Adaptive(_Model):
 
 
 class Stability(_Model):
-    """When a cell is called ``unstable``, because the machine was not quiet enough."""
+    """When the machine counts as not quiet, and the absolute figures of a cell as unsteady."""
 
     max_foreign_cpu_percent: float = Field(10.0, ge=0)
     """Largest share of the whole machine that other processes may use while the cell is timed."""

@@ -6,6 +6,9 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+UNSTEADY_MARK = "~"
+"""Before a figure that what disturbed the machine is in."""
+
 
 def counted(number: int, one: str, many: str = "") -> str:
     """``1 cell``, ``2 cells``."""

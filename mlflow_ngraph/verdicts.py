@@ -1,4 +1,7 @@
-"""The verdict on a cell: whether its number may be trusted, or why there is none."""
+"""The verdict on a cell: whether its engine computes the model's function and its run came to an end, or what went wrong.
+
+How far a figure of the cell can be trusted is a question for that figure: its interval, and what disturbed the machine.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,9 @@ from enum import Enum
 
 
 class Verdict(str, Enum):
-    """What is known about the number of a cell. Only ``OK`` enters a ranking."""
+    """What became of a cell. Only ``OK`` enters a ranking."""
 
     OK = "ok"
-    UNSTABLE = "unstable"
     PARITY_FAILED = "parity_failed"
     UNVERIFIED = "unverified"
     FAILED = "failed"
@@ -24,4 +26,4 @@ class Verdict(str, Enum):
     @property
     def retryable(self) -> bool:
         """Whether measuring again can end differently: the cause may lie outside the cell."""
-        return self in (Verdict.UNSTABLE, Verdict.TIMEOUT, Verdict.OOM, Verdict.CRASHED)
+        return self in (Verdict.TIMEOUT, Verdict.OOM, Verdict.CRASHED)

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis import shared_rounds, significance
 from mlflow_ngraph.analysis.compare import TIED_FROM
 from mlflow_ngraph.errors import UnknownNameError, UsageError
-from mlflow_ngraph.metrics import COLUMNS, METRICS, is_complement, reciprocal_of
+from mlflow_ngraph.metrics import COLUMNS, METRICS, is_complement
 from mlflow_ngraph.tables.columns import typed
 from mlflow_ngraph.text import plain
 from mlflow_ngraph.verdicts import Verdict
@@ -35,7 +36,7 @@ class Comparison:
     p_value: float | None
     """Two-sided, against no difference at all."""
     paired: bool
-    """Whether both were measured in the same rounds of one study, beside the same baseline."""
+    """Whether both were measured in the same rounds of one study."""
 
     @property
     def better(self) -> bool:
@@ -109,10 +110,8 @@ def compare(candidate: Mapping[str, Any], champion: Mapping[str, Any], metric: s
 
 
 def _paired(frame: pd.DataFrame, metric: str) -> bool:
-    if reciprocal_of(metric) != "throughput":
-        return False
-    together = all(frame[name].iloc[0] == frame[name].iloc[1] for name in significance.PAIRED)
-    return bool(together and significance.figures(frame, "speedup").known.all())
+    rows = np.arange(2)
+    return bool(METRICS[metric].by_round and shared_rounds.throughput_ratios(frame, rows[:1], rows[1:]).known.all())
 
 
 def _p(value: float) -> str:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis import contest, shared_rounds, significance
 from mlflow_ngraph.analysis.selection import FILTERED, Selection
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.estimates import Estimate
-from mlflow_ngraph.metrics import Metric, with_estimates
+from mlflow_ngraph.metrics import METRICS, NOISE, Metric, with_estimates
 from mlflow_ngraph.tables import vocabulary
 from mlflow_ngraph.tables.summary import fallback_nodes
 from mlflow_ngraph.text import plain
@@ -83,7 +83,7 @@ def compare(
         ``attrs["without_baseline"]`` those that there is nothing to divide by, and ``attrs["metric"]``,
         ``attrs["unit"]`` and ``attrs["relative_to"]`` say what is shown. ``attrs["values"]`` says of every number which
         cell it is of, with its verdict, interval, the precision in force and how many of its nodes fell back to another
-        provider; whether it is the ``best`` of its row; and whether it is ``tied``: not told apart from the best or,
+        provider; whether it is ``unsteady``, and the ``noise`` of its cell; whether it is the ``best`` of its row; and whether it is ``tied``: not told apart from the best or,
         with ``relative_to``, from 1.
 
     Raises
@@ -132,6 +132,8 @@ class Shown:
     better: str
     divided: Estimate | None = None
     """The ratios to the baseline, row by row, where the numbers are such."""
+    touched: np.ndarray[Any, Any] | None = None
+    """Of ratios, which of them noise touches: all but those of shared rounds."""
 
     @property
     def values(self) -> pd.Series[float]:
@@ -150,7 +152,8 @@ class Shown:
     def take(self, places: np.ndarray[Any, Any]) -> Shown:
         """The cells at some places."""
         divided = None if self.divided is None else self.divided.take(places)
-        return replace(self, frame=self.frame.iloc[places], divided=divided)
+        touched = None if self.touched is None else self.touched[places]
+        return replace(self, frame=self.frame.iloc[places], divided=divided, touched=touched)
 
     def best(self, by: Sequence[str]) -> Shown:
         """Of the cells that fall together the best one, a trustworthy one before all others."""
@@ -175,18 +178,18 @@ class Shown:
     def marks(self, by: Sequence[str]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Which cells are the best of their group, and which cannot be told from it.
 
-        Only ``ok`` cells take part. p-values are adjusted within each group.
+        Only cells that can rank take part; see `contest.ranks`. p-values are adjusted within each group.
         """
         leads, ties = np.zeros(len(self.frame), bool), np.zeros(len(self.frame), bool)
         if self.better == "neither":
             return leads, ties
-        ok = np.flatnonzero(self.frame["verdict"].to_numpy(str) == str(Verdict.OK))
+        ok = np.flatnonzero(contest.ranks(self.frame, self.metric))
         groups = self.frame.iloc[ok].groupby(list(by), sort=False, dropna=False).indices if by else {(): range(len(ok))}
         followers, led = [np.zeros(0, int)], [np.zeros(0, int)]
         for inside in groups.values():
             places = ok[np.asarray(inside, int)]
             if len(places):
-                lead = places[np.argmin(self.badness(places))]
+                lead = self._lead(places)
                 leads[lead] = True
                 followers.append(places[places != lead])
                 led.append(np.full(len(places) - 1, lead))
@@ -204,6 +207,7 @@ class Shown:
             ties = significance.holm(self.divided.p_differs()) >= TIED_FROM
         low, high = self.interval
         estimate = significance.figures(self.frame, self.metric) if self.divided is None else self.divided
+        touched = significance.unsteady(self.frame, self.metric) if self.touched is None else self.touched
         records = self.frame.to_dict("records")
         return [
             {
@@ -218,11 +222,20 @@ class Shown:
                 "ci_high": plain(high[place]),
                 "log_se": plain(estimate.error[place]),
                 "df": plain(estimate.freedom[place]),
+                "unsteady": bool(touched[place]),
+                "noise": plain(row.get(NOISE)),
                 "best": bool(leads[place]),
                 "tied": bool(ties[place]),
             }
             for place, (row, value) in enumerate(zip(records, self.values, strict=True))
         ]
+
+    def _lead(self, places: np.ndarray[Any, Any]) -> int:
+        """The best of some places."""
+        order = places[np.argsort(self.badness(places), kind="stable")]
+        return (
+            int(order[0]) if self.divided is not None else contest.leader(self.frame, self.metric, self.better, order)
+        )
 
     def badness(self, places: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The numbers at some places, turned so that the best one is the smallest."""
@@ -296,7 +309,11 @@ def _divided(shown: Shown, base: pd.DataFrame, relative_to: tuple[str, str]) -> 
     ratios = significance.ratios(both, shown.metric, places, found[places])
     numbers = np.flatnonzero(~np.isnan(ratios.value))
     places, ratios = places[numbers], ratios.take(numbers)
-    divided = replace(shown, frame=shown.frame.iloc[places], divided=ratios)
+    tops, bases = shown.frame.iloc[places], both.iloc[found[places]]
+    touched = significance.unsteady(tops, shown.metric) | significance.unsteady(bases, shown.metric)
+    if shown.metric in METRICS and METRICS[shown.metric].by_round:
+        touched &= ~shared_rounds.throughput_ratios(both, places, found[places]).known
+    divided = replace(shown, frame=tops, divided=ratios, touched=touched)
     return divided, len(shown.frame) - len(places)
 
 

@@ -1,16 +1,17 @@
-"""Of a recommendation the workloads for which a cell that was left out for its noise could change the choice."""
+"""Of a recommendation the workloads for which another choice may be the best one, for all that can be told."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import pandas as pd
 
-from mlflow_ngraph.analysis import fleet_choice, undecided
+from mlflow_ngraph.analysis import contest, fleet_choice, undecided
 from mlflow_ngraph.analysis.undecided import Rival
 from mlflow_ngraph.metrics import Metric
+from mlflow_ngraph.text import plain
 
 
 @dataclass(frozen=True)
@@ -21,15 +22,17 @@ class Doubt:
     label: str
     device: str | None
     """None where one choice is for all devices."""
-    answer: str
-    """What would be recommended, with its figure; empty where nothing can be."""
+    answer: Mapping[str, Any] | None
+    """What would be recommended; None where nothing can be."""
+    figures: str
+    """What that has."""
     rivals: Sequence[Rival]
 
     @property
     def said(self) -> str:
         """One sentence, with what to do."""
         where = self.label if self.device is None else f"{self.label} on {self.device}"
-        return undecided.said(self.rivals, self.answer, where)
+        return undecided.said(self.rivals, self.answer, self.figures, where)
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -38,28 +41,33 @@ class Doubt:
             "label": self.label,
             "device": self.device,
             "said": self.said,
-            "rivals": [one.to_plain() for one in self.rivals],
+            "rivals": [rival.to_plain() for rival in self.rivals],
         }
 
 
-def of_devices(table: pd.DataFrame, noisy: pd.DataFrame, metric: Metric) -> Iterator[Doubt]:
+def of_devices(table: pd.DataFrame, able: pd.DataFrame, metric: Metric) -> Iterator[Doubt]:
     """Where the choice for a workload on a device may be another one.
 
     Parameters
     ----------
     table : pd.DataFrame
         A recommendation for each device.
-    noisy : pd.DataFrame
-        The cells of `undecided.cells` that keep all limits.
+    able : pd.DataFrame
+        The cells that keep all limits: those of the table, and those that cannot rank.
     """
     best = {(row["workload"], row["device"]): row for row in table[table["rank"] == 1].to_dict("records")}
-    for inside in noisy.groupby(["workload", "device"], sort=False, dropna=False).indices.values():
-        rows = noisy.iloc[inside]
-        answer = best.get((rows["workload"].iloc[0], rows["device"].iloc[0]))
-        found = undecided.rivals(rows, metric, None if answer is None else float(answer["value"]))
-        if found:
-            told = "" if answer is None else _told(answer, undecided.figure(answer["value"], metric.name, metric.unit))
-            yield _doubt(found, str(rows["device"].iloc[0]), told)
+    near = table[table["loss_ci_low"] < -contest.MARGIN / (1 + contest.MARGIN)]
+    unsure = able[contest.doubtful(able, metric.name)]
+    asked = {place for rows in (near, unsure) for place in zip(rows["workload"], rows["device"], strict=True)}
+    for where, inside in able.groupby(["workload", "device"], sort=False, dropna=False).indices.items():
+        if where not in asked:
+            continue
+        rows, answer = able.iloc[inside].reset_index(drop=True), best.get(where)
+        place = None if answer is None else int((rows["cell"] == answer["cell"]).to_numpy().argmax())
+        rivals = contest.rivals(rows, metric, place)
+        if rivals:
+            figures = "" if answer is None else undecided.figure(answer["value"], metric.name, metric.unit)
+            yield _doubt(rivals, str(where[1]), answer, figures)
 
 
 def of_fleet(
@@ -70,37 +78,50 @@ def of_fleet(
     chosen: pd.DataFrame,
     rule: Literal["maximin", "geomean"],
 ) -> Iterator[Doubt]:
-    """Where one choice for all devices of a workload would be another one if noisy cells were as good as they may be.
+    """Where one choice for all devices of a workload may be another one, or would be if the cells that cannot rank were as
+    good as they may be.
 
     Parameters
     ----------
     table : pd.DataFrame
         A recommendation for the fleet; ``candidates``, ``chosen`` and ``rule`` are what it was made of.
     noisy : pd.DataFrame
-        As in `of_devices`.
+        Cells that keep all limits and cannot rank.
     """
     best = {row["workload"]: row for row in table[table["rank"] == 1].to_dict("records")}
-    hoped = noisy.assign(**{metric.name: undecided.hopeful(noisy, metric)})
+    hoped = noisy.assign(**{metric.name: contest.hopeful(noisy, metric)})
     both = pd.concat([candidates, hoped], keys=["ok", "noisy"])
     ranked = fleet_choice.ranked(both, metric, chosen, rule).sort_values("rank", kind="stable")
     for workload, places in ranked.groupby(both["workload"].iloc[ranked["place"]].to_numpy(), sort=False)["place"]:
         rows, answer = both.iloc[places.to_numpy(int)], best.get(workload)
-        if answer is not None and _choice(rows.iloc[0]) == _choice(answer):
-            continue
-        ahead = rows if answer is None else rows[~(rows.apply(_choice, axis=1) == _choice(answer)).cummax()]
-        # Also a cell of a choice that not all devices can run has a part in what the others are measured by.
-        new = noisy.loc[ahead.loc["noisy"].index] if "noisy" in ahead.index else noisy[noisy["workload"] == workload]
-        told = "" if answer is None else _told(answer, f"score {answer['score']:.3f}")
-        yield _doubt(undecided.rivals(new, metric, None), None, told)
+        rivals = _near(table[table["workload"] == workload], metric)
+        if answer is None or _choice(rows.iloc[0]) != _choice(answer):
+            ahead = rows if answer is None else rows[~(rows.apply(_choice, axis=1) == _choice(answer)).cummax()]
+            # Also a cell of a choice that not all devices can run has a part in what the others are measured by.
+            new = (
+                noisy.loc[ahead.loc["noisy"].index] if "noisy" in ahead.index else noisy[noisy["workload"] == workload]
+            )
+            rivals = [*rivals, *contest.rivals(new.reset_index(drop=True), metric, None)]
+        if rivals:
+            yield _doubt(rivals, None, answer, "" if answer is None else f"score {answer['score']:.3f}")
 
 
-def _doubt(found: Sequence[Rival], device: str | None, answer: str) -> Doubt:
-    first = found[0].row
-    return Doubt(str(first["workload"]), str(first["label"]), device, answer, found)
+def _near(table: pd.DataFrame, metric: Metric) -> list[Rival]:
+    """The choices whose scores may be better than the best one's by more than the margin, each by its worst device."""
+    near = table[(table["loss_ci_low"] < -contest.MARGIN) & (table["device"] == table["worst_device"])]
+    return [
+        Rival(
+            {name: row.get(name) for name in undecided.COLUMNS}, metric.name, metric.unit, metric.better,
+            float(row["value"]), plain(row["ci_low"]), plain(row["ci_high"]),
+            1 - row["loss"], 1 - row["loss_ci_high"], 1 - row["loss_ci_low"],
+        )
+        for row in near.astype(object).where(near.notna(), None).to_dict("records")
+    ]  # fmt: skip
 
 
-def _told(answer: Any, figure: str) -> str:
-    return f"{undecided.named(answer)}, {figure}"
+def _doubt(rivals: Sequence[Rival], device: str | None, answer: Mapping[str, Any] | None, figures: str) -> Doubt:
+    first = rivals[0].row
+    return Doubt(str(first["workload"]), str(first["label"]), device, answer, figures, rivals)
 
 
 def _choice(row: Any) -> tuple[str, ...]:

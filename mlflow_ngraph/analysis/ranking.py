@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mlflow_ngraph.analysis import objectives, undecided
+from mlflow_ngraph.analysis import objectives
 from mlflow_ngraph.analysis.objectives import Limit
 from mlflow_ngraph.analysis.undecided import Rival
 from mlflow_ngraph.errors import UsageError
-from mlflow_ngraph.metrics import CELL_METRICS, TABLE, with_estimates
+from mlflow_ngraph.metrics import CELL_METRICS, COLUMNS, TABLE, with_estimates
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ FIGURES = ("throughput", "latency_p50_ms", "latency_p99_ms", "cpu_percent", "pea
 """What is told of an engine beside the objective."""
 _IDENTITY = (
     "study_id", "study", "device", "fingerprint", "workload", "label", "compiler", "compiler_label", "precision",
-    "precision_in_force", "batch", "mode", "threads", "verdict", "reason", "cell", "model_id", "started_at", "finished_at", "tracking_uri",
+    "precision_in_force", "batch", "mode", "threads", "verdict", "reason", "cell", "model_id", "started_at", "finished_at",
+    "tracking_uri", "rounds", "repetitions", "load_s", "first_inference_s",
 )  # fmt: skip
 
 
@@ -102,24 +103,34 @@ class Ranking:
     candidates: tuple[Candidate, ...]
     left_out: Mapping[str, int]
     """Cells that do not count, by why."""
+    unsure: tuple[Mapping[str, Any], ...]
+    """The rows of those of them that keep all bounds, and could be better than they look."""
     rivals: tuple[Rival, ...]
-    """Those of them that keep all bounds, and that one of the others may not beat."""
+    """The cells that could beat the first candidate."""
+
+    def rivals_of(self, place: int) -> tuple[Rival, ...]:
+        """The cells that could beat a candidate and stand behind the others that are before it."""
+        if place == 0:
+            return self.rivals
+        return _rivals([*(one.row for one in self.candidates[place:]), *self.unsure], self.candidates[place].metric)
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON has it."""
         return {
             "metric": self.candidates[0].metric,
-            "rows": [dict(one.row) for one in self.candidates],
+            "rows": [dict(candidate.row) for candidate in self.candidates],
             "left_out": dict(self.left_out),
-            "rivals": [one.to_plain() for one in self.rivals],
+            "unsure": [dict(row) for row in self.unsure],
+            "rivals": [rival.to_plain() for rival in self.rivals],
         }
 
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> Ranking:
         """From what `to_plain` gave."""
         metric = str(content["metric"])
-        rivals = tuple(Rival(**one) for one in content["rivals"])
-        return cls(tuple(Candidate(row, metric) for row in content["rows"]), dict(content["left_out"]), rivals)
+        rivals = tuple(Rival(**rival) for rival in content["rivals"])
+        candidates = tuple(Candidate(row, metric) for row in content["rows"])
+        return cls(candidates, dict(content["left_out"]), tuple(content["unsure"]), rivals)
 
 
 def rank(frame: pd.DataFrame, question: EngineQuestion) -> Ranking:
@@ -135,6 +146,9 @@ def rank(frame: pd.DataFrame, question: EngineQuestion) -> Ranking:
     UsageError
         The cells are of several models, or no cell is ok, has an engine and keeps all bounds; says what there is.
     """
+    import numpy as np
+
+    from mlflow_ngraph.analysis import contest
     from mlflow_ngraph.analysis.compare import latest
 
     models = sorted(frame["workload"].dropna().unique())
@@ -145,7 +159,8 @@ def rank(frame: pd.DataFrame, question: EngineQuestion) -> Ranking:
     ok = newest[newest["verdict"] == str(Verdict.OK)]
     logged = ok[ok["model_id"].notna()]
     measured = logged[logged[metric].notna()]
-    kept = measured
+    several = measured[contest.ranks(measured, metric)]
+    kept = several
     for limit in question.limits:
         kept = kept[limit.kept(kept)]
     left_out = Counter({str(name): int(count) for name, count in newest["verdict"].value_counts().items()})
@@ -153,21 +168,39 @@ def rank(frame: pd.DataFrame, question: EngineQuestion) -> Ranking:
     for why, more, less in (
         ("without an engine on the server", ok, logged),
         (f"without {metric}", logged, measured),
-        ("beyond a bound", measured, kept),
+        ("of one round only", measured, several),
+        ("beyond a bound", several, kept),
     ):
         if len(more) > len(less):
             left_out[why] = len(more) - len(less)
     if kept.empty:
-        raise UsageError(_nothing(measured, question, left_out))
+        raise UsageError(_nothing(several, question, left_out))
     ordered = kept.sort_values(
         [metric, "started_at", "model_id", "batch"], ascending=[question.ascending, False, True, True], kind="stable"
     )
-    rows = ordered.astype(object).where(ordered.notna(), None).to_dict("records")
-    noisy = newest
+    lead = contest.leader(ordered, metric, CELL_METRICS[metric].better, np.arange(len(ordered)))
+    ordered = ordered.iloc[[lead, *(place for place in range(len(ordered)) if place != lead)]]
+    unsure = newest[contest.doubtful(newest, metric)]
     for limit in question.limits:
-        noisy = noisy[limit.kept(noisy)]
-    rivals = undecided.rivals(noisy, CELL_METRICS[metric])
-    return Ranking(tuple(Candidate(row, metric) for row in rows), dict(left_out), rivals)
+        unsure = unsure[limit.kept(unsure)]
+    rows, others = _plain(ordered), _plain(unsure)
+    candidates = tuple(Candidate(row, metric) for row in rows)
+    return Ranking(candidates, dict(left_out), tuple(others), _rivals([*rows, *others], metric))
+
+
+def _rivals(rows: Sequence[Mapping[str, Any]], metric: str) -> tuple[Rival, ...]:
+    """The cells that could beat the first one."""
+    import pandas as pd
+
+    from mlflow_ngraph.analysis import contest
+    from mlflow_ngraph.tables.columns import typed
+
+    return contest.rivals(typed(pd.DataFrame(map(dict, rows)), COLUMNS), CELL_METRICS[metric], 0)
+
+
+def _plain(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return rows
 
 
 def _nothing(measured: pd.DataFrame, question: EngineQuestion, left_out: Mapping[str, int]) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mlflow_ngraph.analysis import doubts, fleet_choice, objectives, significance, undecided
+from mlflow_ngraph.analysis import contest, doubts, fleet_choice, objectives, significance
 from mlflow_ngraph.analysis.compare import TIED_FROM, latest
 from mlflow_ngraph.analysis.fleet_choice import CONFIGURATION
 from mlflow_ngraph.analysis.objectives import OBJECTIVES, Limit
@@ -31,7 +31,7 @@ Floats = NDArray[np.float64]
 COLUMNS = (
     "device", "workload", "label", "rank", "best", "tied", "on_front", "compiler", "compiler_label", "flags", "precision",
     "precision_in_force", "mode", "threads", "batch", "value", "ci_low", "ci_high", "loss", "loss_ci_low",
-    "loss_ci_high", "score", "worst_device", "cell", "study_id", "run_id", "model_id", "pull",
+    "loss_ci_high", "score", "worst_device", "unsteady", "noise", "cell", "study_id", "run_id", "model_id", "pull",
 )  # fmt: skip
 """Columns of a recommendation; metrics of the front follow them."""
 
@@ -49,8 +49,8 @@ def recommend(
     """The best cell for each workload and device, what is as good, and what everything else costs.
 
     Of a cell that was measured several times the latest study counts. Only ``ok`` cells are recommended, and none where
-    a cell that was left out for its noise could be better. Limits are compared with the numbers as they were measured,
-    not with the ends of their intervals.
+    another one could be better by more than `contest.MARGIN`, for all that can be told. Limits are compared with the
+    numbers as they were measured, not with the ends of their intervals.
 
     Parameters
     ----------
@@ -103,9 +103,10 @@ def recommend(
     else:
         ranked = fleet_choice.ranked(candidates, metrics[metric], chosen, fleet)
     table = _described(ranked, candidates, metric, shown, metrics)
-    noisy = chosen[np.logical_and.reduce([undecided.cells(chosen, metric), *(limit.kept(chosen) for limit in limits)])]
+    kept = np.logical_and.reduce([np.ones(len(chosen), bool), *(limit.kept(chosen) for limit in limits)])
+    noisy = chosen[contest.doubtful(chosen, metric) & kept]
     if fleet is None:
-        found = list(doubts.of_devices(table, noisy, metrics[metric]))
+        found = list(doubts.of_devices(table, pd.concat([candidates, noisy], ignore_index=True), metrics[metric]))
     else:
         found = list(doubts.of_fleet(table, candidates, noisy, metrics[metric], chosen, fleet))
     for doubt in found:
@@ -133,7 +134,15 @@ def _metrics(frame: pd.DataFrame) -> dict[str, Metric]:
 def _columns(metrics: Sequence[str]) -> set[str]:
     """The columns of the tidy table that are looked at."""
     filtered = {name for names in FILTERED.values() for name in names}
-    return {*COLUMNS, *undecided.NEEDED, *filtered, *with_estimates(metrics), "verdict", "started_at", "finished_at"}
+    return {
+        *COLUMNS,
+        *contest.needed(metrics[0]),
+        *filtered,
+        *with_estimates(metrics),
+        "verdict",
+        "started_at",
+        "finished_at",
+    }
 
 
 def _objective(name: str, metrics: Mapping[str, Metric]) -> str:
@@ -161,7 +170,7 @@ def _fitting(
 ) -> tuple[NDArray[np.bool_], list[tuple[str, ...]]]:
     """Which cells are candidates, and of each cell what speaks against it."""
     ok = (chosen["verdict"] == str(Verdict.OK)).to_numpy(bool)
-    has = chosen[metric].notna().to_numpy(bool)
+    has, ranks = chosen[metric].notna().to_numpy(bool), contest.ranks(chosen, metric)
     kept = [limit.kept(chosen) for limit in limits]
     why: list[tuple[str, ...]] = []
     for place, verdict in enumerate(chosen["verdict"]):
@@ -169,7 +178,8 @@ def _fitting(
             why.append((str(verdict),))
             continue
         broken = [f"not {limit}" for limit, one in zip(limits, kept, strict=True) if not one[place]]
-        why.append((*broken, *([] if has[place] else [f"no {metric}"])))
+        alone = has[place] and not ranks[place]
+        why.append((*broken, *([] if has[place] else [f"no {metric}"]), *(["one round only"] if alone else [])))
     fitting: NDArray[np.bool_] = np.array([not reasons for reasons in why], bool)
     return fitting, why
 
@@ -180,7 +190,7 @@ def _per_device(candidates: pd.DataFrame, metric: Metric) -> pd.DataFrame:
         np.asarray(inside, int)
         for inside in candidates.groupby(["workload", "device"], sort=False, dropna=False).indices.values()
     ]
-    groups = [places[order(candidates.iloc[places], metric)] for places in groups]
+    groups = [_led(candidates, metric, places[order(candidates.iloc[places], metric)]) for places in groups]
     empty = np.zeros(0, int)
     tops = np.concatenate([empty, *groups])
     ratios = significance.ratios(
@@ -203,6 +213,12 @@ def _per_device(candidates: pd.DataFrame, metric: Metric) -> pd.DataFrame:
         {name: np.concatenate([empty, *(part[name] for part in parts)]) for name in names}
     )
     return found
+
+
+def _led(candidates: pd.DataFrame, metric: Metric, places: NDArray[np.int_]) -> NDArray[np.int_]:
+    """Places by their figures, but for the one that is the best in the rounds that it shares with the first."""
+    lead = contest.leader(candidates, metric.name, metric.better, places)
+    return np.concatenate([[lead], places[places != lead]])
 
 
 def order(rows: pd.DataFrame, metric: Metric) -> NDArray[np.int64]:

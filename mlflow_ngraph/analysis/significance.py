@@ -6,15 +6,15 @@ Errors and degrees of freedom are columns of the table, as they were estimated f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from mlflow_ngraph.analysis import shared_rounds
 from mlflow_ngraph.estimates import Array, Estimate, exactly
-from mlflow_ngraph.metrics import FREEDOM, HIGH, LOG_ERROR, LOW, is_complement, reciprocal_of
+from mlflow_ngraph.metrics import FREEDOM, HIGH, LOG_ERROR, LOW, METRICS, UNSTEADY, is_complement, reciprocal_of
 
 
 def figures(frame: pd.DataFrame, metric: str) -> Estimate:
@@ -50,28 +50,30 @@ def interval(frame: pd.DataFrame, metric: str) -> tuple[Array, Array]:
     return _column(frame, metric + LOW), _column(frame, metric + HIGH)
 
 
+def unsteady(frame: pd.DataFrame, metric: str) -> NDArray[np.bool_]:
+    """Of which rows the metric is one that the noise of the machine touches."""
+    if UNSTEADY not in frame.columns:
+        return np.zeros(len(frame), bool)
+    return np.array([metric in str(names).split(",") for names in frame[UNSTEADY].fillna("")], bool)
+
+
 def ratios(frame: pd.DataFrame, metric: str, tops: ArrayLike, bottoms: ArrayLike) -> Estimate:
     """The metric of some rows over that of others, by their places in ``frame``.
 
-    Throughputs of one study, workload, batch size and precision are compared by their speed-ups over the baseline that was
-    measured in the same rounds: what slowed a round down is in neither. Everything else is compared as it stands. A number
-    over itself is 1; another one over zero, such as the page faults of an engine that causes none, is NaN.
+    Throughputs, latencies and speed-ups of rows that share rounds of a study are compared round by round: what slowed a
+    round down is in neither. Everything else is compared as it stands. A number over itself is 1; another one over zero,
+    such as the page faults of an engine that causes none, is NaN.
     """
     top, bottom = np.asarray(tops, int), np.asarray(bottoms, int)
     whole = figures(frame, metric)
     found = whole.take(top).over(whole.take(bottom))
     found = found.where(np.isfinite(whole.log[bottom]), exactly(np.full(len(top), np.nan)))
-    if reciprocal_of(metric) == "throughput" and "speedup" in frame.columns:
-        speedups = figures(frame, "speedup")
-        paired = speedups.take(top).over(speedups.take(bottom))
-        together = _alike(frame, PAIRED, top, bottom) & np.isfinite(paired.error)
-        sign = 1 if metric == "throughput" else -1
-        found = found.where(~together, Estimate(sign * paired.log, paired.error, paired.freedom))
-    return found.where(~_alike(frame, ("study_id", "cell"), top, bottom), exactly(np.ones(len(top))))
-
-
-PAIRED = ("study_id", "workload", "precision", "batch")
-"""What rows have in common that were measured beside the same baseline in the same rounds."""
+    by_round = METRICS[metric].by_round if metric in METRICS else 0
+    if by_round:
+        direct = shared_rounds.throughput_ratios(frame, top, bottom)
+        direct = replace(direct, log=by_round * direct.log)
+        found = found.where(~(direct.known & np.isfinite(found.log)), direct)
+    return found.where(~shared_rounds.alike(frame, ("study_id", "cell"), top, bottom), exactly(np.ones(len(top))))
 
 
 def holm(p_values: ArrayLike, hypotheses: int | None = None) -> Array:
@@ -92,15 +94,6 @@ def holm(p_values: ArrayLike, hypotheses: int | None = None) -> Array:
     steps = found[order] * np.maximum(count - np.arange(len(order)), 1)
     adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0) if len(order) else steps
     return adjusted
-
-
-def _alike(frame: pd.DataFrame, names: Sequence[str], one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which rows are equal in all of these columns."""
-    if not set(names) <= set(frame.columns):
-        return np.zeros(len(one), bool)
-    keys = [frame[name].astype("string").fillna("").to_numpy(str) for name in names]
-    found: NDArray[np.bool_] = np.logical_and.reduce([key[one] == key[other] for key in keys])
-    return found
 
 
 def _column(frame: pd.DataFrame, name: str) -> Array:

@@ -1,35 +1,23 @@
-"""What could beat an answer: cells that were measured, and whose numbers are not trusted enough to rank them.
-
-Whoever names a best asks here first, so that all say the same of the same cells. A kept answer is read without pandas.
-"""
+"""What could beat an answer, in words. Who could, `contest` decides; a kept answer is read without pandas."""
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 
-from mlflow_ngraph.text import plain
+from mlflow_ngraph.text import counted
 from mlflow_ngraph.verdicts import Verdict
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-    from numpy.typing import NDArray
-
-    from mlflow_ngraph.metrics import Metric
 
 _SHOWN = 3
 """Rivals that a sentence names before it counts the others."""
-_VERDICTS = frozenset(str(verdict) for verdict in Verdict if verdict.retryable)
-"""Those of cells that may be right and could end differently; of all others the function or the compiler is at fault."""
-_COLUMNS = (
+COLUMNS = (
     "workload", "label", "device", "compiler", "compiler_label", "precision", "mode", "threads", "batch", "verdict",
-    "reason", "cell", "study", "study_id", "model_id", "tracking_uri",
+    "reason", "noise", "cell", "study", "study_id", "model_id", "tracking_uri",
 )  # fmt: skip
-NEEDED = frozenset(_COLUMNS)
 """The columns of the tidy table that are told of a rival."""
 
 
@@ -38,109 +26,96 @@ class Rival:
     """A cell that could beat an answer."""
 
     row: Mapping[str, Any]
-    """What names the cell and says why it is not trusted; None where that is not known."""
+    """What names the cell; None where that is not known."""
     metric: str
     unit: str
     better: str
     value: float
     ci_low: float | None
     ci_high: float | None
+    ratio: float | None = None
+    """To the answer; None where the cell cannot rank, because it did not end well or has one round only."""
+    ratio_ci_low: float | None = None
+    ratio_ci_high: float | None = None
+    repetitions: int | None = None
+    """How many would tell, if both are as they seem."""
+    minutes: float | None = None
+    """What these would take, about."""
 
     @property
     def said(self) -> str:
         """For people, in one clause."""
+        if self.ratio is not None:
+            return f"{named(self.row)} ({self.ratio:.3g} [{self.ratio_ci_low:.3g}, {self.ratio_ci_high:.3g}] of that)"
+        if self.row["verdict"] == str(Verdict.OK):
+            return f"{named(self.row)} measured {figure(self.value, self.metric, self.unit)} in one round, which tells nothing"
         reason = f" ({self.row['reason']})" if self.row["reason"] else ""
         return f"{named(self.row)} measured {figure(self.value, self.metric, self.unit)} but is {self.row['verdict']}{reason}"
-
-    def beats(self, answer: float) -> bool:
-        """Whether it could: the good end of its interval, or its figure where it has none, is better."""
-        ends = [end for end in (self.value, self.ci_low, self.ci_high) if end is not None]
-        return min(ends) < answer if self.better == "lower" else max(ends) > answer
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON has it."""
         return asdict(self)
 
 
-def cells(frame: pd.DataFrame, metric: str) -> NDArray[np.bool_]:
-    """Which rows have the metric and are left out of rankings for their noise alone."""
-    found: NDArray[np.bool_] = (frame["verdict"].isin(_VERDICTS) & frame[metric].notna()).to_numpy(bool)
-    return found
-
-
-def hopeful(frame: pd.DataFrame, metric: Metric) -> NDArray[np.float64]:
-    """The best that each figure can be, as `Rival.beats` has it."""
-    import numpy as np
-
-    from mlflow_ngraph.analysis import significance
-
-    low, high = significance.interval(frame, metric.name)
-    values = frame[metric.name].to_numpy(float)
-    found: NDArray[np.float64] = np.fmin(values, low) if metric.better == "lower" else np.fmax(values, high)
-    return found
-
-
-def rivals(frame: pd.DataFrame, metric: Metric, answer: float | None = None) -> tuple[Rival, ...]:
-    """The cells that could beat an answer, those that look best first.
-
-    Parameters
-    ----------
-    frame : pd.DataFrame
-        The newest result of each cell that could have been the answer; only those of `cells` count.
-    answer : float | None
-        The figure of the answer; None where there is none, or none yet.
-    """
-    from mlflow_ngraph.analysis import significance
-
-    noisy = frame[cells(frame, metric.name)]
-    if answer is not None:
-        best = hopeful(noisy, metric)
-        noisy = noisy[best < answer if metric.better == "lower" else best > answer]
-    noisy = noisy.sort_values(metric.name, ascending=metric.better == "lower", kind="stable")
-    told = noisy.reindex(columns=list(_COLUMNS))
-    rows = told.astype(object).where(told.notna(), None).to_dict("records")
-    values = [noisy[metric.name].to_numpy(float), *significance.interval(noisy, metric.name)]
-    figures = zip(*(map(plain, part) for part in values), strict=True)
-    return tuple(
-        Rival(row, metric.name, metric.unit, metric.better, *own) for row, own in zip(rows, figures, strict=True)
-    )
-
-
-def said(found: Sequence[Rival], answer: str, where: str = "") -> str:
+def said(rivals: Sequence[Rival], answer: Mapping[str, Any] | None, figures: str = "", where: str = "") -> str:
     """One sentence: who could beat what, and what to do about it.
 
     Parameters
     ----------
-    answer : str
-        The best that can be trusted, with its figure; empty where there is none.
+    rivals : sequence of Rival
+        At least one, as `contest.rivals` gives them.
+    answer : mapping of str to Any, optional
+        The row of the best that can be named.
+    figures : str
+        What the answer has, such as ``61.2 samples/s``.
     where : str
         The model and device, as far as they have to be told.
     """
-    shown = "; ".join(one.said for one in found[:_SHOWN])
-    more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    beaten = f"{'it' if len(found) == 1 else 'they'} could beat {answer}" if answer else "nothing else is ok"
-    return f"undecided{f' for {where}' if where else ''}: {shown}{more}; {beaten}: {again(found)}"
+    head = f"undecided for {where}" if where else "undecided"
+    close = [rival.said for rival in rivals if rival.ratio is not None]
+    unsure = [rival.said for rival in rivals if rival.ratio is None]
+    named_answer = f"{named(answer)} ({figures})" if answer is not None else ""
+    clauses = []
+    if close:
+        head += f" between {named_answer} and {_listed(close)}"
+    if unsure:
+        beaten = f"{'it' if len(unsure) == 1 else 'they'} could beat {'these' if close else named_answer}"
+        clauses.append(f"{_listed(unsure)}; {beaten if named_answer else 'nothing else is ok'}")
+    text = "; ".join([head, *clauses]) if close else f"{head}: {clauses[0]}"
+    return f"{text}; {again(rivals, answer)}"
 
 
-def again(found: Sequence[Rival]) -> str:
-    """How to measure the rivals again that are of the same model, device and precision as the first one."""
-    first = found[0].row
+def again(rivals: Sequence[Rival], answer: Mapping[str, Any] | None) -> str:
+    """What would tell: the command that measures those again that are of the same model, device and precision.
+
+    Parameters
+    ----------
+    rivals : sequence of Rival
+        At least one.
+    answer : mapping of str to Any, optional
+        The row of the answer, which has to be measured beside those that come near it.
+    """
+    first = rivals[0].row
     workload = str(first["workload"])
     same = ("workload", "device", "precision", "mode", "threads")
-    rows = [one.row for one in found if all(one.row[name] == first[name] for name in same)]
+    meant = [rival for rival in rivals if all(rival.row[name] == first[name] for name in same)]
+    rows = [rival.row for rival in meant]
+    if answer is not None and any(rival.ratio is not None for rival in meant):
+        rows = [answer, *rows]
     compilers = list(dict.fromkeys(_compiler(str(row["compiler_label"])) for row in rows))
     if "#" in workload or any("," in text for text in (workload, *compilers)):
-        return f"run study {first['study']} again"  # it has what no command line can hold
+        return f"run study {first['study'] or first['study_id']} again"  # it has what no command line can hold
     words = ["mlflow-ngraph", "benchmark", "--workloads", workload, "--compilers", ",".join(compilers)]
     words += ["--batch-sizes", ",".join(map(str, sorted({int(row["batch"]) for row in rows})))]
     words += ["--precision", str(first["precision"]), "--device", str(first["device"])]
-    words += [
-        "--mode",
-        str(first["mode"]),
-        "--threads",
-        "default" if first["threads"] is None else str(first["threads"]),
-    ]
-    return f"measure again with {shlex.join(words)}"
+    threads = "default" if first["threads"] is None else str(first["threads"])
+    words += ["--mode", str(first["mode"]), "--threads", threads]
+    repetitions = [rival.repetitions for rival in meant if rival.repetitions is not None]
+    if repetitions:
+        words += ["--repetitions", str(max(repetitions))]
+    minutes = [rival.minutes for rival in meant if rival.minutes is not None]
+    does = f"about {_duration(max(minutes))} would tell:" if minutes else "measure again with"
+    return f"{does} {shlex.join(words)}"
 
 
 def named(row: Mapping[str, Any]) -> str:
@@ -158,3 +133,12 @@ def _compiler(label: str) -> str:
     """The compiler with its flags as the command line takes it."""
     name, bracket, flags = label.removesuffix("]").partition("[")
     return f"{name}?{urlencode(dict(part.partition('=')[::2] for part in flags.split(',')))}" if bracket else name
+
+
+def _listed(clauses: Sequence[str]) -> str:
+    more = f"; and {len(clauses) - _SHOWN} more" if len(clauses) > _SHOWN else ""
+    return "; ".join(clauses[:_SHOWN]) + more
+
+
+def _duration(minutes: float) -> str:
+    return counted(math.ceil(minutes), "minute") if minutes < 100 else counted(math.ceil(minutes / 60), "hour")

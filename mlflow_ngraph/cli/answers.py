@@ -25,7 +25,7 @@ def show(answer: BestEngine) -> None:
     row = chosen.row
     if answer.rivals:
         console.print(_undecided(answer), style="yellow", markup=False, soft_wrap=True)
-    title = "the best that is ok" if answer.rivals else "chosen"
+    title = "looks best" if answer.rivals else "chosen"
     console.print(f"{title}: {chosen.name}", style="bold", markup=False)
     on = f"models:/{chosen.model_id}, measured on {row['device']} {_day(row['started_at'])} by study {row['study']}"
     console.print(on, markup=False, soft_wrap=True)
@@ -57,7 +57,7 @@ def document(answer: BestEngine) -> dict[str, Any]:
 def _undecided(answer: BestEngine) -> str:
     chosen = answer.chosen
     told = undecided.figure(chosen.value, chosen.metric, CELL_METRICS[chosen.metric].unit)
-    return undecided.said(answer.rivals, f"{undecided.named(chosen.row)}, {told}")
+    return undecided.said(answer.rivals, chosen.row, told)
 
 
 def _why(answer: BestEngine) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from rich.console import Console
 
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.tables.summary import fallback_note
-from mlflow_ngraph.text import markdown_row
+from mlflow_ngraph.text import UNSTEADY_MARK, markdown_row
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -81,6 +82,9 @@ def _notes(pivot: Pivot) -> Iterator[str]:
     in_force = _precisions(pivot)
     if len(in_force) == 1:
         yield f"precision in force: {in_force.pop()}"
+    reasons = Counter(found["noise"] for found in told["values"] if found["unsteady"] and found["noise"])
+    if reasons:
+        yield f"{UNSTEADY_MARK} unsteady, because the machine was not quiet: {reasons.most_common(1)[0][0]}"
     if any(found["tied"] for found in told["values"]):
         than = "1" if told["relative_to"] else f"the best of its row ({BEST})"
         yield f"{TIED} cannot be told from {than}: see docs/method.md"
@@ -118,7 +122,8 @@ def _text(found: dict[str, Any], several_precisions: bool, intervals: bool) -> s
     precision = f" {found['precision_in_force']}" if several_precisions and found["precision_in_force"] else ""
     interval = f" {_interval(found)}" if intervals and found["ci_low"] is not None else ""
     mark = f" {BEST}" if found["best"] else f" {TIED}" if found["tied"] else ""
-    return f"{found['value']:.4g}{interval}{precision}" + (f" ({notes})" if notes else "") + mark
+    unsteady = UNSTEADY_MARK if found["unsteady"] else ""
+    return f"{unsteady}{found['value']:.4g}{interval}{precision}" + (f" ({notes})" if notes else "") + mark
 
 
 def _interval(found: dict[str, Any]) -> str:

@@ -145,7 +145,8 @@ class State:
             self._finished_s += lane.cell_seconds
         self._finished.add(cell)
         name = f"{lane.label} {lane.compiler} batch {event.get('batch')}" if lane else cell
-        reason = f" ({event['reason']})" if event.get("reason") else ""
+        remarks = [event.get("reason"), event.get("noise") and f"the machine was not quiet: {event['noise']}"]
+        reason = f" ({'; '.join(filter(None, remarks))})" if any(remarks) else ""
         return f"[{self.done}/{self.cells}] {name}: {verdict}{reason}"
 
     def _on_lane_recorded(self, event: Mapping[str, Any]) -> None:

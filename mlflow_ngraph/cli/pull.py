@@ -30,7 +30,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 HERE = "here"
 UNDECIDED = 3
-"""Exit code where a cell that was too noisy to rank could beat the best that is ok."""
+"""Exit code where another cell could beat the best one, for all that can be told."""
 _OF_RUN = ("workloads", "compilers", "precision", "batch_sizes")
 """Filters that also choose among the engines of a run."""
 _BOUNDS = ("max_latency_ms", "max_cpu_percent", "max_memory_mb", "max_size_mb", "max_energy_j", "min_throughput")
@@ -61,7 +61,7 @@ def _question_options(command: F) -> F:
 )  # fmt: skip
 @_question_options
 @click.option("--accept-undecided", is_flag=True,
-              help="Bring the best that is ok although a cell that was too noisy to rank could beat it.")  # fmt: skip
+              help="Bring the engine that looks best although another one could be better.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Say which engine is the best and fits this machine; bring nothing.")
 @click.option("--force", is_flag=True, help="Replace an engine in DIR that is another one, or damaged.")
 @trust_option
@@ -87,7 +87,7 @@ def pull(
 
     Without --to the engine becomes a directory in 'pulled' below the home directory. A call that was interrupted is
     taken up where it stopped, and an engine that is there is verified, not brought again. The exit code is 3, and nothing
-    is brought, where a cell that was too noisy to rank could beat the best one.
+    is brought, where another one could be better by more than 2 %, for all that can be told.
     """
     limits = objectives.limits({name: given.pop(name) for name in _BOUNDS})
     if source is not None and (objective or limits or dry_run or accept_undecided):

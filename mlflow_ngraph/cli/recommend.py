@@ -13,7 +13,7 @@ from mlflow_ngraph.cli import costs, output, tables, writing
 from mlflow_ngraph.cli.filters import Asked, bound_options, filter_options
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import UsageError
-from mlflow_ngraph.text import markdown_table, missing, plain
+from mlflow_ngraph.text import UNSTEADY_MARK, markdown_table, missing, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +23,7 @@ _ENDINGS = {".md": "markdown", ".csv": "csv", ".json": "json"}
 _FRONT = "throughput,latency,cpu,memory"
 _ALTERNATIVES = 3
 UNDECIDED = 3
-"""Exit code where a cell that was too noisy to rank could beat the best that is ok."""
+"""Exit code where another cell could beat the best one, for all that can be told."""
 
 
 @click.command()
@@ -61,8 +61,8 @@ def recommend(
 ) -> int:
     """Recommend compiler, flags, precision and batch size for each workload and device.
 
-    Shows what cannot be told from the best, what other choices cost, and the command that pulls the winner. Where a cell
-    that was too noisy to rank could beat the best one, nothing is recommended and the exit code is 3.
+    Shows what cannot be told from the best, what other choices cost, and the command that pulls the winner. Where another
+    cell could be better by more than 2 %, for all that the rounds tell, nothing is recommended and the exit code is 3.
     """
     bounds = {name: given.pop(name) for name in BOUNDS}
     asked = Asked(given)
@@ -180,7 +180,8 @@ def _row(table: pd.DataFrame, row: pd.Series[Any]) -> list[str]:
         str(row["compiler_label"]),
         _precision(row),
         str(row["batch"]),
-        f"{row['value']:.4g}",
+        ("" if missing(row["unsteady"]) or table.attrs["metric"] not in row["unsteady"].split(",") else UNSTEADY_MARK)
+        + f"{row['value']:.4g}",
         interval,
         cost,
         ends,
@@ -213,7 +214,10 @@ def _notes(table: pd.DataFrame) -> Iterator[str]:
     elif attrs["fleet"]:
         yield "one choice for all devices: the geometric mean of performance relative to what a device could run is highest"
     if attrs["undecided"]:
-        yield "? is the best that is ok, and may not be the best: nothing is recommended there"
+        yield "? looks best, and may not be: nothing is recommended there"
+    noisy = table.loc[[attrs["metric"] in str(names).split(",") for names in table["unsteady"]], "noise"].dropna()
+    if len(noisy):
+        yield f"{UNSTEADY_MARK} unsteady, because the machine was not quiet: {noisy.value_counts().index[0]}"
     if bool(table["tied"].any()):
         yield "≈ cannot be told from the best (*): see docs/method.md"
     if attrs["front"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -11,6 +11,7 @@ from rich.text import Text
 
 from mlflow_ngraph.cli import tables
 from mlflow_ngraph.tables.summary import SummaryRow, summary_rows
+from mlflow_ngraph.text import UNSTEADY_MARK, counted
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ def print_results(record: StudyRecord, console: Console) -> None:
     tables.show(console, columns, [_cells(row, console.width, precise=precise) for row in rows])
     console.print()
     console.print(_tally(rows))
+    for note in _noise(rows):
+        console.print(note)
 
 
 def _tells_precision(rows: Sequence[SummaryRow], width: int) -> bool:
@@ -47,10 +50,10 @@ def _tells_precision(rows: Sequence[SummaryRow], width: int) -> bool:
 def _cells(row: SummaryRow, width: int, *, precise: bool) -> list[Text]:
     style = "bold green" if row.best else "" if row.verdict is Verdict.OK else "yellow"
     spread = f" ± {row.throughput_std:.3g}" if row.throughput_std is not None and width >= _WIDE else ""
-    shown = [row.workload, str(row.batch), row.compiler, _speedup(row, width), _number(row.throughput) + spread]
-    shown += [_number(row.latency_p50_ms)]
+    shown = [row.workload, str(row.batch), row.compiler, _speedup(row, width), _absolute(row, row.throughput) + spread]
+    shown += [_absolute(row, row.latency_p50_ms)]
     if width >= _NARROW:
-        shown += [_number(row.cpu_percent), row.compile_text]
+        shown += [_absolute(row, row.cpu_percent), row.compile_text]
     if precise:
         shown += [row.precisions]
     if width >= _WIDE:
@@ -74,6 +77,23 @@ def _tally(rows: Sequence[SummaryRow]) -> Text:
     fine = counts.pop(str(Verdict.OK), 0)
     others = "".join(f", {count} {verdict}" for verdict, count in counts.most_common())
     return Text(f"{len(rows)} cells: {fine} ok{others}", style="yellow" if others else "green")
+
+
+def _absolute(row: SummaryRow, value: float | None) -> str:
+    """A figure that noise touches, marked where there was any."""
+    return (UNSTEADY_MARK if row.noise and value is not None else "") + _number(value)
+
+
+def _noise(rows: Sequence[SummaryRow]) -> Iterator[Text]:
+    """What the mark means, and what disturbed most cells."""
+    reasons = Counter(row.noise for row in rows if row.noise)
+    if reasons:
+        (reason, _), count = reasons.most_common(1)[0], reasons.total()
+        yield Text(
+            f"{UNSTEADY_MARK} unsteady, because the machine was not quiet ({counted(count, 'cell')}); speed-ups are of the "
+            f"same rounds and are not touched. Such as: {reason}",
+            style="yellow",
+        )
 
 
 def _number(value: float | None) -> str:

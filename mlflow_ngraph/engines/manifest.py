@@ -92,6 +92,8 @@ class Figures(FrozenModel):
     batch: int
     verdict: str
     reason: str
+    noise: str
+    """What disturbed the machine meanwhile; empty where it was quiet."""
     metrics: dict[str, float]
 
 

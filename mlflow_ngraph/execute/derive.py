@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,14 @@ from mlflow_ngraph.execute import formulas
 from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
 from mlflow_ngraph.execute.resources import own_processors, resources
 from mlflow_ngraph.measure import open_loop_figures, statistics
-from mlflow_ngraph.metrics import FREEDOM, HIGH, LOG_ERROR, LOW
+from mlflow_ngraph.metrics import FREEDOM, HIGH, LOG_ERROR, LOW, METRICS
 from mlflow_ngraph.study import BASELINE
 
 SliceRecord = Mapping[str, Any]
 NS = 1e9
 MB = 1e6
+_AGAINST_ONE = {"rtr", "ase"}
+"""Metrics that compare a batch size with batch size 1, which was measured at another time; there they are 1."""
 
 
 def derive(
@@ -45,10 +48,12 @@ def derive(
         for cell in lane.cells.values():
             taken = [*cell.samples, *(companions or {}).get(cell.id, ())]
             names = (f"{part['session']}.{part['round']}" for part in taken)
-            medians = statistics.slice_medians(_durations(taken))
+            medians = statistics.slice_medians(_durations(taken)) / _samples_per_call(cell)
             cell.log_medians = dict(zip(names, np.log(medians).tolist(), strict=True))
         baseline = _baseline_of(record, lane)
         _compare(lane, baseline, companions or {}, processors)
+        for cell in lane.cells.values():
+            cell.unsteady = _unsteady(lane, cell)
     formulas.add(record, lanes)
 
 
@@ -88,14 +93,17 @@ def _timings(cell: CellRecord, samples_per_call: float) -> dict[str, float]:
         "throughput_std": float((per_second / durations).std(ddof=1)) if durations.size > 1 else 0.0,
         "throughput_p50": per_second / float(np.median(durations)),
     }
-    _put(found, "throughput", exactly(per_second).over(statistics.mean_duration(slices)))
+    medians = statistics.slice_medians(slices)
+    _put(found, "throughput", exactly(per_second).over(_disturbed(cell, statistics.mean_duration(slices), medians)))
     if cell.ready.get("requests", 1) == 1:
         # With several requests in flight a repetition is not the latency of any of them.
         p50, p90, p99 = np.percentile(durations, [50, 90, 99]) / 1e6
+        # The median of all repetitions, with the error of the mean of the rounds' medians.
+        error = _disturbed(cell, statistics.geometric_mean(medians), medians)
+        _put(found, "latency_p50_ms", replace(error, log=np.log(p50)))
         found.update(
             latency_mean_ms=float(durations.mean()) / 1e6,
             latency_std_ms=float(durations.std(ddof=1)) / 1e6 if durations.size > 1 else 0.0,
-            latency_p50_ms=float(p50),
             latency_p90_ms=float(p90),
             latency_p99_ms=float(p99),
         )
@@ -181,13 +189,31 @@ def _cpu_use(slices: Sequence[SliceRecord], processors: int) -> NDArray[np.float
 
 def _throughputs(lane: LaneRecord) -> dict[int, Estimate]:
     """Samples/s by batch size from the geometric mean of the slices' medians, so that ratios of them are consistent."""
-    return {
-        batch: exactly(_samples_per_call(cell) * NS).over(
-            statistics.geometric_mean(statistics.slice_medians(_durations(cell.samples)))
-        )
-        for batch, cell in sorted(lane.cells.items())
-        if cell.samples
-    }
+    throughputs = {}
+    for batch, cell in sorted(lane.cells.items()):
+        if cell.samples:
+            medians = statistics.slice_medians(_durations(cell.samples))
+            duration = _disturbed(cell, statistics.geometric_mean(medians), medians)
+            throughputs[batch] = exactly(_samples_per_call(cell) * NS).over(duration)
+    return throughputs
+
+
+def _disturbed(cell: CellRecord, duration: Estimate, medians: Array) -> Estimate:
+    """A duration with the error that it has where the machine was not quiet."""
+    return statistics.persistent(duration, np.log(medians)) if cell.noise else duration
+
+
+def _unsteady(lane: LaneRecord, cell: CellRecord) -> tuple[str, ...]:
+    """Metrics of a cell that noise touches, its own or that of the cell at batch size 1 that it is compared with."""
+    one = lane.cells.get(1)
+    if cell.noise:
+        touched = {name for name, metric in METRICS.items() if metric.absolute}
+        touched -= _AGAINST_ONE if cell.batch == 1 else set()
+    elif one is not None and one.noise and cell.batch > 1:
+        touched = _AGAINST_ONE
+    else:
+        return ()
+    return tuple(sorted(touched.intersection(cell.metrics)))
 
 
 def _put(

@@ -236,6 +236,7 @@ class _Cells:
             batch=batch,
             verdict=Verdict(event["verdict"]),
             reason=event["reason"],
+            noise=event["noise"],
             stderr_tail=event["stderr_tail"],
             engine=ready.get("engine"),
             precision_in_force=ready.get("precision"),

@@ -26,6 +26,8 @@ def add(record: StudyRecord, lanes: Iterable[LaneRecord]) -> None:
             facts = _facts(record, lane, cell)
             for name, metric in declared.items():
                 cell.metrics.update(_figures(name, metric, {**facts, **metric.constants_for(called)}, cell.metrics))
+                if name in cell.metrics and set(Expression(metric.expression).names).intersection(cell.unsteady):
+                    cell.unsteady += (name,)
 
 
 def told(study: Mapping[str, Any]) -> dict[str, dict[str, str]]:

@@ -83,6 +83,8 @@ class CellRecord:
     batch: int
     verdict: Verdict
     reason: str = ""
+    noise: str = ""
+    """What disturbed the machine while the cell was measured; empty where it was quiet enough."""
     stderr_tail: str = ""
     engine: str | None = None
     precision_in_force: str | None = None
@@ -109,15 +111,28 @@ class CellRecord:
     """The figures of each rate, derived from ``arrivals``; see `mlflow_ngraph.measure.open_loop_figures.row`."""
     metrics: dict[str, float] = field(default_factory=dict)
     """By the names in docs/reference/metrics.md, such as ``throughput`` and ``throughput_ci_low``."""
+    unsteady: tuple[str, ...] = ()
+    """The metrics of the cell that noise touches: its own or, where batch sizes are compared, that at batch size 1."""
     log_medians: dict[str, float] = field(default_factory=dict)
-    """The natural logarithm of the median duration in nanoseconds of each round, by session and round such as ``0.3``: what
-    lanes that share rounds are compared by. The baseline has those beside cells of other sessions, too."""
+    """The natural logarithm of the median duration of each round, in nanoseconds a sample, by session and round such as
+    ``0.3``: what lanes that share rounds are compared by. The baseline has those beside cells of other sessions, too."""
     samples: list[dict[str, Any]] = field(default_factory=list)
     """The slices, each with ``session``, ``round``, ``position`` (the lane's turn within the round), ``started_ns``,
     ``wall_s``, ``peak_bytes`` and ``durations_ns``. Newer journals have besides: ``loading``
     (how many fresh processes had been started for it before), ``page_faults``, ``resident_bytes``, ``harness_cpu_s`` and
     ``harness_wall_s`` (of the parent while it waits for the slice), and ``machine`` with the fields of
     `mlflow_ngraph.devices.sensors.Change`: what was seen while the machine was watched around the slice."""
+
+    @property
+    def remarks(self) -> str:
+        """What a reader should know of it, in words: why it is not ``ok``, and what disturbed the machine."""
+        noise = f"absolute figures are unsteady: {self.noise}" if self.noise else ""
+        return "; ".join(filter(None, (self.reason, noise)))
+
+    @property
+    def retryable(self) -> bool:
+        """Whether measuring it again can end differently."""
+        return self.verdict.retryable or bool(self.noise)
 
 
 @dataclass

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -31,12 +32,23 @@ _CONDEMNING = (Verdict.FAILED, Verdict.CRASHED, Verdict.UNSUPPORTED)
 """Ways to fail that lie in the engine, and not in the machine."""
 
 
-class Settle(Protocol):
-    """Puts the verdict of a cell into the journal."""
+@dataclass(frozen=True)
+class Judgement:
+    """What became of a cell."""
 
-    def __call__(
-        self, runner: LaneRunner, batch: int, verdict: Verdict, reason: str, tail: str, warm_up: dict[str, Any]
-    ) -> None: ...
+    verdict: Verdict
+    reason: str = ""
+    """Why it is not ``ok``, or what a reader should know of it."""
+    noise: str = ""
+    """What disturbed the machine while it was measured."""
+    tail: str = ""
+    """The end of what its process wrote."""
+
+
+class Settle(Protocol):
+    """Puts what became of a cell into the journal."""
+
+    def __call__(self, runner: LaneRunner, batch: int, judgement: Judgement, warm_up: dict[str, Any]) -> None: ...
 
 
 def wanted(lane: Lane, missing: Mapping[str, Sequence[int]]) -> set[int]:
@@ -163,11 +175,11 @@ class Rounds:
             raise RuntimeError(f"lane {runner.lane.id} finished a cell without an engine")
         if not self._open(runner, batch):
             return None
-        verdict, reason = self._judge(loaded)
-        if verdict is Verdict.PARITY_FAILED:
-            runner.disown(batch, reason)
-        self._close(runner, batch, verdict, reason, "", loaded.warm_up)
-        return verdict
+        judgement = self._judge(loaded)
+        if judgement.verdict is Verdict.PARITY_FAILED:
+            runner.disown(batch, judgement.reason)
+        self._close(runner, batch, judgement, loaded.warm_up)
+        return judgement.verdict
 
     def _serve(self, runner: LaneRunner, batch: int) -> None:
         """Let requests arrive at a cell that has its verdict; a failure costs the figures of the arrivals alone."""
@@ -189,23 +201,21 @@ class Rounds:
             # The numbers are complete; a runtime that dies while it frees memory only costs its process.
             runner.close()
 
-    def _judge(self, loaded: Loaded) -> tuple[Verdict, str]:
-        """The verdict on a cell that has all its samples, and the reason or what a reader should know."""
+    def _judge(self, loaded: Loaded) -> Judgement:
+        """What became of a cell that has all its samples."""
         study = self._study
+        noise = stability.problem(loaded.slices, psutil.cpu_count() or 1, **study.stability.model_dump()) or ""
         if loaded.unverified:
-            return Verdict.UNVERIFIED, loaded.unverified
+            return Judgement(Verdict.UNVERIFIED, loaded.unverified, noise)
         if loaded.problem:
-            return Verdict.PARITY_FAILED, loaded.problem
-        unstable = stability.problem(loaded.slices, psutil.cpu_count() or 1, **study.stability.model_dump())
-        if unstable:
-            return Verdict.UNSTABLE, unstable
+            return Judgement(Verdict.PARITY_FAILED, loaded.problem, noise)
         reached = ""
         if study.repetitions == "auto":
             reached = _shortfall(loaded, study.adaptive.within)
         elif loaded.repetitions < study.repetitions:
             reached = f"{loaded.repetitions} of {study.repetitions} repetitions"
             reached += f" within the {study.limits.cell_seconds:g} s that a cell may take"
-        return Verdict.OK, "; ".join(filter(None, (reached, loaded.note)))
+        return Judgement(Verdict.OK, "; ".join(filter(None, (reached, loaded.note))), noise)
 
     def _attempt(self, runner: LaneRunner, batch: int, step: Callable[[], object]) -> bool:
         """Do a step of a cell; a failure becomes the cell's verdict, and a fresh process serves the next cell."""
@@ -216,7 +226,7 @@ class Rounds:
             if failure.verdict in _CONDEMNING:
                 runner.disown(batch, failure.reason)
             if self._open(runner, batch):
-                self._close(runner, batch, failure.verdict, failure.reason, failure.tail, {})
+                self._close(runner, batch, Judgement(failure.verdict, failure.reason, tail=failure.tail), {})
             return False
         return True
 
@@ -225,11 +235,9 @@ class Rounds:
         lane = runner.lane.id
         return batch in self._missing.get(lane, []) and (lane, batch) not in self._settled
 
-    def _close(
-        self, runner: LaneRunner, batch: int, verdict: Verdict, reason: str, tail: str, warm_up: dict[str, Any]
-    ) -> None:
+    def _close(self, runner: LaneRunner, batch: int, judgement: Judgement, warm_up: dict[str, Any]) -> None:
         self._settled.add((runner.lane.id, batch))
-        self._settle(runner, batch, verdict, reason, tail, warm_up)
+        self._settle(runner, batch, judgement, warm_up)
 
 
 def _baseline(runner: LaneRunner, among: Iterable[LaneRunner]) -> LaneRunner | None:

@@ -16,7 +16,7 @@ from mlflow_ngraph.execute.plan import StudyPlan, WorkloadPlan
 from mlflow_ngraph.execute.preparation import Materials, Preparation
 from mlflow_ngraph.execute.provision import Provision, while_preparing
 from mlflow_ngraph.execute.record import CellRecord, Lane, LaneRecord, StudyRecord
-from mlflow_ngraph.execute.rounds import Rounds, wanted
+from mlflow_ngraph.execute.rounds import Judgement, Rounds, wanted
 from mlflow_ngraph.verdicts import Verdict
 
 _ANOTHER_MODEL = (
@@ -116,9 +116,7 @@ class Supervisor:
             batches = [
                 batch
                 for batch in lane.batch_sizes
-                if batch not in cells
-                or (self._retry and cells[batch].verdict.retryable)
-                or self._unserved(cells[batch])
+                if batch not in cells or (self._retry and cells[batch].retryable) or self._unserved(cells[batch])
             ]
             if batches:
                 found[lane.id] = batches
@@ -188,19 +186,18 @@ class Supervisor:
 
     def _fail(self, runner: LaneRunner, batches: Iterable[int], failure: ChildFailure) -> None:
         for batch in batches:
-            self._verdict(runner, batch, failure.verdict, failure.reason, failure.tail, {})
+            self._verdict(runner, batch, Judgement(failure.verdict, failure.reason, tail=failure.tail), {})
 
-    def _verdict(
-        self, runner: LaneRunner, batch: int, verdict: Verdict, reason: str, tail: str, warm_up: dict[str, Any]
-    ) -> None:
+    def _verdict(self, runner: LaneRunner, batch: int, judgement: Judgement, warm_up: dict[str, Any]) -> None:
         self._journal.append(
             "cell_finished",
             cell=runner.lane.cell(batch),
             lane=runner.lane.id,
             batch=batch,
-            verdict=verdict.value,
-            reason=reason,
-            stderr_tail=tail,
+            verdict=judgement.verdict.value,
+            reason=judgement.reason,
+            noise=judgement.noise,
+            stderr_tail=judgement.tail,
             warm_up=warm_up,
         )
 

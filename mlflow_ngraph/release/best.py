@@ -46,7 +46,7 @@ class BestEngine:
     left_out: Mapping[str, int]
     """Cells that do not count, by why."""
     rivals: tuple[Rival, ...]
-    """Those of them that could be better and would fit this machine, best first: with any, nobody knows the best."""
+    """The cells that could be better and would fit this machine: with any, nobody knows the best."""
 
 
 def answer(ranking: Ranking, servers: Mapping[str, str], rules: Rules = trusting.EVERYTHING) -> BestEngine:
@@ -71,7 +71,7 @@ def answer(ranking: Ranking, servers: Mapping[str, str], rules: Rules = trusting
         if not reason and remote is not None and manifest is not None:
             behind = [one for one in ranked[len(found) + 1 :] if one.model_id != candidate.model_id]
             next_best = behind[0] if behind else None
-            rivals = _rivals(ranking, candidate, servers, rules)
+            rivals = _rivals(ranking, len(found), servers, rules)
             return BestEngine(
                 candidate, remote, manifest, tuple(found), next_best, len(ranked), ranking.left_out, rivals
             )
@@ -80,9 +80,13 @@ def answer(ranking: Ranking, servers: Mapping[str, str], rules: Rules = trusting
     raise EngineError(_none(found, first))
 
 
-def _rivals(ranking: Ranking, chosen: Candidate, servers: Mapping[str, str], rules: Rules) -> tuple[Rival, ...]:
-    """What could beat the chosen one here. Without an engine to look at, the device tells whether it would fit."""
-    able = [one for one in ranking.rivals if one.beats(chosen.value)]
+def _rivals(ranking: Ranking, place: int, servers: Mapping[str, str], rules: Rules) -> tuple[Rival, ...]:
+    """What could beat the chosen one here. Without an engine to look at, the device tells whether it would fit.
+
+    Another batch size of the chosen engine is no other choice.
+    """
+    chosen = ranking.candidates[place]
+    able = [one for one in ranking.rivals_of(place) if one.row["model_id"] != chosen.model_id]
     without = [one for one in able if one.row["model_id"] is None and one.row["device"] == chosen.row["device"]]
     logged = [one for one in able if one.row["model_id"] is not None]
     looked = _looked_at([Candidate(one.row, one.metric) for one in logged], servers, rules)

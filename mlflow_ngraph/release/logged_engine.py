@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from mlflow_ngraph.analysis import results, undecided
+from mlflow_ngraph.analysis import contest, results
 from mlflow_ngraph.analysis.compare import latest
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.errors import EngineError
@@ -99,7 +99,7 @@ def find(named: str, batch: int | None, tracking_uri: str) -> str:
 
 
 def rivals(candidate: LoggedEngine, cell: Mapping[str, Any], metric: str, batch: int | None) -> tuple[Rival, ...]:
-    """Noisy cells of other engines of the same model, precision and machine that could beat a cell of this one.
+    """Cells of other engines of the same model, precision and machine that could beat a cell of this one.
 
     Parameters
     ----------
@@ -116,7 +116,8 @@ def rivals(candidate: LoggedEngine, cell: Mapping[str, Any], metric: str, batch:
     frame = latest(results.select(meant, candidate.remote.tracking_uri))
     others = frame["model_id"].fillna("") != candidate.model_id
     here = frame["fingerprint"] == origin.fingerprint.get("digest")
-    return undecided.rivals(frame[others & here.fillna(False)], CELL_METRICS[metric], float(cell[metric]))
+    known = [pd.DataFrame([dict(cell)]), frame[others & here.fillna(False)]]
+    return contest.rivals(typed(pd.concat(known, ignore_index=True), COLUMNS), CELL_METRICS[metric], 0)
 
 
 def _cells(model: LoggedModel, manifest: Manifest, tracking_uri: str) -> pd.DataFrame:
@@ -146,6 +147,7 @@ def rows(model_id: str, manifest: Manifest) -> list[dict[str, Any]]:
             "batch": figures.batch,
             "verdict": figures.verdict,
             "reason": figures.reason,
+            "noise": figures.noise or None,
             "cell": journal.cell_id(origin.lane_id, figures.batch),
             **figures.metrics,
         }

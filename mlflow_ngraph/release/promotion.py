@@ -77,7 +77,7 @@ def promote(
 
     It has to be ``ok`` at every batch size and, where there is a champion, significantly better than that: by ``metric``
     at the batch size that each of them does best, or both at ``batch``, on equal machines. Nothing that was measured of
-    the same model and precision on this machine, and left out for its noise, may be able to beat it; see `undecided`.
+    the same model and precision on this machine may be able to beat it, for all that can be told; see `contest`.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def promote(
     alias : str | None
         By default the device and ``-champion``.
     accept_undecided : bool
-        Overrule that a noisy cell could beat it; that is recorded with the version.
+        Overrule that another cell could beat it; that is recorded with the version.
     force : bool
         Overrule whatever speaks against it; that is recorded with the version.
     dry_run : bool
@@ -124,8 +124,8 @@ def promote(
         refused = bool(objections)
         rivals = logged_engine.rivals(candidate, cell, metric, batch) if cell is not None else ()
         if rivals and cell is not None:
-            answer = f"{undecided.named(cell)}, {undecided.figure(cell[metric], metric, rivals[0].unit)}"
-            objections = (undecided.said(rivals, answer), *objections)
+            figures = undecided.figure(cell[metric], metric, rivals[0].unit)
+            objections = (undecided.said(rivals, cell, figures), *objections)
             refused = refused or not accept_undecided
         same = before is not None and before.engine is not None and before.engine.model_id == model_id
         if same:

@@ -70,6 +70,8 @@ def _row(record: StudyRecord, lane: LaneRecord, cell: CellRecord) -> dict[str, A
         "batch": cell.batch,
         "verdict": str(cell.verdict),
         "reason": cell.reason,
+        "noise": cell.noise or None,
+        "unsteady": ",".join(cell.unsteady) or None,
         "engine": cell.engine,
         "engine_reused": engine.reused["study_id"] if engine is not None and engine.reused is not None else None,
         "lane": lane.lane.id,

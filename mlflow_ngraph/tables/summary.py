@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from mlflow_ngraph.text import counted, markdown_row
+from mlflow_ngraph.text import UNSTEADY_MARK, counted, markdown_row
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ class SummaryRow:
     batch: int
     verdict: Verdict
     reason: str
+    noise: str
+    """What disturbed the machine meanwhile: absolute figures are marked, speed-ups are not touched."""
     throughput: float | None
     """Samples per second."""
     throughput_std: float | None
@@ -144,6 +146,7 @@ def _row(lane: LaneRecord, cell: CellRecord) -> SummaryRow:
         batch=cell.batch,
         verdict=cell.verdict,
         reason=cell.reason,
+        noise=cell.noise,
         throughput=figure("throughput"),
         throughput_std=figure("throughput_std"),
         latency_p50_ms=figure("latency_p50_ms"),
@@ -160,7 +163,8 @@ def _row(lane: LaneRecord, cell: CellRecord) -> SummaryRow:
 
 
 def _line(row: SummaryRow) -> str:
-    throughput = _number(row.throughput)
+    mark = UNSTEADY_MARK if row.noise else ""
+    throughput = mark + _number(row.throughput) if row.throughput is not None else ""
     if throughput and row.throughput_std is not None:
         throughput += f" ± {_number(row.throughput_std)}"
     speedup = _number(row.speedup)
@@ -171,9 +175,9 @@ def _line(row: SummaryRow) -> str:
         row.compiler,
         str(row.batch),
         f"**{throughput}**" if row.best else throughput,
-        _number(row.latency_p50_ms),
+        mark + _number(row.latency_p50_ms) if row.latency_p50_ms is not None else "",
         speedup,
-        _number(row.cpu_percent),
+        mark + _number(row.cpu_percent) if row.cpu_percent is not None else "",
         "" if row.parity_cosine is None else f"{row.parity_cosine:.6f}",
         row.compile_text,
         row.precisions,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 
 from mlflow_ngraph.execute.record import EngineRecord, StudyRecord
+from mlflow_ngraph.text import UNSTEADY_MARK
 from mlflow_ngraph.tracking import study_manifest
 
 FILE = "README.md"
@@ -78,8 +79,13 @@ def _figures(record: StudyRecord, engine: EngineRecord) -> Iterator[str]:
     for batch in engine.batch_sizes:
         if batch in cells:
             cell = cells[batch]
-            shown = [f"{cell.metrics[name]:.4g}" if name in cell.metrics else "" for name in _FIGURES]
-            reason = f": {cell.reason}" if cell.reason else ""
+            shown = [
+                (UNSTEADY_MARK if name in cell.unsteady else "") + f"{cell.metrics[name]:.4g}"
+                if name in cell.metrics
+                else ""
+                for name in _FIGURES
+            ]
+            reason = f": {cell.remarks}" if cell.remarks else ""
             yield f"| {batch} | {' | '.join(shown)} | {_plain(f'{cell.verdict}{reason}')} |"
 
 

@@ -13,6 +13,7 @@ from mlflow_ngraph.compilers.base import FlagValue
 from mlflow_ngraph.execute.record import CellRecord, EngineRecord, LaneRecord, StudyRecord
 from mlflow_ngraph.metrics import FREEDOM, LOG_ERROR
 from mlflow_ngraph.study import CompilerChoice, WorkloadChoice
+from mlflow_ngraph.text import UNSTEADY_MARK
 from mlflow_ngraph.tracking import schema
 from mlflow_ngraph.tracking.schema import Kind, Param, Tag
 from mlflow_ngraph.verdicts import Verdict
@@ -164,11 +165,12 @@ def plain(value: Any) -> str:
 
 
 def _curves(cells: list[CellRecord]) -> list[MetricPoint]:
-    """Every number of every cell, whatever its verdict; the curve ``batch/ok`` tells which to trust."""
+    """Every number of every cell, whatever its verdict; the curves ``batch/ok`` and ``batch/quiet`` tell which to trust."""
     points = []
     for cell in cells:
         at = _ms(cell.finished_at)
         points.append(MetricPoint(schema.CURVE_OK, float(cell.verdict is Verdict.OK), at, cell.batch))
+        points.append(MetricPoint(schema.CURVE_QUIET, float(not cell.noise), at, cell.batch))
         for name, value in sorted(cell.metrics.items()):
             if math.isfinite(value) and not name.endswith((LOG_ERROR, FREEDOM)):
                 points.append(MetricPoint(schema.metric_name(schema.CURVE + name), value, at, cell.batch, cell.engine))
@@ -205,7 +207,7 @@ def _headlines(lane: LaneRecord, cells: list[CellRecord], at: int) -> list[Metri
 
 
 def _lane_tags(record: StudyRecord, lane: LaneRecord, cells: list[CellRecord]) -> dict[str, str]:
-    verdict = worst(cells)
+    verdict, noisy = worst(cells), [bool(cell.noise) for cell in cells]
     tags = {
         **_common_tags(record, Kind.LANE),
         Tag.LANE_ID: lane.lane.id,
@@ -221,6 +223,7 @@ def _lane_tags(record: StudyRecord, lane: LaneRecord, cells: list[CellRecord]) -
         Tag.MODE: lane.lane.mode,
         Tag.VERDICT: str(verdict),
         Tag.VERDICTS: json.dumps({cell.batch: str(cell.verdict) for cell in cells}),
+        Tag.NOISE: json.dumps({cell.batch: cell.noise for cell in cells if cell.noise}) if any(noisy) else "",
         Tag.REASON: next((cell.reason for cell in cells if cell.verdict is verdict and cell.reason), ""),
         Tag.ENGINES: json.dumps({engine.id: engine_digest(engine) for engine in lane.engines}),
         Tag.ENGINE_REUSED: _reused(lane),
@@ -256,8 +259,11 @@ def _lane_note(lane: LaneRecord, cells: list[CellRecord]) -> str:
     """The cells for a reader of the run's page, with the end of stderr of those that failed."""
     lines = ["| batch | throughput [samples/s] | p50 [ms] | speed-up | verdict |", "|--:|--:|--:|--:|:--|"]
     for cell in cells:
-        shown = [_figure(cell.metrics.get(name)) for name in ("throughput", "latency_p50_ms", "speedup")]
-        reason = f": {cell.reason}" if cell.reason else ""
+        shown = [
+            (UNSTEADY_MARK if name in cell.unsteady else "") + _figure(cell.metrics.get(name))
+            for name in ("throughput", "latency_p50_ms", "speedup")
+        ]
+        reason = f": {cell.remarks}" if cell.remarks else ""
         lines.append(f"| {cell.batch} | {' | '.join(shown)} | {_cell_of_table(f'{cell.verdict}{reason}')} |")
     tails = dict.fromkeys(cell.stderr_tail.strip() for cell in cells if cell.stderr_tail.strip())
     for tail in tails:
@@ -308,6 +314,7 @@ def _study_points(record: StudyRecord, finished: float) -> list[MetricPoint]:
         "cells_total": sum(len(lane.lane.batch_sizes) for lane in lanes),
         "cells_done": len(cells),
         **{f"cells_{verdict}": sum(cell.verdict is verdict for cell in cells) for verdict in Verdict},
+        "cells_unsteady": sum(bool(cell.noise) for cell in cells),
         "lanes_total": len(lanes),
         "lanes_done": sum(lane.complete for lane in lanes),
         "engines": sum(len(lane.engines) for lane in lanes),

@@ -44,6 +44,7 @@ class Tag:
     MODE = "ngraph.mode"
     VERDICT = "ngraph.verdict"
     VERDICTS = "ngraph.verdicts"
+    NOISE = "ngraph.noise"
     REASON = "ngraph.reason"
     COMPLETE = "ngraph.complete"
     FINGERPRINT = "ngraph.fingerprint"
@@ -122,6 +123,8 @@ CURVE = "batch/"
 """Before the name of a cell metric: the curve over batch size, with step = batch size."""
 CURVE_OK = "batch/ok"
 """1 where the verdict of the cell is ``ok``, else 0."""
+CURVE_QUIET = "batch/quiet"
+"""1 where the machine was quiet enough while the cell was measured; 0 where its absolute figures are unsteady."""
 
 MODEL_TYPE = "ngraph-engine"
 DEFAULT_EXPERIMENT = "ngraph"
@@ -166,6 +169,7 @@ STUDY_METRICS: dict[str, str] = {
     "cells_total": "cells of the plan",
     "cells_done": "cells with a verdict",
     **{f"cells_{verdict}": f"cells with verdict {verdict}" for verdict in Verdict},
+    "cells_unsteady": "cells with unsteady absolute figures, because the machine was not quiet",
     "lanes_total": "lanes of the plan",
     "lanes_done": "lanes whose cells all have a verdict",
     "engines": "engines, compiled or reused",
@@ -176,7 +180,6 @@ STUDY_METRICS: dict[str, str] = {
 
 SEVERITY = (
     Verdict.OK,
-    Verdict.UNSTABLE,
     Verdict.UNVERIFIED,
     Verdict.PARITY_FAILED,
     Verdict.UNSUPPORTED,

@@ -59,7 +59,7 @@ def build(
 
 def _figures(lane: LaneRecord, engine: EngineRecord) -> list[Figures]:
     return [
-        Figures(batch=cell.batch, verdict=str(cell.verdict), reason=cell.reason, metrics=cell.metrics)
+        Figures(batch=cell.batch, verdict=str(cell.verdict), reason=cell.reason, noise=cell.noise, metrics=cell.metrics)
         for batch, cell in sorted(lane.cells.items())
         if batch in engine.batch_sizes
     ]

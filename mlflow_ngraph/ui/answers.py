@@ -10,7 +10,7 @@ import pandas as pd
 from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.compare import compare
 from mlflow_ngraph.errors import UnknownNameError, UsageError
-from mlflow_ngraph.metrics import Metric, is_uncertainty
+from mlflow_ngraph.metrics import NOISE, Metric, is_uncertainty
 from mlflow_ngraph.tables import vocabulary
 from mlflow_ngraph.text import plain
 from mlflow_ngraph.ui.query import GROUPS, Query
@@ -23,6 +23,9 @@ _OWN = ("compiler_label", "precision", "mode")
 """What tells the numbers of a workload, a device and a batch size apart."""
 _LANE = ("workload", "device", *_OWN, "threads")
 _LINKS = ("lane_run_id", "model_id", "experiment_id")
+_POINT = ("batch", "value", "low", "high", "verdict", "unsteady", "noise")
+"""What is told of each point of a curve."""
+_MARKS = ("tied", "unsteady", "noise")
 _IDENTITY = "identity"
 
 
@@ -133,11 +136,12 @@ def _series(frame: pd.DataFrame, metric: str) -> Iterator[dict[str, Any]]:
     low, high = significance.interval(known, metric)
     told = {name: list(map(plain, known[name])) for name in (*_LANE, "label", *_LINKS, "batch", "verdict")}
     told.update(value=list(map(plain, known[metric])), low=list(map(plain, low)), high=list(map(plain, high)))
+    told.update(unsteady=significance.unsteady(known, metric).tolist(), noise=list(map(plain, known[NOISE])))
     for places in known.groupby(list(_LANE), sort=True, dropna=False).indices.values():
         last = places[-1]
         yield {
             **{name: told[name][last] for name in (*_LANE, "label", *_LINKS)},
-            **{name: [told[name][place] for place in places] for name in ("batch", "value", "low", "high", "verdict")},
+            **{name: [told[name][place] for place in places] for name in _POINT},
         }
 
 
@@ -157,7 +161,7 @@ def _table(here: pd.DataFrame, question: Query) -> list[dict[str, Any]]:
     }
     return [
         {
-            **{name: found[name] for name in ("workload", "device", *_OWN, "verdict", "value", "best", "tied")},
+            **{name: found[name] for name in ("workload", "device", *_OWN, "verdict", "value", *_MARKS, "best")},
             **cells[found["cell"]],
             "precision_in_force": found["precision_in_force"],
             "fallback_nodes": found["fallback_nodes"],
@@ -182,7 +186,7 @@ def _ratios(
         relative_to=("compiler_label", baseline),
     )
     chosen = set(here["cell"])
-    kept = ("workload", "device", *_OWN, "verdict", "value", "tied")
+    kept = ("workload", "device", *_OWN, "verdict", "value", *_MARKS)
     return [
         {**{name: found[name] for name in kept}, "low": found["ci_low"], "high": found["ci_high"]}
         for found in table.attrs["values"]

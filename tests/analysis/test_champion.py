@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from typing import Any
 
 import pandas as pd
@@ -30,7 +32,8 @@ def test_more_throughput_wins_if_it_is_significant(throughput: float, better: bo
 
 
 def test_within_a_study_the_pairs_count() -> None:
-    candidate, before = two(study_id=["same", "same"], throughput=[110.0, 100.0], speedup=[2.4, 2.0])
+    rounds = [json.dumps({f"0.{place}": base + place for place in range(4)}) for base in (1.0, 1.0 + math.log(1.2))]
+    candidate, before = two(study_id=["same", "same"], throughput=[110.0, 100.0], log_medians=rounds)
     found = champion.compare(candidate, before, "throughput")
     assert found.paired
     assert found.ratio == pytest.approx(1.2)
@@ -63,7 +66,7 @@ def test_without_an_interval_nobody_is_better() -> None:
 
 
 def test_an_engine_is_judged_by_what_it_does_best() -> None:
-    frame = cells(batch=[1, 8, 32], throughput=[100.0, 300.0, 400.0], verdict=["ok", "ok", "unstable"])
+    frame = cells(batch=[1, 8, 32], throughput=[100.0, 300.0, 400.0], verdict=["ok", "ok", "timeout"])
     assert champion.best(frame, "throughput") is not None
     assert champion.best(frame, "throughput")["batch"] == 8  # type: ignore[index]
     assert champion.best(frame, "throughput", 1)["batch"] == 1  # type: ignore[index]

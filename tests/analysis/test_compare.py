@@ -34,7 +34,7 @@ def test_workloads_against_devices_and_compilers(frame: pd.DataFrame) -> None:
     table = compare(frame)
     assert table.loc[("resnet18", 1), ("orin", "openvino")] == pytest.approx(250)
     assert table.isna().loc[("deit-t", 2), ("xeon", ORT)]
-    assert table.attrs["left_out"] == {"unsupported": 6, "unstable": 2, "crashed": 2}
+    assert table.attrs["left_out"] == {"unsupported": 6, "timeout": 2, "crashed": 2}
     assert table.attrs["cells"] == 26
     assert table.attrs["unit"] == "samples/s"
 
@@ -53,7 +53,7 @@ def wrong(tmp_path: Path, verdict: Verdict) -> pd.DataFrame:
     return table_of(record)
 
 
-@pytest.mark.parametrize("verdict", [Verdict.PARITY_FAILED, Verdict.UNSTABLE])
+@pytest.mark.parametrize("verdict", [Verdict.PARITY_FAILED, Verdict.TIMEOUT])
 def test_a_cell_that_is_not_ok_keeps_its_numbers_and_enters_no_ranking(verdict: Verdict, tmp_path: Path) -> None:
     frame = wrong(tmp_path, verdict)
     cell = frame[(frame["label"] == "resnet18") & (frame["compiler"] == "openvino") & (frame["batch"] == 4)].iloc[0]
@@ -109,12 +109,12 @@ def test_the_latest_study_wins_even_when_it_ended_worse(tmp_path: Path) -> None:
     new.started_at += 3600
     key = lane_id(new, "resnet18", "openvino")
     new.lanes[key].cells[1].metrics["throughput"] = 111.0
-    new.lanes[key].cells[2].verdict = Verdict.UNSTABLE
+    new.lanes[key].cells[2].verdict = Verdict.TIMEOUT
     frame = pd.concat([table_of(new), table_of(old)], ignore_index=True)
     table = compare(frame, columns=["compiler"])
     assert table.loc[("resnet18", 1), "openvino"] == 111.0
     assert table.isna().loc[("resnet18", 2), "openvino"]
-    assert table.attrs["left_out"]["unstable"] == 2
+    assert table.attrs["left_out"]["timeout"] == 2
 
 
 def test_neither_high_nor_low_is_better(frame: pd.DataFrame) -> None:
@@ -230,7 +230,7 @@ def test_a_pivot_is_that_of_a_naive_walk(seed: int) -> None:
     frame = cells(
         label=list(rng.choice(["a", "b"], count)), compiler_label=list(rng.choice(["x", "y"], count)),
         batch=list(rng.choice([1, 2], count)), device=list(rng.choice(["xeon", "orin"], count)),
-        verdict=list(rng.choice(["ok", "ok", "unstable"], count)), throughput=list(rng.uniform(1, 100, count)),
+        verdict=list(rng.choice(["ok", "ok", "timeout"], count)), throughput=list(rng.uniform(1, 100, count)),
         started_at=list(rng.permutation(count).astype(float)), precision=list(rng.choice(["fp32", "bf16"], count)),
     )  # fmt: skip
     frame["cell"] = frame[["label", "cell"]].agg("/".join, axis=1)

@@ -90,7 +90,7 @@ def test_cells_that_got_lost_or_went_bad() -> None:
     gone = frame[(frame["workload"] != MODELS[2]) | (frame["batch"] != 8)]
     more = pd.concat([gone, frame.assign(batch=16, cell="another")]).reset_index(drop=True)
     worse = old.frame.copy()
-    worse.loc[worse["workload"] == MODELS[1], "verdict"] = "unstable"
+    worse.loc[worse["workload"] == MODELS[1], "verdict"] = "timeout"
     table = gate(Side("new", more), Side("old", worse))
     assert judged(table) == {
         ("resnet50", "identity", 1, "not ok"),

@@ -36,7 +36,7 @@ def test_verdicts_errors_and_reasons(tmp_path: Path) -> None:
     lines = page(record(tmp_path))
     assert lines[0] == "# Compiler matrix"
     assert "Made by `python benchmarks/compiler_matrix.py`; not written by hand." in lines
-    assert "18 cells: 13 ok, 3 unsupported, 1 unstable, 1 crashed. Batch sizes 1, 2, 4." in lines
+    assert "18 cells: 13 ok, 3 unsupported, 1 timeout, 1 crashed. Batch sizes 1, 2, 4." in lines
     assert "| model | family | batch | identity | onnxruntime[opt_level=2] | openvino |" in lines
     assert "| resnet18 | ResNet | 1 | ok 2.0e-06 | ok 2.0e-06 | ok 2.0e-06 |" in lines
     assert "| deit-t | DeiT | 4 | ok 2.0e-06 | **crashed** [3] | **unsupported** [1] |" in lines
@@ -85,7 +85,7 @@ def test_a_study_that_goes_on_has_gaps_and_each_precision_a_section(tmp_path: Pa
     other = lane_id(one, "deit-t", "openvino")
     one.lanes[other] = replace(one.lanes[other], lane=replace(one.lanes[other].lane, precision="bf16"))
     lines = page(one)
-    assert "15 cells: 12 ok, 1 not measured, 1 unstable, 1 crashed. Batch sizes 1, 2, 4." in lines
+    assert "15 cells: 12 ok, 1 not measured, 1 timeout, 1 crashed. Batch sizes 1, 2, 4." in lines
     assert lines.index("## fp32") < lines.index("## bf16")
     assert "| deit-t | DeiT | 4 | **unsupported** [1] |" in lines
     assert sum(line.startswith("Measured on ") for line in lines) == 1

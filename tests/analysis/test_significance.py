@@ -83,16 +83,6 @@ def test_holm() -> None:
     assert holm([]).size == 0
 
 
-def test_cells_of_one_study_are_compared_by_what_was_measured_in_the_same_rounds() -> None:
-    frame = cells(throughput=[100.0, 200.0, 220.0], study_id=["one", "one", "two"], compiler_label=["a", "b", "b"])
-    found = significance.ratios(frame, "throughput", [1, 2], [0, 0])
-    speedups = significance.figures(frame, "speedup")
-    assert found.error[0] == pytest.approx(np.hypot(speedups.error[1], speedups.error[0]))
-    alone = significance.figures(frame, "throughput")
-    assert significance.ratios(frame, "throughput", [2], [2]).error[0] == 0
-    assert found.error[1] == pytest.approx(np.hypot(alone.error[2], alone.error[0]))
-
-
 def test_equal_cells_differ_as_rarely_as_promised() -> None:
     rng = np.random.default_rng(3)
     draws = 4000

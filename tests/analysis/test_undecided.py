@@ -1,4 +1,4 @@
-"""Nothing is named the best that a cell may beat which was left out for its noise alone."""
+"""Nothing is named the best that another cell may beat, for all that can be told."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.support.tidy import Drawn, cells, grid
 NAMES = ["identity", "tvm", "onnxruntime", "openvino"]
 
 
-def noisy(verdict: str = "unstable", **columns: list[object]) -> pd.DataFrame:
-    """TVM is ok and slow; ONNX Runtime is fast, and nobody knows how fast; OpenVINO's outputs are wrong."""
+def doubtful(verdict: str = "timeout", **columns: list[object]) -> pd.DataFrame:
+    """TVM is ok and slow; ONNX Runtime was fast, and did not end well; OpenVINO's outputs are wrong."""
     return cells(
         compiler=NAMES,
         compiler_label=["identity", "tvm", "onnxruntime[opt_level=2]", "openvino"],
@@ -34,17 +34,17 @@ def noisy(verdict: str = "unstable", **columns: list[object]) -> pd.DataFrame:
     )
 
 
-@pytest.mark.parametrize("verdict", ["unstable", "crashed", "oom", "timeout"])
+@pytest.mark.parametrize("verdict", ["crashed", "oom", "timeout"])
 def test_nothing_is_recommended_that_a_noisy_cell_could_beat(verdict: str) -> None:
-    table = recommend(noisy(verdict))
+    table = recommend(doubtful(verdict))
     assert not table["best"].any()
     (doubt,) = table.attrs["undecided"]
     assert (doubt["workload"], doubt["device"]) == ("timm:resnet18", "xeon")
     assert [one["row"]["compiler"] for one in doubt["rivals"]] == ["onnxruntime"]
-    said, _, command = doubt["said"].partition(": measure again with ")
+    said, _, command = doubt["said"].partition("; measure again with ")
     assert said == (
         f"undecided for resnet18 on xeon: onnxruntime[opt_level=2] at batch 8 measured 31.1 samples/s but is {verdict} "
-        "(other processes used 90 %); it could beat tvm at batch 8, 0.32 samples/s"
+        "(other processes used 90 %); it could beat tvm at batch 8 (0.32 samples/s)"
     )
     assert command == (
         "mlflow-ngraph benchmark --workloads timm:resnet18 --compilers 'onnxruntime?opt_level=2' --batch-sizes 8 "
@@ -57,44 +57,50 @@ def test_nothing_is_recommended_that_a_noisy_cell_could_beat(verdict: str) -> No
 
 
 def test_what_is_worse_or_breaks_a_limit_or_computes_something_else_is_no_rival() -> None:
-    slow = noisy().assign(throughput=[0.2, 0.32, 0.3, 99.0], throughput_ci_high=[0.21, 0.33, 0.31, 99.0])
+    slow = doubtful().assign(throughput=[0.2, 0.32, 0.3, 99.0], throughput_ci_high=[0.21, 0.33, 0.31, 99.0])
     for table in (
         recommend(slow),
-        recommend(noisy(), limits=[Limit("throughput", "max", 30.0)]),
-        recommend(noisy("parity_failed")),
-        recommend(noisy(), compilers=["tvm"]),
-        recommend(noisy(), objective="latency", limits=[Limit("latency_p50_ms", "min", 1.0)]),
+        recommend(doubtful(), limits=[Limit("throughput", "max", 30.0)]),
+        recommend(doubtful("parity_failed")),
+        recommend(doubtful(), compilers=["tvm"]),
+        recommend(doubtful(), objective="latency", limits=[Limit("latency_p50_ms", "min", 1.0)]),
     ):
         assert table.attrs["undecided"] == []
         assert table.loc[table["best"], "compiler"].tolist() == ["tvm"]
-    assert recommend(noisy(), objective="latency").attrs["undecided"]
+    assert recommend(doubtful(), objective="latency").attrs["undecided"]
 
 
 def test_the_good_end_of_an_interval_decides() -> None:
-    frame = noisy().assign(
+    frame = doubtful().assign(
         throughput=[0.2, 0.32, 0.3, 99.0],
         throughput_ci_low=[0.19, 0.31, 0.2, 99.0],
         throughput_ci_high=[0.21, 0.33, 0.4, 99.0],
     )
     assert recommend(frame).attrs["undecided"]
-    ranking = rank(frame, EngineQuestion())
-    assert [one.beats(0.32) for one in ranking.rivals] == [True]
-    assert [one.beats(0.41) for one in ranking.rivals] == [False]
+    assert [rival.row["compiler"] for rival in rank(frame, EngineQuestion()).rivals] == ["onnxruntime"]
+    better = frame.assign(
+        throughput=[0.2, 0.41, 0.3, 99.0],
+        throughput_ci_low=[0.19, 0.409, 0.2, 99.0],
+        throughput_ci_high=[0.21, 0.411, 0.4, 99.0],
+    )
+    assert recommend(better).attrs["undecided"] == []
+    assert rank(better, EngineQuestion()).rivals == ()
 
 
 def test_where_nothing_is_ok_what_is_noisy_is_named() -> None:
-    table = recommend(noisy().assign(verdict="unstable"))
+    table = recommend(doubtful().assign(verdict="timeout"))
     assert table.empty
-    assert "nothing else is ok: measure again with" in table.attrs["undecided"][0]["said"]
+    assert "nothing else is ok; measure again with" in table.attrs["undecided"][0]["said"]
 
 
 def test_rivals_are_kept_with_a_ranking() -> None:
-    ranking = rank(noisy(), EngineQuestion())
+    ranking = rank(doubtful(), EngineQuestion())
     assert Ranking.from_plain(json.loads(json.dumps(ranking.to_plain()))) == ranking
     assert [one.row["model_id"] for one in ranking.rivals] == ["m-c"]
     assert (
         rank(
-            noisy(), EngineQuestion("throughput", (Limit("throughput", "min", 0.1), Limit("cpu_percent", "max", 50.0)))
+            doubtful(),
+            EngineQuestion("throughput", (Limit("throughput", "min", 0.1), Limit("cpu_percent", "max", 50.0))),
         ).rivals
         == ()
     )
@@ -107,23 +113,23 @@ def test_a_choice_for_a_fleet_that_another_one_could_beat(rule: str) -> None:
         grid(lambda device, compiler, batch: 100 * speed[compiler], device=["xeon", "gpu"], compiler=list(speed), batch=[1])
     ).draw(0)  # fmt: skip
     assert recommend(frame, fleet=rule).attrs["undecided"] == []  # type: ignore[arg-type]
-    frame.loc[(frame["compiler"] == "onnxruntime") & (frame["device"] == "gpu"), "verdict"] = "unstable"
+    frame.loc[(frame["compiler"] == "onnxruntime") & (frame["device"] == "gpu"), "verdict"] = "timeout"
     table = recommend(frame, fleet=rule)  # type: ignore[arg-type]
     (doubt,) = table.attrs["undecided"]
     assert not table["best"].any()
     assert (doubt["device"], [one["row"]["device"] for one in doubt["rivals"]]) == (None, ["gpu"])
     assert "undecided for resnet18: onnxruntime at batch 1" in doubt["said"]
-    assert "it could beat openvino at batch 1, score" in doubt["said"]
+    assert "it could beat openvino at batch 1 (score" in doubt["said"]
     frame.loc[frame["compiler"] == "onnxruntime", ["throughput", "throughput_ci_low", "throughput_ci_high"]] /= 10
     assert recommend(frame, fleet=rule).attrs["undecided"] == []  # type: ignore[arg-type]
 
 
 def test_findings_say_so() -> None:
-    (found,) = [one for one in find(noisy()) if one.kind == "undecided"]
+    (found,) = [one for one in find(doubtful()) if one.kind == "undecided"]
     assert found.title == "what runs resnet18 fastest on xeon is undecided"
-    assert "could beat tvm at batch 8, 0.32 samples/s: measure again with mlflow-ngraph benchmark" in found.text
+    assert "could beat tvm at batch 8 (0.32 samples/s); measure again with mlflow-ngraph benchmark" in found.text
     assert [one["row"]["compiler"] for one in found.evidence] == ["onnxruntime"]
-    assert not [one for one in find(noisy("parity_failed")) if one.kind == "undecided"]
+    assert not [one for one in find(doubtful("parity_failed")) if one.kind == "undecided"]
 
 
 def test_larger_batches_have_not_stopped_paying_while_a_noisy_one_may_pay() -> None:
@@ -133,14 +139,14 @@ def test_larger_batches_have_not_stopped_paying_while_a_noisy_one_may_pay() -> N
     frame = Drawn(grid(throughput, compiler=["identity", "openvino"], batch=[1, 2, 4, 8])).draw(0)
     assert [one.kind for one in find(frame)].count("knee") == 2
     largest = (frame["batch"] == 8) & (frame["compiler"] == "openvino")
-    frame.loc[largest, "verdict"] = "unstable"
+    frame.loc[largest, "verdict"] = "timeout"
     assert [one.kind for one in find(frame)].count("knee") == 2
     frame.loc[largest, ["throughput", "throughput_ci_low", "throughput_ci_high"]] *= 2
     assert [one.kind for one in find(frame)].count("knee") == 1
 
 
 def test_an_objective_is_the_same_metric_for_every_verb() -> None:
-    frame = noisy().assign(**dict.fromkeys(OBJECTIVES.values(), 1.0))
+    frame = doubtful().assign(**dict.fromkeys(OBJECTIVES.values(), 1.0))
     for name, metric in OBJECTIVES.items():
         assert EngineQuestion(name).metric == metric
         assert recommend(frame, objective=name).attrs["metric"] == metric

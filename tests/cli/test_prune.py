@@ -43,7 +43,7 @@ def going(document: Any) -> set[str]:
 
 def test_the_best_stay_and_nothing_goes_without_yes(shelf: Shelf, cli: Cli, cli_json: Callable[..., Any]) -> None:
     best, middle, worst = shelf.put(300.0), shelf.put(200.0), shelf.put(100.0)
-    doubtful = shelf.put(900.0, verdict="unstable")
+    doubtful = shelf.put(900.0, verdict="timeout")
     document = cli_json("prune", "--keep-best", "1")
     assert not document["removed"]
     assert document["kept"] == 1

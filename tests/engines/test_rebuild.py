@@ -62,7 +62,7 @@ def test_the_command_works_as_it_is_printed(
         [sys.executable, "-m", "mlflow_ngraph", *command[1:]],
         env={**os.environ, **home}, capture_output=True, text=True, check=False, timeout=500,
     )  # fmt: skip
-    # Where others use the machine too, cells may be unstable; their engines are built all the same.
+    # Where others use the machine too, cells may be noisy; their engines are built all the same.
     assert done.returncode in (0, 3), done.stderr[-3000:]
     client = MlflowClient(sqlite_uri)
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]

@@ -176,3 +176,48 @@ def test_what_cannot_be_estimated_is_refused():
         statistics.geometric_mean(np.array([1.0, 0.0]))
     with pytest.raises(ValueError, match="at least one repetition"):
         statistics.mean_duration([])
+
+
+@given(st.integers(1, 5), st.integers(2, 20), st.integers(0, 2**32 - 1))
+def test_many_pairs_at_once_are_what_each_is_by_itself(pairs, count, seed):
+    logs = np.random.default_rng(seed).standard_normal((pairs, count))
+    several = statistics.trimmed_mean(logs)
+    for place, row in enumerate(logs):
+        alone = statistics.paired_ratio(np.exp(row), np.ones(count))
+        assert (several.log[place], several.error[place]) == (pytest.approx(alone.log), pytest.approx(alone.error))
+        assert several.freedom[place] == alone.freedom
+
+
+def _autoregressive(rng, count, alike):
+    walk = np.empty(count)
+    walk[0] = rng.standard_normal()
+    for place in range(1, count):
+        walk[place] = alike * walk[place - 1] + np.sqrt(1 - alike**2) * rng.standard_normal()
+    return 0.1 * walk
+
+
+@pytest.mark.parametrize("alike", [0.0, 0.5, 0.8])
+def test_noise_that_outlives_a_round_is_in_the_interval_of_an_absolute_figure(alike):
+    naive = disturbed = 0
+    for seed in range(400):
+        logs = _autoregressive(np.random.default_rng(seed), 16, alike)
+        estimate = statistics.geometric_mean(np.exp(logs))
+        wider = statistics.persistent(estimate, logs)
+        assert wider.error >= estimate.error
+        assert 1 <= wider.freedom <= estimate.freedom
+        for one in (estimate, wider):
+            low, high = one.interval()
+            hit = bool(low <= 1 <= high)
+            naive, disturbed = naive + (hit and one is estimate), disturbed + (hit and one is wider)
+    assert disturbed >= (0.9 if alike < 0.8 else 0.85) * 400
+    assert naive <= disturbed
+    if alike == 0.8:
+        assert naive <= 0.65 * 400, "what it is for"
+
+
+def test_of_few_rounds_nothing_can_be_told_and_they_count_as_one():
+    logs = np.array([0.0, 0.1, 0.05])
+    estimate = statistics.geometric_mean(np.exp(logs))
+    wider = statistics.persistent(estimate, logs)
+    assert wider.error == pytest.approx(logs.std(ddof=1))
+    assert wider.freedom == 1

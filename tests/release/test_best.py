@@ -47,7 +47,7 @@ def invented(seed: int) -> pd.DataFrame:
         device=some(["xeon", "host", "orin"]),
         precision=some(["fp32", "bf16"]),
         batch=some([1, 2, 4, 8]),
-        verdict=some(["ok", "ok", "ok", "unstable", "parity_failed"]),
+        verdict=some(["ok", "ok", "ok", "timeout", "parity_failed"]),
         started_at=[float(value) for value in rng.integers(1_000, size=ROWS)],
         finished_at=[1.0] * ROWS,
         throughput=figures(100),
@@ -112,10 +112,10 @@ def test_cells_are_in_the_order_that_a_walk_finds(objective: str, limits: dict[s
 
 def test_of_a_cell_the_newest_result_counts_even_where_it_is_worse() -> None:
     frame = cells(
-        started_at=[1.0, 2.0], study_id=["a", "b"], throughput=[100.0, 50.0], verdict=["ok", "unstable"],
+        started_at=[1.0, 2.0], study_id=["a", "b"], throughput=[100.0, 50.0], verdict=["ok", "timeout"],
         model_id=["m-a", "m-b"],
     )  # fmt: skip
-    with pytest.raises(UsageError, match="no cell that fits is ok and has an engine: 1 unstable"):
+    with pytest.raises(UsageError, match="no cell that fits is ok and has an engine: 1 timeout"):
         rank(frame, EngineQuestion())
 
 

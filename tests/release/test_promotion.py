@@ -78,7 +78,7 @@ def test_a_better_one_takes_its_place(shelf: Shelf) -> None:
     [
         ({"throughput": 90.0}, "not significantly better than the champion, version 1: throughput ratio 0.900"),
         ({"throughput": 100.1}, "not significantly better"),
-        ({"throughput": 200.0, "verdict": "unstable"}, "its verdict at batch 1 is unstable (it drifts)"),
+        ({"throughput": 200.0, "verdict": "timeout"}, "its verdict at batch 1 is timeout (it drifts)"),
         ({"throughput": 200.0, "machine": "f2"}, "has another machine: f1, not f2"),
         (
             {"throughput": 200.0, "change": lambda manifest: manifest["about"].update(workload="timm:vit")},

@@ -121,7 +121,7 @@ class Script:
             settle_s=0.0,
         )
 
-    def finished(self, lane, batch, verdict="ok", reason=""):
+    def finished(self, lane, batch, verdict="ok", reason="", noise=""):
         return self.say(
             "cell_finished",
             cell=f"{lane}-b{batch}",
@@ -129,6 +129,7 @@ class Script:
             batch=batch,
             verdict=verdict,
             reason=reason,
+            noise=noise,
             stderr_tail="",
             warm_up={"repetitions": 10, "seconds": 0.1, "steady": True, "call_s": 0.01},
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def cells(**columns: Any) -> pd.DataFrame:
         frame["speedup"] = frame["throughput"] / 50.0
     if "latency_mean_ms" not in frame:
         frame["latency_mean_ms"] = 1e3 * frame["batch"] / frame["throughput"]
-    for metric in ("throughput", "speedup", "rtr", "ase", "bsr"):
+    for metric in ("throughput", "latency_p50_ms", "speedup", "rtr", "ase", "bsr"):
         if metric in frame and f"{metric}_ci_low" not in frame:
             freedom, error = _freedom(metric, ROUNDS), NOISE / np.sqrt(ROUNDS)
             reach = float(stats.t.ppf(0.975, freedom)) * error
@@ -99,7 +100,8 @@ class Drawn:
             columns[name + "_log_se"] = error
             columns[name + "_df"] = np.where(error == 0, np.nan, freedom)
         columns["latency_mean_ms"] = 1e3 * self._batch / columns["throughput"]
-        return self.truth.assign(**columns)
+        medians = [{f"0.{place}": float(-log) for place, log in enumerate(lane)} for lane in logs]
+        return self.truth.assign(log_medians=list(map(json.dumps, medians)), **columns)
 
 
 def _error(logs: Array) -> Array:

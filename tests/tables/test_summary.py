@@ -21,7 +21,7 @@ def test_rows_are_sorted_by_speed_up_with_the_rest_last(tmp_path: Path) -> None:
     ]
     assert [row.compiler for row in rows[:3]] == ["openvino", "onnxruntime[opt_level=2]", "identity"]
     steady = rows[12:15]
-    assert [row.verdict for row in steady] == [Verdict.OK, Verdict.UNSTABLE, Verdict.UNSUPPORTED]
+    assert [row.verdict for row in steady] == [Verdict.OK, Verdict.TIMEOUT, Verdict.UNSUPPORTED]
 
 
 def test_only_a_trustworthy_cell_is_the_best(tmp_path: Path) -> None:
@@ -57,8 +57,8 @@ def test_markdown_fits(tmp_path: Path) -> None:
     assert markdown([]).count("\n") == 2
 
 
-@pytest.mark.parametrize("verdict", [Verdict.PARITY_FAILED, Verdict.UNSTABLE])
-def test_a_wrong_or_unstable_cell_keeps_its_numbers_and_is_last(verdict: Verdict, tmp_path: Path) -> None:
+@pytest.mark.parametrize("verdict", [Verdict.PARITY_FAILED, Verdict.TIMEOUT])
+def test_a_wrong_or_unfinished_cell_keeps_its_numbers_and_is_last(verdict: Verdict, tmp_path: Path) -> None:
     record = study_record(tmp_path)
     record.lanes[lane_id(record, "resnet18", "openvino")].cells[1].verdict = verdict
     rows = [row for row in summary_rows(record) if (row.workload, row.batch) == ("resnet18", 1)]

@@ -176,7 +176,7 @@ def test_what_is_not_ok_is_marked_and_never_a_headline(sqlite_uri: str, tmp_path
     partly = lane_run(recorder.client, record, "deit-t", "onnxruntime")
     assert partly.info.status == "FINISHED"
     assert partly.data.tags[Tag.VERDICT] == "crashed"
-    assert json.loads(partly.data.tags[Tag.VERDICTS]) == {"1": "ok", "2": "unstable", "4": "crashed"}
+    assert json.loads(partly.data.tags[Tag.VERDICTS]) == {"1": "ok", "2": "timeout", "4": "crashed"}
     assert "SIGSEGV" in partly.data.tags[Tag.REASON]
     assert "Fatal: Python error" in partly.data.tags[Tag.NOTE]
     assert partly.data.metrics["best_batch"] == 1

@@ -116,16 +116,16 @@ def test_flags_tell_compilers_apart() -> None:
 def test_what_is_not_ok_is_counted_and_named_and_shown_on_demand(table: pd.DataFrame) -> None:
     spoiled = table.copy()
     bad = (spoiled["device"] == "xeon") & (spoiled["compiler"] == "tvm") & (spoiled["batch"] == 8)
-    spoiled.loc[bad, ["verdict", "reason"]] = ["unstable", "spread"]
+    spoiled.loc[bad, ["verdict", "reason"]] = ["timeout", "spread"]
     told = answers.comparison(spoiled, asked("batch=8"))
-    assert told["left_out"] == {"unstable": 1}
+    assert told["left_out"] == {"timeout": 1}
     (missing,) = told["missing"]
-    assert (missing["device"], missing["compiler_label"], missing["verdict"]) == ("xeon", "tvm", "unstable")
+    assert (missing["device"], missing["compiler_label"], missing["verdict"]) == ("xeon", "tvm", "timeout")
     assert ("xeon", "tvm") not in {(one["device"], one["compiler_label"]) for one in told["table"]}
     shown = answers.comparison(spoiled, asked("batch=8&all=1"))
     assert shown["left_out"] == {}
     row = next(one for one in shown["table"] if (one["device"], one["compiler_label"]) == ("xeon", "tvm"))
-    assert (row["verdict"], row["best"]) == ("unstable", False)
+    assert (row["verdict"], row["best"]) == ("timeout", False)
 
 
 def test_the_batch_size_is_the_one_that_most_cells_have(table: pd.DataFrame) -> None:

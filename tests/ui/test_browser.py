@@ -71,7 +71,7 @@ def test_curves_show_what_was_recorded_with_bands(served: Served, opened: Watche
         assert band["fill"] == "toself"
         assert (len(band["x"]), max(band["y"]) > max(traces[name]["y"])) == (6, True)
     (partly,) = [trace for trace in shown["deit-t · xeon"] if trace["name"].endswith("=2]")]
-    assert partly["x"] == [1], "what is unstable or crashed is drawn"
+    assert partly["x"] == [1], "what is timeout or crashed is drawn"
     assert opened.page.locator("#curves .chart path.js-fill").count() >= 6
     assert opened.problems == []
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.compare import ALIKE
+from mlflow_ngraph.analysis.contest import MARGIN
 from mlflow_ngraph.estimates import Estimate
 from mlflow_ngraph.metrics import with_estimates
 from mlflow_ngraph.study import BASELINE
@@ -25,13 +26,12 @@ Places = NDArray[np.int64]
 NEEDED = (
     "study_id", "study", "device", "fingerprint", "workload", "label", "family", "compiler", "compiler_label",
     "precision", "mode", "verdict", "reason", "cell", "threads", "batch", "started_at", "finished_at", "rounds",
-    "git_commit",
+    "git_commit", "model_id", "tracking_uri", "repetitions", "load_s", "first_inference_s",
     *with_estimates(("throughput", "speedup", "ase", "bsr")),
 )  # fmt: skip
 """The columns of the tidy table that findings look at."""
-MARGIN = 0.02
-"""Differences up to this share are trivial: every test is against it, not against no difference."""
 ABOVE, BELOW = 1 + MARGIN, 1 / (1 + MARGIN)
+"""Differences up to the margin are trivial: every test is against it, not against no difference."""
 ALPHA = 0.05
 """Of the whole family of hypotheses."""
 _SHOWN = 4
@@ -66,7 +66,7 @@ KINDS = {
     "bsr": 30.0,
     "friction": 30.0,
     "knee": 20.0,
-    "unstable": 10.0,
+    "noise": 10.0,
     "unsupported": 0.0,
 }
 """What findings there are, with the weight of the smallest one of each kind. The size of an effect adds less than ten."""

@@ -1,45 +1,47 @@
-"""Models of which nobody can say what runs them fastest: a cell that was left out for its noise could be the best one."""
+"""Models of which nobody can say what runs them fastest."""
 
 from __future__ import annotations
 
 import math
 
-from mlflow_ngraph.analysis import undecided
+import numpy as np
+
+from mlflow_ngraph.analysis import contest, undecided
 from mlflow_ngraph.analysis.findings.base import Finding, Table, command, weight
 from mlflow_ngraph.metrics import CELL_METRICS
-from mlflow_ngraph.verdicts import Verdict
 
 _WHERE = ["place", "threads", "workload", "precision", "mode"]
 _METRIC = CELL_METRICS["throughput"]
 
 
 def findings(table: Table) -> list[Finding]:
-    """One finding for each model on a device, in a precision and mode, whose best ok cell could be beaten."""
-    noisy = table.latest[undecided.cells(table.latest, _METRIC.name)]
-    doubted = table.latest.merge(noisy[_WHERE].drop_duplicates(), on=_WHERE)
+    """One finding for each model on a device, in a precision and mode, whose best cell could be beaten."""
     found = []
-    for _, cells in doubted.groupby(_WHERE, dropna=False, sort=False):
-        trusted = cells[(cells["verdict"] == str(Verdict.OK)) & cells[_METRIC.name].notna()]
-        if trusted.empty:  # no best is named there
+    for _, own in table.latest.groupby(_WHERE, dropna=False, sort=False):
+        cells = own.reset_index(drop=True)
+        order = np.argsort(-cells[_METRIC.name].to_numpy(float), kind="stable")
+        order = order[contest.ranks(cells, _METRIC.name)[order]]
+        if not len(order):  # no best is named there
             continue
-        best = trusted.loc[trusted[_METRIC.name].idxmax()]
-        rivals = undecided.rivals(cells, _METRIC, float(best[_METRIC.name]))
+        answer = contest.leader(cells, _METRIC.name, _METRIC.better, order)
+        rivals = contest.rivals(cells, _METRIC, answer)
         if not rivals:
             continue
-        answer = f"{undecided.named(best)}, {undecided.figure(best[_METRIC.name], _METRIC.name, _METRIC.unit)}"
-        told = undecided.said(rivals, answer)
+        best = cells.iloc[answer]
+        told = undecided.said(rivals, best, undecided.figure(best[_METRIC.name], _METRIC.name, _METRIC.unit))
+        hopes = [rival.ratio_ci_high or rival.value / best[_METRIC.name] for rival in rivals]
         found.append(
             Finding(
                 "undecided",
                 f"what runs {best['label']} fastest on {table.context(best)} is undecided",
                 f"{told[0].upper()}{told[1:]}.",
-                [one.to_plain() for one in rivals],
+                [rival.to_plain() for rival in rivals],
                 command(
                     "compare",
                     {"devices": [best["device"]], "workloads": [best["label"]], "precision": [best["precision"]]},
-                    "--include", "unstable", "--intervals",
+                    "--intervals",
                 ),
-                weight("undecided", math.log(max(one.value for one in rivals) / best[_METRIC.name])),
+                weight("undecided", math.log(max(hopes))),
             )
         )  # fmt: skip
     return found

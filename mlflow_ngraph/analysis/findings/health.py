@@ -1,7 +1,8 @@
-"""Cells without a trustworthy number: nothing is tested here, a verdict is a verdict."""
+"""Cells that did not end well, and machines that were not quiet: nothing is tested here, a verdict is a verdict."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -11,7 +12,6 @@ from mlflow_ngraph.study import BASELINE
 from mlflow_ngraph.verdicts import Verdict
 
 _KINDS = {
-    Verdict.UNSTABLE: ("unstable", "the machine was not quiet enough"),
     Verdict.UNSUPPORTED: ("unsupported", "the compiler cannot do it"),
     Verdict.PARITY_FAILED: ("failed", "outputs differ from eager execution"),
     Verdict.UNVERIFIED: ("failed", "the model gives nothing to verify an engine with"),
@@ -26,21 +26,40 @@ _LONGEST = 160
 
 
 def findings(table: Table) -> list[Finding]:
-    """One finding for each model that fails in eager execution already, and for all else one for each compiler on a
-    device and each verdict but ``ok``.
+    """One finding for each model that fails in eager execution already; for all else one for each compiler on a device and
+    each verdict but ``ok``; and one for each device that was not quiet.
     """
     latest = table.latest
     bad = latest[latest["verdict"] != str(Verdict.OK)]
     alike = bad.assign(eager=bad["compiler"] == BASELINE).groupby([*_WHERE, *_ALIKE], sort=False, dropna=False)
     of_model = (alike["compiler"].transform("nunique") > 1) & alike["eager"].transform("any")
-    # Without a reason nobody knows whether they failed alike; and a machine that is not quiet is no model's fault.
-    of_model &= (bad["reason"].fillna("") != "") & (bad["verdict"] != str(Verdict.UNSTABLE))
+    of_model &= bad["reason"].fillna("") != ""  # without one nobody knows whether they failed alike
     found = [
         _of_model(table, cells) for _, cells in bad[of_model].groupby([*_WHERE, *_ALIKE], dropna=False, sort=False)
     ]
     for _, cells in bad[~of_model].groupby([*_WHERE, "compiler_label", "verdict"], dropna=False, sort=False):
         found.append(_of_compiler(table, cells))
+    if "noise" in latest:
+        noisy = latest[(latest["noise"].fillna("") != "") & latest["throughput"].notna()]
+        found += [_of_machine(table, cells) for _, cells in noisy.groupby(["place"], dropna=False, sort=False)]
     return found
+
+
+def _of_machine(table: Table, cells: pd.DataFrame) -> Finding:
+    """What disturbed a machine while cells were measured."""
+    row, beside = cells.iloc[0], _like(table.latest, cells.iloc[0], ("place",))
+    reason = cells["noise"].value_counts().index[0]
+    return Finding(
+        "noise",
+        f"{row['place']} was not quiet: absolute figures of {len(cells)} of {len(beside)} cells are unsteady",
+        sentence([
+            "Their throughput, latency, CPU use, RTR and ASE are marked, and have wider intervals; speed-ups are not touched.",
+            f"Most often: {_short(str(reason))}",
+        ]),
+        [identity_of(cell) | {"noise": str(cell["noise"])} for _, cell in cells.iterrows()],
+        command("compare", filters(cells, "devices", "workloads"), "--intervals"),
+        weight("noise", len(cells) / len(beside)),
+    )  # fmt: skip
 
 
 def _of_model(table: Table, cells: pd.DataFrame) -> Finding:
@@ -97,26 +116,26 @@ def _finding(table: Table, cells: pd.DataFrame, title: str, text: str, says: str
             identity_of(cell) | {"verdict": verdict, "reason": "" if pd.isna(cell["reason"]) else str(cell["reason"])}
             for _, cell in cells.iterrows()
         ],
-        _command(kind, cells),
+        command(
+            "findings",
+            filters(cells, "devices", "workloads", "compilers", "precision", "batch-sizes"),
+            "--kinds", kind, "--json",
+        ),
         weight(kind, share + len(lost)),
     )  # fmt: skip
 
 
 def _beside(latest: pd.DataFrame, row: pd.Series[Any], name: str) -> pd.DataFrame:
     """The cells that are like a cell in where they were measured and in one column more."""
+    return _like(latest, row, (*_WHERE, name))
+
+
+def _like(latest: pd.DataFrame, row: pd.Series[Any], names: Sequence[str]) -> pd.DataFrame:
     beside = latest
-    for column in (*_WHERE, name):
+    for column in names:
         same = latest[column].isna() if pd.isna(row[column]) else latest[column] == row[column]
         beside = beside[same.reindex(beside.index).fillna(False).astype(bool)]
     return beside
-
-
-def _command(kind: str, cells: pd.DataFrame) -> str:
-    """What has numbers is compared; of what has none the reasons are all there is."""
-    names = ("devices", "workloads", "compilers", "precision", "batch-sizes")
-    if kind == "unstable" and bool(cells["throughput"].notna().any()):
-        return command("compare", filters(cells, *names), "--include", "unstable", "--intervals")
-    return command("findings", filters(cells, *names), "--kinds", kind, "--json")
 
 
 def _were_ok(table: Table, cells: pd.DataFrame) -> list[str]:

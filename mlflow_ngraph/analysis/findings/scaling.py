@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mlflow_ngraph.analysis import significance, undecided
+from mlflow_ngraph.analysis import contest, significance
 from mlflow_ngraph.analysis.findings.base import (
     ABOVE,
     BELOW,
@@ -87,11 +87,11 @@ def knees(table: Table) -> Questions:
 
 
 def _doubtful(table: Table, knee: Places) -> NDArray[np.bool_]:
-    """Behind which batch sizes a larger one stands that was left out for its noise, and may pay."""
+    """Behind which batch sizes a larger one stands that cannot rank, and may pay."""
     lane = ["place", "threads", "workload", "compiler_label", "precision", "mode"]
     throughput = CELL_METRICS["throughput"]
-    noisy = table.latest[undecided.cells(table.latest, throughput.name)]
-    hoped = noisy[[*lane, "batch"]].assign(hoped=undecided.hopeful(noisy, throughput))
+    unsure = table.latest[contest.doubtful(table.latest, throughput.name)]
+    hoped = unsure[[*lane, "batch"]].assign(hoped=contest.hopeful(unsure, throughput))
     asked = table.ok.iloc[knee][[*lane, "batch", throughput.name]].reset_index(drop=True).reset_index(names="knee")
     both = asked.merge(hoped, on=lane, suffixes=("", "_later"))
     pays = (both["batch_later"] > both["batch"]) & (both["hoped"] > FLAT * both[throughput.name])

@@ -77,7 +77,7 @@ def build(
         Section("models", "Models", "", _models(prepared, theirs)),
         Section("blocks", "Stacked blocks", "", _blocks(prepared, theirs)),
         *([_paper(theirs["all"])] if paper else []),
-        Section("not-ok", "What did not end well", "", [overview.verdicts(prepared)]),
+        Section("not-ok", "What did not end well", "", [overview.verdicts(prepared), overview.noise(prepared)]),
         Section("reading", "How to read this", "", [Text("intervals", "Intervals and means", _READING.splitlines())]),
     ]
     return Report(title, overview.subtitle(prepared), f"mlflow-ngraph {__version__}", sections)

@@ -69,24 +69,7 @@ def verdicts(prepared: Prepared) -> Table | Missing:
     frame = every[every["verdict"] != str(Verdict.OK)]
     if frame.empty:
         return Missing(key, title, f"there are none: all {len(every)} cells are ok")
-    columns = ["device", "label", "series", "batch", "precision", "verdict", "reason", "study_id", "cell"]
-    data = frame.sort_values(["verdict", "device", "label", "series", "batch"])[columns].reset_index(drop=True)
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for row in data.to_dict("records"):
-        reason = "" if pd.isna(row["reason"]) else str(row["reason"])
-        place = (row["verdict"], row["device"], row["label"], row["series"], reason)
-        groups.setdefault(place, []).append(int(row["batch"]))
-    rows = [
-        [
-            TableCell(verdict),
-            TableCell(device),
-            TableCell(label),
-            TableCell(series),
-            TableCell(", ".join(map(str, batches))),
-            TableCell(_cut(reason)),
-        ]
-        for (verdict, device, label, series, reason), batches in groups.items()
-    ]
+    data, rows = _alike(frame, "verdict", "reason")
     counts = texts.listed([f"{count} {verdict}" for verdict, count in frame["verdict"].value_counts().items()])
     told = (
         f"Those that are {texts.listed(prepared.included)} count all the same."
@@ -102,6 +85,42 @@ def verdicts(prepared: Prepared) -> Table | Missing:
         data,
         hidden=max(0, len(rows) - _MOST_ROWS),
     )
+
+
+def noise(prepared: Prepared) -> Table | Missing:
+    """Every cell beside which the machine was not quiet, with what disturbed it; alike batch sizes in one row."""
+    key, title = "noise", "Where the machine was not quiet"
+    counted_cells = prepared.counted
+    frame = counted_cells[counted_cells["noise"].fillna("") != ""]
+    if frame.empty:
+        return Missing(key, title, f"nowhere: nothing disturbed the {len(counted_cells)} cells that count")
+    data, rows = _alike(frame, "noise")
+    return Table(
+        key,
+        title,
+        f"{len(frame)} of {len(counted_cells)} cells. Their absolute figures (throughput, latency, CPU use), RTR and ASE are "
+        "unsteady, and their intervals are wider for it; speed-ups and BSR are of shared rounds, and are not touched.",
+        [Column(name, number=False) for name in ("device", "workload", "compiler", "batch sizes", "what disturbed it")],
+        rows[:_MOST_ROWS],
+        data,
+        hidden=max(0, len(rows) - _MOST_ROWS),
+    )
+
+
+def _alike(frame: pd.DataFrame, *said: str) -> tuple[pd.DataFrame, list[list[TableCell]]]:
+    """Cells in order, and a row for each workload, compiler and text; the first of two texts stands first."""
+    first, text = said[:-1], said[-1]
+    columns = [*first, "device", "label", "series", "batch"]
+    ordered = frame.sort_values(columns)[[*columns, "precision", text, "study_id", "cell"]].reset_index(drop=True)
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for row in ordered.to_dict("records"):
+        why = "" if pd.isna(row[text]) else str(row[text])
+        groups.setdefault((*(str(row[name]) for name in columns[:-1]), why), []).append(int(row["batch"]))
+    rows = [
+        [*map(TableCell, place[:-1]), TableCell(", ".join(map(str, batches))), TableCell(_cut(place[-1]))]
+        for place, batches in groups.items()
+    ]
+    return ordered, rows
 
 
 def subtitle(prepared: Prepared) -> str:

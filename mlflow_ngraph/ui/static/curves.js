@@ -131,16 +131,16 @@ function line(series, look, told) {
     x: series.batch,
     y: series.value,
     line: { color: look.colour, width: 2, dash: look.dash },
-    // What is not ok is hollow.
+    // What is not ok, or not steady, is hollow.
     marker: {
       color: look.colour,
       size: 8,
-      symbol: series.verdict.map((verdict) => SYMBOLS[look.symbol] + (verdict === "ok" ? "" : "-open")),
+      symbol: series.verdict.map((verdict, place) => SYMBOLS[look.symbol] + (verdict === "ok" && !series.unsteady[place] ? "" : "-open")),
     },
     text: series.value.map((value, place) => {
       const known = interval(series.low[place], series.high[place]);
       const verdict = series.verdict[place] === "ok" ? "" : `<br>${safe(series.verdict[place])}`;
-      return `${figure(value)}${safe(unit(told.unit))}${known && `<br>95 %: ${known}`}${verdict}`;
+      return `${figure(value)}${safe(unit(told.unit))}${known && `<br>95 %: ${known}`}${verdict}${series.unsteady[place] ? "<br>unsteady: the machine was not quiet" : ""}`;
     }),
     hovertemplate: `<b>${safe(look.name)}</b>, batch %{x}<br>%{text}<extra></extra>`,
   };

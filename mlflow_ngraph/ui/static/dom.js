@@ -51,3 +51,10 @@ export function engineLink(row, text) {
   const address = `../#/experiments/${encodeURIComponent(row.experiment_id)}/models/${encodeURIComponent(row.model_id)}`;
   return element("a", { href: address }, text);
 }
+
+export const UNSTEADY = "~ is unsteady: the machine was not quiet; its interval is wider, and ratios within a study are not touched.";
+
+/** The mark of a number that noise touches, with what disturbed the machine; nothing else. */
+export function unsteady(one) {
+  return one.unsteady ? element("span", { class: "unsteady", title: one.noise ?? UNSTEADY }, "~") : "";
+}

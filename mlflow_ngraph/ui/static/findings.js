@@ -13,7 +13,7 @@ const KINDS = {
   bsr: "batching",
   friction: "scaling",
   knee: "saturation",
-  unstable: "unstable",
+  noise: "noise",
   unsupported: "unsupported",
 };
 

@@ -1,6 +1,6 @@
 /** How many times as fast, as small, ... as the baseline: a coloured table of workloads and compilers per device. */
 
-import { element, figure, fill, interval } from "./dom.js";
+import { element, figure, fill, interval, unsteady } from "./dom.js";
 
 const STRONGEST = 2;
 const PARTS = ["compiler_label", "precision", "mode"];
@@ -53,7 +53,7 @@ function map(device, told, options) {
 function cell(one, told) {
   if (one === undefined) return element("td", { class: "none" }, "");
   if (one.value === undefined) return element("td", { class: "none", title: one.reason }, one.verdict);
-  const shown = element("td", { title: interval(one.low, one.high) || null }, `${figure(one.value)}×`);
+  const shown = element("td", { title: interval(one.low, one.high) || null }, unsteady(one), `${figure(one.value)}×`);
   if (one.tied) shown.append(element("span", { class: "tied", title: "cannot be told from 1" }, " ≈"));
   if (one.verdict !== "ok") shown.append(element("small", {}, ` ${one.verdict}`));
   const better = told.better === "lower" ? 1 / one.value : one.value;

@@ -1,6 +1,6 @@
 /** All numbers at one batch size, sorted by any column. */
 
-import { element, engineLink, figure, fill, interval, runLink } from "./dom.js";
+import { element, engineLink, figure, fill, interval, runLink, unsteady, UNSTEADY } from "./dom.js";
 
 const AT_FIRST = 100;
 const COLUMNS = [
@@ -35,7 +35,7 @@ export function show(target, told, state, sorted) {
   const table = element(
     "table",
     { class: "numbers" },
-    element("caption", {}, `Batch size ${told.batch}. ★ is the best of a ${among}; ≈ cannot be told from it.`),
+    element("caption", {}, `Batch size ${told.batch}. ★ is the best of a ${among}; ≈ cannot be told from it.${told.table.some((row) => row.unsteady) ? ` ${UNSTEADY}` : ""}`),
     element("thead", {}, element("tr", {}, ...heads)),
     body,
   );
@@ -60,7 +60,7 @@ function line(row, columns, told) {
 function cell(row, column, told) {
   const shown = element("td", { class: column.number ? "number" : null });
   if (column.key === "value") {
-    shown.append(figure(row.value));
+    shown.append(unsteady(row), figure(row.value));
     if (row.verdict !== "ok") shown.append(element("small", { class: "verdict" }, row.verdict));
   } else if (column.key === "interval") shown.append(interval(row.low, row.high));
   else if (column.key === "ratio") shown.append(row.ratio === null ? "" : `${figure(row.ratio)}×`);

@@ -1,0 +1,176 @@
+"""Who leads, and who could still beat him: the rule by which every verb that names a best one decides whether it may.
+
+docs/method.md says what is compared with what.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from mlflow_ngraph.analysis import shared_rounds, significance
+from mlflow_ngraph.analysis.undecided import COLUMNS, Rival
+from mlflow_ngraph.estimates import Estimate
+from mlflow_ngraph.metrics import METRICS, Metric, with_estimates
+from mlflow_ngraph.text import plain
+from mlflow_ngraph.verdicts import Verdict
+
+MARGIN = 0.02
+"""Who is better by less is as good: nobody has to know more."""
+_RETRYABLE = frozenset(str(verdict) for verdict in Verdict if verdict.retryable)
+"""Verdicts of cells that may be right and could end differently; of all others the function or the compiler is at fault."""
+_COST = ("rounds", "repetitions", "throughput", "batch", "speedup", "load_s", "first_inference_s")
+"""What tells how long more rounds would take."""
+_STARTING_S = 2.0
+"""What a fresh process of a lane takes before it loads its engine, about."""
+Mask = NDArray[np.bool_]
+
+
+def needed(metric: str) -> set[str]:
+    """The columns of the tidy table that are looked at here, beside those that choose the cells."""
+    return {*COLUMNS, *_COST, *shared_rounds.TOGETHER, *with_estimates([metric])}
+
+
+def ranks(frame: pd.DataFrame, metric: str) -> Mask:
+    """Which cells can be named a best one: ``ok``, measured, and in more than one round where rounds tell how sure it is."""
+    counted: Mask = ((frame["verdict"] == str(Verdict.OK)) & frame[metric].notna()).to_numpy(bool)
+    return counted & ~_alone(frame, metric)
+
+
+def doubtful(frame: pd.DataFrame, metric: str) -> Mask:
+    """Which cells have a figure that cannot rank, and that could be right."""
+    ok = (frame["verdict"] == str(Verdict.OK)).to_numpy(bool)
+    retryable = frame["verdict"].isin(_RETRYABLE).to_numpy(bool)
+    measured = frame[metric].notna().to_numpy(bool)
+    return measured & (retryable | (ok & _alone(frame, metric)))
+
+
+def leader(frame: pd.DataFrame, metric: str, better: str, order: NDArray[np.int_]) -> int:
+    """The place of the best cell: the one with the best figure or, of those that share its rounds, the best in these.
+
+    Parameters
+    ----------
+    better : str
+        ``higher`` or ``lower``.
+    order : NDArray[np.int_]
+        Places of cells, those with the best figures first; at least one.
+    """
+    first = int(order[0])
+    by_round = METRICS[metric].by_round if metric in METRICS else 0
+    if not by_round:
+        return first
+    tops = np.asarray(order, int)
+    together = shared_rounds.throughput_ratios(frame, tops, np.full(len(tops), first))
+    sign = by_round * (1 if better == "higher" else -1)
+    gains = np.where(together.known, sign * together.log, -np.inf)
+    gains[0] = 0.0
+    return int(tops[int(np.argmax(gains))])
+
+
+def rivals(frame: pd.DataFrame, metric: Metric, answer: int | None) -> tuple[Rival, ...]:
+    """The cells that could beat an answer: first those that rank, then those that cannot, the best first.
+
+    Who ranks could beat it by more than `MARGIN` for all that the interval of the ratio tells. Who does not could if the good
+    end of its interval, or its figure where it has none, is better.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The newest result of each cell that could have been the answer.
+    answer : int or None
+        The place of the answer; None where there is none.
+    """
+    unsure = frame.iloc[np.flatnonzero(doubtful(frame, metric.name))]
+    if answer is None:
+        return tuple(_described(unsure, metric))
+    own = float(frame[metric.name].iloc[answer])
+    best = hopeful(unsure, metric)
+    unsure = unsure[best < own if metric.better == "lower" else best > own]
+    places = np.flatnonzero(ranks(frame, metric.name))
+    places = places[places != answer]
+    versus = significance.ratios(frame, metric.name, places, np.full(len(places), answer))
+    near = could_beat(versus, metric)
+    # Whoever is a little better in the rounds that both share may have the worse figure, but not the other way round.
+    close = frame.iloc[places[near]]
+    return (
+        *_described(close, metric, versus.take(np.flatnonzero(near)), frame.iloc[answer]),
+        *_described(unsure, metric),
+    )
+
+
+def could_beat(ratios: Estimate, metric: Metric) -> Mask:
+    """Whose ratio to an answer may be better than one by more than `MARGIN`; without an interval nobody's."""
+    low, high = ratios.ends
+    with np.errstate(invalid="ignore"):
+        able: Mask = low < 1 / (1 + MARGIN) if metric.better == "lower" else high > 1 + MARGIN
+    return able & ratios.known & (ratios.error > 0)
+
+
+def hopeful(frame: pd.DataFrame, metric: Metric) -> NDArray[np.float64]:
+    """The best that each figure can be, by its interval."""
+    low, high = significance.interval(frame, metric.name)
+    values = frame[metric.name].to_numpy(float)
+    best: NDArray[np.float64] = np.fmin(values, low) if metric.better == "lower" else np.fmax(values, high)
+    return best
+
+
+def _alone(frame: pd.DataFrame, metric: str) -> Mask:
+    """Which cells have one round of a metric of which rounds tell how sure it is."""
+    if metric not in METRICS or METRICS[metric].interval == "none":
+        return np.zeros(len(frame), bool)
+    alone: Mask = ~significance.figures(frame, metric).known
+    return alone
+
+
+def _described(
+    rows: pd.DataFrame, metric: Metric, ratios: Estimate | None = None, answer: pd.Series[Any] | None = None
+) -> Iterable[Rival]:
+    order = np.argsort(rows[metric.name].to_numpy(float) * (1 if metric.better == "lower" else -1), kind="stable")
+    told = rows.reindex(columns=list(COLUMNS))
+    texts = told.astype(object).where(told.notna(), None).to_dict("records")
+    low, high = significance.interval(rows, metric.name)
+    values = rows[metric.name].to_numpy(float)
+    ends = ratios.ends if ratios is not None else (np.full(len(rows), np.nan),) * 2
+    for place in order.tolist():
+        ratio = None if ratios is None else float(ratios.value[place])
+        again = None
+        if ratios is not None and answer is not None:
+            again = _again(rows.iloc[place], answer, ratios.take(place), metric)
+        yield Rival(
+            texts[place], metric.name, metric.unit, metric.better, float(values[place]), plain(low[place]), plain(high[place]),
+            ratio, plain(ends[0][place]), plain(ends[1][place]),
+            None if again is None else again[0], None if again is None else again[1],
+        )  # fmt: skip
+
+
+def _again(rival: pd.Series[Any], answer: pd.Series[Any], ratio: Estimate, metric: Metric) -> tuple[int, float] | None:
+    """Repetitions that would tell the two apart if both are as they seem, and minutes that they take; None if unknown."""
+    rounds, repetitions = _number(rival, "rounds"), _number(rival, "repetitions")
+    if not (rounds >= 2 and repetitions > 0):
+        return None
+    gain = float(ratio.log) * (-1 if metric.better == "lower" else 1)
+    reach = math.log(float(ratio.ends[1])) - float(ratio.log)
+    enough = max(math.log(1 + MARGIN) - gain, gain)
+    wanted = math.ceil(rounds * max((reach / enough) ** 2, 1.0))
+    seconds = wanted * sum(_round_s(row) for row in (rival, answer))
+    return math.ceil(wanted * repetitions / rounds), seconds / 60
+
+
+def _round_s(row: pd.Series[Any]) -> float:
+    """What a round of a lane and of its baseline takes, about: fresh processes, and the repetitions of both."""
+    call_s = _number(row, "batch") / _number(row, "throughput")
+    calls = _number(row, "repetitions") / _number(row, "rounds")
+    loading = [_number(row, name) for name in ("load_s", "first_inference_s")]
+    gain = _number(row, "speedup")
+    parts = [call_s * calls * (1 + (gain if math.isfinite(gain) else 0.0)), *loading]
+    return _STARTING_S + sum(part for part in parts if math.isfinite(part))
+
+
+def _number(row: pd.Series[Any], name: str) -> float:
+    value: Any = row.get(name)
+    return math.nan if value is None or pd.isna(value) else float(value)

@@ -1,0 +1,117 @@
+"""Who leads, and who could still beat him."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mlflow_ngraph.analysis import contest
+from mlflow_ngraph.analysis.compare import compare
+from mlflow_ngraph.analysis.ranking import EngineQuestion, rank
+from mlflow_ngraph.analysis.recommend import recommend
+from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.metrics import METRICS
+from tests.support.tidy import Drawn, cells, grid
+
+THROUGHPUT = METRICS["throughput"]
+NAMES = ["identity", "onnxruntime", "openvino"]
+
+
+def measured(openvino: float, noise: float = 0.01, seed: int = 0, rounds: int = 12) -> pd.DataFrame:
+    """ONNX Runtime does 100 samples/s, and OpenVINO so many; beside both the machine is restless."""
+    rates = {"identity": 50.0, "onnxruntime": 100.0, "openvino": openvino}
+    frame = Drawn(grid(lambda compiler, batch: rates[compiler], compiler=NAMES, batch=[1]), noise, 0.05, rounds).draw(
+        seed
+    )
+    return frame.assign(model_id=["m-a", "m-b", "m-c"], repetitions=120.0, rounds=float(rounds), load_s=0.1)
+
+
+def test_rounds_decide_where_absolute_figures_cannot() -> None:
+    frame = measured(108.0)
+    noisy = frame.assign(noise="others used 40 %", unsteady="throughput")
+    table = recommend(noisy)
+    assert table.attrs["undecided"] == []
+    assert table.loc[table["best"], "compiler"].tolist() == ["openvino"]
+    apart = noisy.assign(log_medians="", throughput_log_se=0.05, throughput_df=11.0)
+    (doubt,) = recommend(apart).attrs["undecided"]
+    assert [rival["row"]["compiler"] for rival in doubt["rivals"]] == ["onnxruntime"]
+
+
+def test_what_cannot_be_told_is_undecided_with_what_would_tell() -> None:
+    table = recommend(measured(100.5, noise=0.06, seed=1))
+    (doubt,) = table.attrs["undecided"]
+    (rival,) = doubt["rivals"]
+    assert not table["best"].any()
+    assert rival["ratio_ci_low"] < 1
+    assert rival["ratio_ci_high"] > 1.02
+    assert rival["repetitions"] > 120
+    assert rival["minutes"] > 0
+    assert doubt["said"].startswith("undecided for resnet18 on xeon between o")
+    assert " would tell: mlflow-ngraph benchmark --workloads timm:resnet18 --compilers " in doubt["said"]
+    assert f"--repetitions {rival['repetitions']}" in doubt["said"]
+    for name in ("onnxruntime", "openvino"):
+        assert name in doubt["said"].partition("--compilers ")[2].partition(" ")[0], "both have to share rounds"
+
+
+def test_who_is_as_good_for_sure_is_no_rival() -> None:
+    table = recommend(measured(100.5, noise=0.002, rounds=20))
+    assert table.attrs["undecided"] == []
+    assert table["best"].sum() == 1
+
+
+def test_more_rounds_than_said_do_tell() -> None:
+    said = [
+        rival
+        for seed in range(40)
+        for rival in contest.rivals(measured(97.0, 0.03, seed), THROUGHPUT, 1)
+        if rival.ratio
+    ]
+    wanted = int(np.median([rival.repetitions for rival in said if rival.repetitions])) // 10
+    told = sum(not contest.rivals(measured(97.0, 0.03, seed, rounds=wanted), THROUGHPUT, 1) for seed in range(40))
+    assert told >= 24, "half of them could be undecided by chance"
+
+
+def test_the_best_of_shared_rounds_leads_whatever_its_own_figure() -> None:
+    frame = measured(100.0).assign(throughput=[50.0, 104.0, 100.0])
+    rounds = [dict.fromkeys(["0.0", "0.1", "0.2"], value) for value in (1.0, 0.5, 0.4)]
+    frame["log_medians"] = [json.dumps(part) for part in rounds]
+    assert contest.leader(frame, "throughput", "higher", np.array([1, 2, 0])) == 2
+    table = recommend(frame)
+    assert table.loc[table["best"], "compiler"].tolist() == ["openvino"]
+    assert rank(frame, EngineQuestion()).candidates[0].model_id == "m-c"
+    (best,) = [value for value in compare(frame, rows=["batch"]).attrs["values"] if value["best"]]
+    assert best["compiler_label"] == "openvino"
+
+
+def test_a_single_round_ranks_nowhere_and_may_be_better() -> None:
+    frame = measured(140.0)
+    alone = frame["compiler"] == "openvino"
+    frame.loc[alone, ["throughput_log_se", "throughput_df", "throughput_ci_low", "throughput_ci_high"]] = np.nan
+    frame.loc[alone, "log_medians"] = '{"0.0": 1.0}'
+    (doubt,) = recommend(frame).attrs["undecided"]
+    assert "openvino at batch 1 measured" in doubt["said"]
+    assert "in one round, which tells nothing; it could beat onnxruntime at batch 1" in doubt["said"]
+    best = [value["compiler_label"] for value in compare(frame, rows=["batch"]).attrs["values"] if value["best"]]
+    assert best == ["onnxruntime"]
+    with pytest.raises(UsageError, match="1 of one round only"):
+        rank(frame[alone], EngineQuestion())
+
+
+def test_figures_without_intervals_are_compared_as_numbers() -> None:
+    frame = cells(compiler=NAMES, compiler_label=NAMES, peak_memory_mb=[300.0, 200.0, 201.0], model_id=["a", "b", "c"])
+    table = recommend(frame, objective="memory")
+    assert table.attrs["undecided"] == []
+    assert table.loc[table["best"], "compiler"].tolist() == ["onnxruntime"]
+
+
+def test_unsteady_figures_are_marked_and_ratios_of_shared_rounds_are_not() -> None:
+    frame = measured(108.0).assign(noise="others used 40 %", unsteady="throughput,rtr")
+    shown = compare(frame, rows=["batch"]).attrs["values"]
+    assert all(value["unsteady"] and value["noise"] == "others used 40 %" for value in shown)
+    relative = compare(frame, rows=["batch"], relative_to=("compiler", "identity")).attrs["values"]
+    assert not any(value["unsteady"] for value in relative)
+    apart = compare(frame.assign(log_medians=""), rows=["batch"], relative_to=("compiler", "identity")).attrs["values"]
+    assert all(value["unsteady"] for value in apart)
