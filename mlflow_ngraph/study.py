@@ -29,6 +29,8 @@ AUTO_FRACTIONS = (0.5, 0.7, 0.8, 0.9, 0.95)
 """Of the throughput of the closed loop: the rates of ``arrivals: auto``."""
 FEWEST_ARRIVALS = 100
 """Of a rate: one request is then expected beyond the 99th percentile."""
+_SLICE, _FEWEST_ROUNDS = 10, 3
+"""Repetitions of a slice, unless a study with few of them would have fewer rounds than these."""
 TYPICAL_SEARCH = 5
 """Rates that the search for the highest one tries."""
 
@@ -236,8 +238,9 @@ class Study(_Model):
     repetitions: int | Literal["auto"] = 100
     """Timed repetitions of a cell: a number, or ``auto`` for as many as ``adaptive`` asks for."""
     adaptive: Adaptive = Adaptive()
-    slice_repetitions: int = Field(10, ge=1)
-    """Repetitions a lane gets in one round before the next lane has its turn."""
+    slice_repetitions: int | None = Field(None, ge=1)
+    """Repetitions a lane gets in one round before the next lane has its turn; when left out ten, or so many that a cell has
+    three rounds: one round tells nothing of the next."""
     warmup: WarmUp = WarmUp()
     stability: Stability = Stability()
     arrivals: Annotated[Arrivals | None, BeforeValidator(_rates)] = None
@@ -293,6 +296,15 @@ class Study(_Model):
     @classmethod
     def _ascending(cls, value: list[int]) -> list[int]:
         return sorted(_distinct(value, "batch size", str))
+
+    @property
+    def slice_length(self) -> int:
+        """Repetitions of a slice."""
+        if self.slice_repetitions is not None:
+            return self.slice_repetitions
+        if self.repetitions == "auto":
+            return _SLICE
+        return min(_SLICE, -(-self.repetitions // _FEWEST_ROUNDS))
 
     def digest(self) -> str:
         """Identifies what is measured; name, description and metrics of its own do not count, nor where engines come from."""

@@ -75,8 +75,8 @@ def leader(frame: pd.DataFrame, metric: str, better: str, order: NDArray[np.int_
 def rivals(frame: pd.DataFrame, metric: Metric, answer: int | None) -> tuple[Rival, ...]:
     """The cells that could beat an answer: first those that rank, then those that cannot, the best first.
 
-    Who ranks could beat it by more than `MARGIN` for all that the interval of the ratio tells. Who does not could if the good
-    end of its interval, or its figure where it has none, is better.
+    Who ranks could beat it by more than `MARGIN` for all that the interval of the ratio tells, unless another one beats him for
+    sure in rounds of their own. Who does not could if the good end of its interval, or its figure where it has none, is better.
 
     Parameters
     ----------
@@ -94,13 +94,28 @@ def rivals(frame: pd.DataFrame, metric: Metric, answer: int | None) -> tuple[Riv
     places = np.flatnonzero(ranks(frame, metric.name))
     places = places[places != answer]
     versus = significance.ratios(frame, metric.name, places, np.full(len(places), answer))
-    near = could_beat(versus, metric)
+    near = could_beat(versus, metric) & ~_beaten(frame, metric, places)
     # Whoever is a little better in the rounds that both share may have the worse figure, but not the other way round.
     close = frame.iloc[places[near]]
     return (
         *_described(close, metric, versus.take(np.flatnonzero(near)), frame.iloc[answer]),
         *_described(unsure, metric),
     )
+
+
+def _beaten(frame: pd.DataFrame, metric: Metric, places: NDArray[np.int_]) -> Mask:
+    """Which of these cells another one beats for sure in the rounds that both share: it is not the best, whoever is."""
+    leads = places.copy()
+    order = np.argsort(
+        frame[metric.name].to_numpy(float)[places] * (1 if metric.better == "lower" else -1), kind="stable"
+    )
+    for own in frame.iloc[places[order]].groupby(list(shared_rounds.TOGETHER), dropna=False).indices.values():
+        inside = order[np.sort(np.asarray(own, int))]
+        leads[inside] = leader(frame, metric.name, metric.better, places[inside])
+    low, high = significance.ratios(frame, metric.name, places, leads).ends
+    with np.errstate(invalid="ignore"):
+        worse: Mask = low > 1 if metric.better == "lower" else high < 1
+    return worse
 
 
 def could_beat(ratios: Estimate, metric: Metric) -> Mask:

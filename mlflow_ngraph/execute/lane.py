@@ -374,7 +374,7 @@ class LaneRunner:
             "slice",
             seconds + study.limits.load_seconds,
             accounted=lambda result: float(result["wall_s"] + result["settle_s"]),
-            repetitions=min(study.slice_repetitions, loaded.left(study)),
+            repetitions=min(study.slice_length, loaded.left(study)),
             seconds=seconds,
             settle_s=SETTLE_S,
             settle_below_s=SETTLE_BELOW_S,

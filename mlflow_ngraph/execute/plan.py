@@ -149,7 +149,7 @@ def estimate_lane(plan: StudyPlan, workload: WorkloadPlan, lane: Lane) -> float:
         macs = float(workload.known.true_macs or workload.known.paper_macs or TYPICAL_MACS)
     study, compiler = plan.study, create(lane.compiler, lane.flags)
     call = macs / (MACS_PER_SECOND_AND_THREAD * (lane.threads or 1)) * compiler.expected_slowdown
-    repetitions = TYPICAL_ROUNDS * study.slice_repetitions if study.repetitions == "auto" else study.repetitions
+    repetitions = TYPICAL_ROUNDS * study.slice_length if study.repetitions == "auto" else study.repetitions
     total = LANE_SECONDS + len(compiler.engines(lane.batch_sizes)) * compiler.expected_compile_s
     for batch in lane.batch_sizes:
         first = call * batch
@@ -158,7 +158,7 @@ def estimate_lane(plan: StudyPlan, workload: WorkloadPlan, lane: Lane) -> float:
         timed = max(first, min(repetitions * first, study.limits.cell_seconds))
         total += first + timed
         if (1 + RELOAD_CALLS) * first < study.limits.reload_seconds:
-            total += RELOAD_SECONDS * timed / min(study.slice_repetitions * first, study.limits.slice_seconds)
+            total += RELOAD_SECONDS * timed / min(study.slice_length * first, study.limits.slice_seconds)
         total += study.arrivals.estimate_s(first) if study.arrivals is not None else 0.0
     return total
 

@@ -9,6 +9,7 @@ ratio of estimates is a difference.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -113,7 +114,7 @@ def persistent(estimate: Estimate, logs: Array) -> Estimate:
 
     Rounds that follow each other are then alike, and say less than as many independent ones. With the first
     autocorrelation ``a`` of the rounds (its bias of ``- (1 + 4 a) / rounds`` put right, Marriott and Pope 1954; at least 0)
-    they count as ``rounds * (1 - a) / (1 + a)``. Fewer than five cannot tell, and count as one.
+    they count as ``rounds * (1 - a) / (1 + a)``. Fewer than five cannot tell: the error is then that of a single one.
 
     Parameters
     ----------
@@ -125,13 +126,13 @@ def persistent(estimate: Estimate, logs: Array) -> Estimate:
     rounds = logs.size
     if rounds < 2:
         return estimate
-    counted = 1.0
-    if rounds >= 5:
-        centred = logs - logs.mean()
-        scatter = float(centred @ centred)
-        raw = float(centred[1:] @ centred[:-1]) / scatter if scatter else 0.0
-        alike = min(max((rounds * raw + 1) / (rounds - 4), 0.0), 1.0)
-        counted = max(rounds * (1 - alike) / (1 + alike), 1.0)
+    if rounds < 5:
+        return replace(estimate, error=estimate.error * np.sqrt(rounds))
+    centred = logs - logs.mean()
+    scatter = float(centred @ centred)
+    raw = float(centred[1:] @ centred[:-1]) / scatter if scatter else 0.0
+    alike = min(max((rounds * raw + 1) / (rounds - 4), 0.0), 1.0)
+    counted = max(rounds * (1 - alike) / (1 + alike), 1.0)
     freedom = np.maximum(estimate.freedom * counted / rounds, 1.0)
     return Estimate(estimate.log, estimate.error * np.sqrt(rounds / counted), freedom)
 

@@ -115,3 +115,11 @@ def test_unsteady_figures_are_marked_and_ratios_of_shared_rounds_are_not() -> No
     assert not any(value["unsteady"] for value in relative)
     apart = compare(frame.assign(log_medians=""), rows=["batch"], relative_to=("compiler", "identity")).attrs["values"]
     assert all(value["unsteady"] for value in apart)
+
+
+def test_who_is_beaten_for_sure_in_its_own_rounds_is_no_rival_of_another_batch_size() -> None:
+    rates = {"identity": 50.0, "onnxruntime": 80.0, "openvino": 100.0}
+    frame = Drawn(grid(lambda compiler, batch: rates[compiler], compiler=NAMES, batch=[1, 4]), 0.01, 0.05, 12).draw(0)
+    frame = frame.assign(noise="others used 40 %", unsteady="throughput", throughput_log_se=0.2)
+    (doubt,) = recommend(frame).attrs["undecided"]
+    assert [rival["row"]["compiler"] for rival in doubt["rivals"]] == ["openvino"], "the same at the other batch size"

@@ -215,9 +215,9 @@ def test_noise_that_outlives_a_round_is_in_the_interval_of_an_absolute_figure(al
         assert naive <= 0.65 * 400, "what it is for"
 
 
-def test_of_few_rounds_nothing_can_be_told_and_they_count_as_one():
+def test_of_few_rounds_nothing_can_be_told_and_the_error_is_that_of_one():
     logs = np.array([0.0, 0.1, 0.05])
     estimate = statistics.geometric_mean(np.exp(logs))
     wider = statistics.persistent(estimate, logs)
     assert wider.error == pytest.approx(logs.std(ddof=1))
-    assert wider.freedom == 1
+    assert wider.freedom == 2

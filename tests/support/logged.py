@@ -45,7 +45,8 @@ def logged(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> L
             "workloads": [WORKLOAD],
             "compilers": list(COMPILERS),
             "batch_sizes": list(BATCHES),
-            "repetitions": 4,
+            "repetitions": 6,
+            "slice_repetitions": 2,
             "threads": 2,
             "warmup": {"window": 2, "max_seconds": 0.2},
             # What is tested here must not depend on who else uses the machine.

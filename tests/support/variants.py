@@ -55,10 +55,16 @@ class Shelf:
         figures = {
             "throughput": throughput, "throughput_ci_low": throughput * 0.99, "throughput_ci_high": throughput / 0.99,
             "throughput_log_se": -math.log(0.99) / float(stats.t.ppf(0.975, ROUNDS - 1)), "throughput_df": ROUNDS - 1.0,
-            "rounds": ROUNDS, "latency_p50_ms": 1e3 / throughput, "cpu_percent": 50.0, "parity_cosine": 1.0,
+            "rounds": ROUNDS, "latency_p50_ms": 1e3 / throughput, "latency_p50_ms_log_se": 0.003, "latency_p50_ms_df": ROUNDS - 1.0, "cpu_percent": 50.0, "parity_cosine": 1.0,
         }  # fmt: skip
         manifest["figures"] = [
-            {"batch": batch, "verdict": verdict, "reason": "" if verdict == "ok" else "it drifts", "metrics": figures}
+            {
+                "batch": batch,
+                "verdict": verdict,
+                "reason": "" if verdict == "ok" else "it hung",
+                "noise": "",
+                "metrics": figures,
+            }
             for batch in batches
         ]
         change(manifest)
