@@ -43,6 +43,8 @@ FITS = "$(VENV)/bin/python" -c '$(SUPPORTED)' 2>/dev/null $(if $(GIVEN),&& \
 .PHONY: another
 $(STAMP): $(if $(shell { $(FITS); } && echo yes),,another)
 
+TOOK = echo "== that took $$((SECONDS - begin)) s"
+
 # What the environment holds is written in pyproject.toml; it is made again when that changes. torch goes first, by
 # itself: pip then keeps the build that the machine offers (one without CUDA where there is one) instead of choosing again.
 $(STAMP): pyproject.toml
@@ -53,12 +55,13 @@ $(STAMP): pyproject.toml
 	@if ! { $(FITS); }; then \
 		test ! -e "$(VENV)/pyvenv.cfg" || echo "== $(VENV) has another Python: making it anew"; \
 		"$(PYTHON)" -m venv $$(test ! -e "$(VENV)/pyvenv.cfg" || echo --clear) "$(VENV)"; fi
-	@echo "== environment: $(VENV), with $$($(VENV)/bin/python --version); takes some minutes the first time"
-	@echo "== installing torch"
-	@$(VENV)/bin/python -m pip install --quiet \
-		"$$(sed -n 's/^torch-release = .*"\(torch==[^"]*\)".*/\1/p' pyproject.toml)"
-	@echo "== installing mlflow-ngraph with the compilers of device xeon and the tools of its tests"
-	@$(VENV)/bin/python -m pip install --quiet --editable '.[xeon,dev]'
+	@echo "== environment: $(VENV), with $$($(VENV)/bin/python --version); usually 2 to 5 minutes the first time, mostly downloads"
+	@echo "== installing torch (1 of 2): usually about a minute; a build with CUDA has gigabytes to download, and takes longer"
+	@begin=$$SECONDS; $(VENV)/bin/python -m pip install --quiet \
+		"$$(sed -n 's/^torch-release = .*"\(torch==[^"]*\)".*/\1/p' pyproject.toml)" && $(TOOK)
+	@echo "== installing mlflow-ngraph with the compilers of device xeon and the tools of its tests (2 of 2):" \
+		"usually 1 to 3 minutes"
+	@begin=$$SECONDS; $(VENV)/bin/python -m pip install --quiet --editable '.[xeon,dev]' && $(TOOK)
 	@echo "== $$($(VENV)/bin/python -m mlflow_ngraph.torchvision_hook 2>&1)"
 	@touch $(STAMP)
 
@@ -70,9 +73,9 @@ BENCHMARK := mlflow run . -e benchmark -P device=$(DEVICE) -P study='$(STUDY)' $
 benchmark: $(STAMP)
 	$(if $(NO_CXX),@echo "== no C++ compiler found: leaving out torch-compile and tvm; install g++ to have them")
 	@echo "== $(BENCHMARK)"
-	@echo "== recording in $$MLFLOW_TRACKING_URI"
+	@echo "== recording in $$MLFLOW_TRACKING_URI; the results in a browser, afterwards: make ui"
+	$(if $(filter quick,$(STUDY)),@echo "== usually 3 to 4 minutes the first time$(COMMA) of which most are compiling; its last lines are the answer")
 	@$(BENCHMARK)
-	@echo "== the results in a browser: make ui"
 
 # Another word leaves types out, where libraries are of other versions than those that the types were written with.
 MYPY ?= mypy

@@ -29,9 +29,11 @@ from mlflow_ngraph.estimates import Array
 from mlflow_ngraph.execute.child import Warden
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.lane import LaneRunner
+from mlflow_ngraph.execute.lane_engines import LaneEngines
 from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.plan import StudyPlan
 from mlflow_ngraph.execute.record import LaneRecord, StudyRecord
+from mlflow_ngraph.execute.session import Session
 from mlflow_ngraph.measure.statistics import paired_ratio
 from mlflow_ngraph.runner import plan_study, run_study
 from mlflow_ngraph.study import Study, parse
@@ -138,11 +140,14 @@ def _in_a_study(plan: StudyPlan, record: StudyRecord, directory: Path, batch: in
         journal = stack.enter_context(Journal(scratch))
         warden = Warden()
         stack.callback(warden.close)
-        runners = [LaneRunner(plan, lane.lane, places, journal, warden, 1) for lane in record.lanes.values()]
-        for runner in runners:
-            stack.callback(runner.close)
-            runner.reuse(record.lanes[runner.lane.id].engines[0])
-            runner.load(batch)
+        session = Session(plan, places, journal, warden, 1)
+        runners = []
+        for lane in record.lanes.values():
+            engines = LaneEngines(session, lane.lane)
+            engines.reuse(lane.engines[0])
+            runners.append(LaneRunner(session, engines))
+            stack.callback(runners[-1].close)
+            runners[-1].load(batch)
         timed = [runner for runner in runners if runner.lane.compiler in MEASURED]
         for runner in timed:
             runner.warm_up()

@@ -27,8 +27,10 @@ from support.materials import prepared
 from mlflow_ngraph.execute.child import Warden
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.lane import LaneRunner
+from mlflow_ngraph.execute.lane_engines import LaneEngines
 from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.record import LaneRecord
+from mlflow_ngraph.execute.session import Session
 from mlflow_ngraph.runner import plan_study, run_study
 from mlflow_ngraph.study import Study, parse
 
@@ -147,9 +149,11 @@ def _compare(study: Study, directory: Path, lane: LaneRecord, batch: int, option
         journal = stack.enter_context(Journal(scratch))
         warden = Warden()
         stack.callback(warden.close)
-        runner = LaneRunner(plan, lane.lane, Places(directory), journal, warden, session=1)
+        session = Session(plan, Places(directory), journal, warden, 1)
+        engines = LaneEngines(session, lane.lane)
+        engines.reuse(engine)
+        runner = LaneRunner(session, engines)
         stack.callback(runner.close)
-        runner.reuse(engine)
         runner.load(batch)
         runner.warm_up()
         ours, theirs = [], []

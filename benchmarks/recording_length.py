@@ -140,7 +140,7 @@ class Written:
         info.update(inputs=[{"name": "input", "dtype": "float32", "shape": ["batch", 3, 224, 224]}])
         info.update(paper_macs=1_814_073_344, true_macs=1_814_073_344, fixed_batch=None)
         materials = {"info": info, "digest": _digest(ref), "outputs": [{"name": "output", "shape": ["batch", 1000]}]}
-        yield self._say("workload_prepared", workload=ref, seconds=30.0, materials=materials)
+        yield self._say("workload_prepared", workload=ref, seconds=30.0, beside=0, materials=materials)
         for lane in plan.lanes:
             yield self._engine(lane)
         for lane in plan.lanes:
@@ -185,6 +185,7 @@ class Written:
             key=_digest(lane.id),
             reused=None,
             stages={"export": 1.5, "compile": 4.0, "save": 0.1},
+            built_beside=0,
             flags=dict(lane.flags),
             requires={"torch": "2.13.0"},
         )

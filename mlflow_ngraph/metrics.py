@@ -132,6 +132,7 @@ _METRICS = [
     Metric("compile_s", "s", "lower", "compiling"),
     Metric("save_s", "s", "lower", "writing the engine"),
     Metric("compile_total_s", "s", "lower", "export + convert + tune + compile + save"),
+    Metric("built_beside", "1", "neither", "most others that were prepared or compiled at the same time"),
     Metric("load_s", "s", "lower", "loading the engine in a fresh process"),
     Metric("first_inference_s", "s", "lower", "the first inference after loading"),
     Metric("repetitions", "1", "neither", "timed repetitions reached"),

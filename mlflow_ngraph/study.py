@@ -250,6 +250,10 @@ class Study(_Model):
     """How the parameters of the models come about."""
     seed: int = 0
     """Seeds the inputs and the order of lanes within a round."""
+    builds: Literal["together", "alone"] = "together"
+    """Whether workloads are prepared and engines compiled and verified beside each other, as many as processors and memory
+    allow (``together``), or one after the other, so that their seconds can be compared (``alone``). Nothing is timed
+    meanwhile either way."""
     cache: Literal["local", "server", "off"] = "local"
     """Where to look for engines that somebody has compiled before: on this machine (``local``), also on the tracking
     server (``server``), or nowhere (``off``). Does not change what is measured."""

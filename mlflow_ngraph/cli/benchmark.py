@@ -233,7 +233,8 @@ def _notes(plan: StudyPlan, home: Path | None) -> list[str]:
 
 
 def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
-    """Print the results, best first, and where to look for more."""
+    """Print the results, best first, where to look for more, and what follows from them."""
+    from mlflow_ngraph.cli.closing import answers
     from mlflow_ngraph.cli.results import print_results
     from mlflow_ngraph.tables.summary import summary_rows
 
@@ -245,6 +246,7 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
                 "exit_code": outcome.exit_code,
                 "where": dict(outcome.where),
                 "unrecorded": outcome.unrecorded,
+                "answers": answers(outcome.record),
                 "rows": [asdict(row) for row in summary_rows(outcome.record)],
             }
         )
@@ -260,6 +262,9 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
             style="yellow",
             soft_wrap=True,
         )
+    console.print()
+    for answer in answers(outcome.record):
+        console.print(answer, style="bold", markup=False, soft_wrap=True)
 
 
 def _plan_rows(plan: StudyPlan) -> list[dict[str, Any]]:

@@ -22,6 +22,8 @@ from mlflow_ngraph.cli.output import seconds
 from mlflow_ngraph.execute.plan import StudyPlan, estimate_lane
 
 _REDRAW_SECONDS = 2.0
+_TOLD = ("cache_problem", "group_closed", "machine_busy", "repeated_alone")
+"""Events that leave a line behind on a terminal."""
 _PACE_BOUNDS = (0.3, 4.0)
 
 
@@ -43,8 +45,12 @@ class State:
     cells: int
     """Cells of the whole study."""
     clock: Callable[[], float] = time.monotonic
-    activity: str = "starting"
     started: float = field(init=False)
+    _activity: str = "starting"
+    _labels: dict[str, str] = field(default_factory=dict)
+    """Of workloads."""
+    _beside: dict[str, str] = field(default_factory=dict)
+    """What is being prepared, compiled or verified, by workload or lane."""
     _before: int = 0
     """Cells that earlier sessions finished."""
     _finished: set[str] = field(default_factory=set)
@@ -66,6 +72,11 @@ class State:
                 )
                 lanes[lane.id] = ShownLane(lane.label, compiler, share)
         return cls(lanes, plan.cells)
+
+    @property
+    def activity(self) -> str:
+        """What is being done now, several things where they are done at the same time."""
+        return "; ".join(self._beside.values()) or self._activity
 
     @property
     def done(self) -> int:
@@ -97,20 +108,34 @@ class State:
         self._before = int(event.get("done", 0))
 
     def _on_workload_started(self, event: Mapping[str, Any]) -> str:
-        self.activity = f"preparing {event.get('label', event.get('workload'))}"
-        return self.activity
+        ref = str(event.get("workload"))
+        self._labels[ref] = str(event.get("label", ref))
+        self._activity = f"preparing {self._labels[ref]}"
+        return self._activity
 
     def _on_stage(self, event: Mapping[str, Any]) -> str | None:
-        stage = str(event.get("stage", ""))
+        stage, ref = str(event.get("stage", "")), str(event.get("workload"))
         lane = self.lanes.get(str(event.get("lane")))
         if lane is None:
             if "workload" in event:
-                self.activity = f"{self.activity.partition(':')[0]}: {stage}"
+                self._beside[ref] = f"preparing {self._labels.get(ref, ref)}: {stage}"
             return None
         batch = f" batch {event['batch']}" if event.get("batch") else ""
-        verb = {"compile": "compiling", "load": "loading and verifying"}.get(stage, stage)
-        self.activity = f"{verb} {lane.label} with {lane.compiler}{batch}"
-        return self.activity if stage == "compile" else None
+        verb = {"compile": "compiling", "verify": "verifying", "load": "loading and comparing"}.get(stage, stage)
+        activity = f"{verb} {lane.label} with {lane.compiler}{batch}"
+        if event.get("purpose") is None:
+            self._activity = activity
+        else:
+            self._beside[str(event.get("lane"))] = activity
+        return activity if stage == "compile" else None
+
+    def _on_process_ended(self, event: Mapping[str, Any]) -> None:
+        self._beside.pop(str(event.get("lane", event.get("workload"))), None)
+
+    def _on_repeated_alone(self, event: Mapping[str, Any]) -> str:
+        lane, ref = self.lanes.get(str(event.get("lane"))), str(event.get("workload"))
+        what = f"{lane.label} with {lane.compiler}" if lane else self._labels.get(ref, ref)
+        return f"{what}: once more with nothing beside it: {event.get('reason')}"
 
     def _on_engine_built(self, event: Mapping[str, Any]) -> str | None:
         lane, reused = self.lanes.get(str(event.get("lane"))), event.get("reused")
@@ -128,15 +153,15 @@ class State:
         return f"measuring in groups at batch {event.get('batch')}: {event.get('reason')}"
 
     def _on_machine_busy(self, event: Mapping[str, Any]) -> str:
-        self.activity = f"waiting: this machine is measuring {event.get('holder')}"
-        return self.activity
+        self._activity = f"waiting: this machine is measuring {event.get('holder')}"
+        return self._activity
 
     def _on_round(self, event: Mapping[str, Any]) -> str | None:
         known = [self.lanes[lane] for lane in event.get("lanes", ()) if lane in self.lanes]
         if known:
             names = ", ".join(sorted({lane.compiler for lane in known}))
-            self.activity = f"measuring {known[0].label} at batch {event.get('batch')}: {names}"
-        return self.activity if event.get("round") == 0 else None
+            self._activity = f"measuring {known[0].label} at batch {event.get('batch')}: {names}"
+        return self._activity if event.get("round") == 0 else None
 
     def _on_cell_finished(self, event: Mapping[str, Any]) -> str:
         cell, verdict = str(event.get("cell")), str(event.get("verdict"))
@@ -152,7 +177,7 @@ class State:
     def _on_lane_recorded(self, event: Mapping[str, Any]) -> None:
         lane = self.lanes.get(str(event.get("lane")))
         if lane is not None:
-            self.activity = f"recording {lane.label} with {lane.compiler}"
+            self._activity = f"recording {lane.label} with {lane.compiler}"
 
 
 class Progress:
@@ -185,7 +210,7 @@ class Progress:
                 )
             return
         finished = event.get("event") == "cell_finished" and event.get("verdict") != "ok"
-        if line is not None and (finished or event.get("event") in ("cache_problem", "group_closed", "machine_busy")):
+        if line is not None and (finished or event.get("event") in _TOLD):
             self._console.print(Text(line, style="yellow"))
         # Rounds of a fast cell follow each other within milliseconds; drawing each would cost what is being measured.
         if line is not None or time.monotonic() - self._drawn > _REDRAW_SECONDS:

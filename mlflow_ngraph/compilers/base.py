@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Mode = Literal["sync", "async"]
 Transfers = Literal["outside", "inside"]
+Occupation = Literal["processor", "processors", "machine"]
 FlagValue = str | int | float | bool | None
 
 
@@ -223,6 +224,14 @@ class Compiler(ABC, Generic[F]):
     def searches(self) -> bool:
         """Whether these flags make `compile` search by measuring, which may take hours and has a time limit of its own."""
         return False
+
+    @property
+    def occupies(self) -> Occupation:
+        """What `compile` keeps busy: mostly one ``processor``; as many ``processors`` as it may use; or the ``machine``.
+
+        The machine it needs where it measures what it compiles: nothing may compute beside it then.
+        """
+        return "machine" if self.searches else "processors"
 
     @property
     def expected_compile_s(self) -> float:

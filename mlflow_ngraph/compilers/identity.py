@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from mlflow_ngraph.compilers.base import Build, Engine, Flags, Target, Workbench
+from mlflow_ngraph.compilers.base import Build, Engine, Flags, Occupation, Target, Workbench
 from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.reasons import reported
 from mlflow_ngraph.compilers.saved import Saved
@@ -47,6 +47,10 @@ class Identity(TorchAdapter[IdentityFlags]):
     compile_modules: ClassVar[tuple[str, ...] | None] = ()
     needs_module: ClassVar[bool] = True
     shared: ClassVar[bool] = False
+
+    @property
+    def occupies(self) -> Occupation:
+        return "processor"
 
     @property
     def expected_compile_s(self) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from mlflow_ngraph.compilers.base import Availability, Build, Engine, Flags, FlagValue, Target, Workbench
+from mlflow_ngraph.compilers.base import Availability, Build, Engine, Flags, FlagValue, Occupation, Target, Workbench
 from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.host import isa, with_cpp_compiler
 from mlflow_ngraph.compilers.reasons import reported
@@ -57,6 +57,10 @@ class TorchCompile(TorchAdapter[TorchCompileFlags]):
     @classmethod
     def availability(cls) -> Availability:
         return with_cpp_compiler(super().availability(), "Inductor generates C++")
+
+    @property
+    def occupies(self) -> Occupation:
+        return "processor" if self.flags.mode == "default" else "machine"
 
     @property
     def expected_compile_s(self) -> float:

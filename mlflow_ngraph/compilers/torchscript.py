@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import model_validator
 
-from mlflow_ngraph.compilers.base import Build, Engine, Flags, FlagValue, Target, Workbench
+from mlflow_ngraph.compilers.base import Build, Engine, Flags, FlagValue, Occupation, Target, Workbench
 from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.reasons import reported
 from mlflow_ngraph.compilers.saved import Saved
@@ -52,6 +52,10 @@ class TorchScript(TorchAdapter[TorchScriptFlags]):
     program: ClassVar[str] = "a TorchScript program"
     flags_type: ClassVar[type[Flags]] = TorchScriptFlags
     formats: ClassVar[tuple[Format, ...]] = ("module",)
+
+    @property
+    def occupies(self) -> Occupation:
+        return "processor"
 
     @property
     def expected_compile_s(self) -> float:

@@ -64,6 +64,8 @@ class Compilation(FrozenModel):
     """Unix seconds."""
     stages: dict[str, float]
     """Seconds of ``export``, ``convert``, ``tune``, ``compile`` and ``save``, as far as the compiler has them."""
+    built_beside: int
+    """The most others that were prepared or compiled beside it; 0 where the seconds are its own."""
     flags: dict[str, FlagValue]
     """Values that took effect at compile time."""
     reused: EngineOrigin | None = None
@@ -179,6 +181,7 @@ class Manifest(FrozenModel):
             precision=self.about.precision,
             batch_sizes=tuple(self.about.batch_sizes),
             stages=made.stages,
+            built_beside=made.built_beside,
             flags=made.flags,
             requires=self.requires,
             files=self.engine_files(),

@@ -65,6 +65,8 @@ class StoredEngine(FrozenModel):
     batch_sizes: tuple[int, ...]
     stages: dict[str, float]
     """Seconds of the original compilation."""
+    built_beside: int
+    """The most others that were prepared or compiled beside it."""
     flags: dict[str, FlagValue]
     """Values that took effect at compile time."""
     requires: dict[str, str]

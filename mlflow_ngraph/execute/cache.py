@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -69,14 +68,6 @@ class EngineCache:
         self._store = store
         self._shared = shared
 
-    def expects(self, lane: Lane) -> bool:
-        """Whether this machine had engines like those of a lane when the study began. Only a guess: keys decide."""
-        return (lane.workload, lane.compiler, lane.precision) in self._kinds
-
-    @cached_property
-    def _kinds(self) -> set[tuple[str, str, str]]:
-        return {(engine.workload, engine.compiler, engine.precision) for engine in self._store.entries()}
-
     def take(
         self, lane: Lane, key: str, requires: Mapping[str, str], target: Path, *, shared: bool = True
     ) -> StoredEngine | None:
@@ -125,6 +116,7 @@ class EngineCache:
             precision=lane.precision,
             batch_sizes=engine.batch_sizes,
             stages=dict(engine.stages),
+            built_beside=engine.built_beside,
             flags=dict(engine.flags),
             requires=dict(engine.requires),
             files=dict(engine.files),

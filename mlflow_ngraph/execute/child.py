@@ -10,12 +10,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from mlflow_ngraph.errors import CellError
+import psutil
+
+from mlflow_ngraph.errors import CellError, NGraphError
 from mlflow_ngraph.execute import space
 from mlflow_ngraph.verdicts import Verdict
 
@@ -65,13 +67,18 @@ class Warden:
             self.process.stdin.flush()
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Begun:
     """A command whose answer has not been read."""
 
     command: str
     timeout: float
+    at: float
+    """When it was sent, by `time.perf_counter`."""
     on_stage: Callable[[str], None] = lambda stage: None
+    accounted: Callable[[Any], float] = lambda result: 0.0
+    deadline: float | None = None
+    """By `time.monotonic`; None until somebody waits for it and no other command stands before it."""
 
 
 class Child:
@@ -79,13 +86,21 @@ class Child:
 
     def __init__(self, name: str, env: Mapping[str, str], log: Path, warden: Warden) -> None:
         self.name = name
+        self.started_at = time.time()
+        """Unix seconds."""
         self.overhead_s = 0.0
-        """Seconds that the parent waited for anything but the stages that the child accounts for."""
+        """Seconds from commands to their answers in which the child did anything but the stages that it accounts for."""
+        self.cpu_s: float | None = None
+        """CPU seconds of the process and of those that it started and waited for, once it has ended."""
         self._log = log
         self._warden = warden
         self._buffer = b""
+        self._result: Any = None
+        self._failure: NGraphError | None = None
+        """What `finish` has to raise."""
         log.parent.mkdir(parents=True, exist_ok=True)
-        start = time.perf_counter()
+        self._answered = time.perf_counter()
+        """When the last answer was read."""
         with log.open("ab") as stream:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "mlflow_ngraph.execute.worker"],
@@ -98,17 +113,25 @@ class Child:
         warden.add(self._process.pid)
         self._stdin: IO[bytes] = _not_none(self._process.stdin)
         self._stdout: IO[bytes] = _not_none(self._process.stdout)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._stdout, selectors.EVENT_READ)
-        self._begun = [_Begun("starting", STARTUP_SECONDS)]
-        self.overhead_s += time.perf_counter() - start
+        self._begun = [_Begun("starting", STARTUP_SECONDS, self._answered)]
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def settled(self) -> bool:
+        """Whether `finish` returns, or raises, without waiting."""
+        return self._failure is not None or not self._begun
+
     def begin(
-        self, command: str, timeout: float, *, on_stage: Callable[[str], None] = lambda stage: None, **fields: Any
+        self,
+        command: str,
+        timeout: float,
+        *,
+        on_stage: Callable[[str], None] = lambda stage: None,
+        accounted: Callable[[Any], float] = lambda result: 0.0,
+        **fields: Any,
     ) -> None:
         """Send a command and do not wait; the next `request` or `finish` does, and says how it went.
 
@@ -118,10 +141,13 @@ class Child:
             Seconds of waiting; beyond it the child is killed.
         on_stage : Callable[[str], None]
             Called with each stage that the child announces, while somebody waits.
+        accounted : Callable[[Any], float]
+            The seconds of the result that have a name of their own (compile, load, warm-up, ...); the rest of the time
+            until the answer is the lane's overhead.
         """
         with contextlib.suppress(BrokenPipeError):  # whoever waits for the answer learns how the child ended
             self._send(command, fields)
-        self._begun.append(_Begun(command, timeout, on_stage))
+        self._begun.append(_Begun(command, timeout, time.perf_counter(), on_stage, accounted))
 
     def finish(self) -> Any:
         """Wait for everything that has begun.
@@ -129,19 +155,20 @@ class Child:
         Returns
         -------
         Any
-            The result of the last command of these; None if there is none.
+            The result of the last command that was answered; None if there was none.
 
         Raises
         ------
         ChildFailure
-            As in `request`.
+            A command failed, its time ran out, or the child ended; it is closed in the last two cases.
+        DiskFullError
+            The child found a disk full.
         """
-        start, result = time.perf_counter(), None
-        while self._begun:
-            begun = self._begun.pop(0)
-            result = self._read(time.monotonic() + begun.timeout, begun.command, begun.on_stage)
-        self.overhead_s += time.perf_counter() - start
-        return result
+        wait([self])
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        return self._result
 
     def request(
         self,
@@ -152,82 +179,95 @@ class Child:
         accounted: Callable[[Any], float] = lambda result: 0.0,
         **fields: Any,
     ) -> Any:
-        """Send a command and sleep until its result is there.
-
-        Parameters
-        ----------
-        timeout : float
-            Seconds; beyond it the child is killed.
-        on_stage : Callable[[str], None]
-            Called with each stage that the child announces.
-        accounted : Callable[[Any], float]
-            The seconds of the result that have a name of their own (compile, load, warm-up, ...); the rest of the
-            waiting is the lane's overhead.
-
-        Raises
-        ------
-        ChildFailure
-            The command failed, the time ran out, or the child ended; it is closed in the last two cases.
-        DiskFullError
-            The child found a disk full.
-        """
+        """Send a command and sleep until its result is there. Parameters and errors are those of `begin` and `finish`."""
         self.finish()
-        self.begin(command, timeout, on_stage=on_stage, **fields)
-        result = self.finish()
-        self.overhead_s -= accounted(result)
-        return result
+        self.begin(command, timeout, on_stage=on_stage, accounted=accounted, **fields)
+        return self.finish()
 
     def close(self) -> None:
         """End the child now, with everything it started. Closing again does nothing."""
-        if self._selector.get_map() is None:
+        if self._stdout.closed:
             return  # its process group may belong to somebody else by now
-        start = time.perf_counter()
-        self._selector.close()
         with contextlib.suppress(BrokenPipeError):
             self._stdin.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
+        self._reap()
         self._stdout.close()
         self._warden.remove(self.pid)
-        self.overhead_s += time.perf_counter() - start
+
+    def resident_bytes(self) -> int:
+        """Memory that the process and those that it started have now; 0 once it has ended."""
+        found = 0
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(self.pid)
+            for one in (process, *process.children(recursive=True)):
+                with contextlib.suppress(psutil.Error):
+                    found += one.memory_info().rss
+        return found
 
     def _send(self, command: str, fields: Mapping[str, Any]) -> None:
         self._stdin.write(json.dumps({"command": command, **fields}).encode() + b"\n")
         self._stdin.flush()
 
-    def _read(self, deadline: float, command: str, on_stage: Callable[[str], None]) -> Any:
-        while True:
-            message = self._next_message(deadline, command)
-            if "stage" in message:
-                on_stage(message["stage"])
-            elif "error" in message:
-                error = message["error"]
-                if error.get("disk_full"):
-                    raise space.lacking(f"a child process did: {command}", self._log.parent.parent)
-                tail = "" if error["verdict"] == Verdict.UNSUPPORTED.value else self.tail()
-                raise ChildFailure(Verdict(error["verdict"]), error["reason"], tail)
-            else:
-                return message["result"]
+    def fileno(self) -> int:
+        """Of the pipe that answers come through, for `wait`."""
+        return self._stdout.fileno()
 
-    def _next_message(self, deadline: float, command: str) -> dict[str, Any]:
-        while b"\n" not in self._buffer:
-            # A blocking wait: a parent that polls would disturb what its children measure.
-            if not self._selector.select(max(0.0, deadline - time.monotonic())):
-                tail = self.tail()
-                self.close()
-                raise ChildFailure(Verdict.TIMEOUT, f"{command} did not finish within its time limit", tail)
-            chunk = os.read(self._stdout.fileno(), 1 << 20)
-            if not chunk:
-                raise self._ended(command)
+    def patience_s(self) -> float:
+        """How long somebody may go on waiting for the answer to the oldest command."""
+        begun = self._begun[0]
+        if begun.deadline is None:
+            begun.deadline = time.monotonic() + begun.timeout
+        return max(0.0, begun.deadline - time.monotonic())
+
+    def listen(self, *, readable: bool) -> None:
+        """Read what the child has said by now, and note if it has ended or takes too long.
+
+        Parameters
+        ----------
+        readable : bool
+            Whether there is anything to read: an answer, or the end.
+        """
+        if readable:
+            chunk = os.read(self.fileno(), 1 << 20)
             self._buffer += chunk
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        message: dict[str, Any] = json.loads(line)
-        return message
+            if not chunk:
+                self._failure = self._ended(self._begun[0].command)
+        elif not self.patience_s():
+            tail = self.tail()
+            self.close()
+            reason = f"{self._begun[0].command} did not finish within its time limit"
+            self._failure = ChildFailure(Verdict.TIMEOUT, reason, tail)
+
+    def take_in(self) -> None:
+        """Understand what was read, up to a failure."""
+        while b"\n" in self._buffer and not self.settled:
+            line, _, self._buffer = self._buffer.partition(b"\n")
+            message: dict[str, Any] = json.loads(line)
+            if "stage" in message:
+                self._begun[0].on_stage(message["stage"])
+                continue
+            begun = self._begun.pop(0)
+            now = time.perf_counter()
+            self.overhead_s += now - max(begun.at, self._answered)
+            self._answered = now
+            if "error" in message:
+                self._failure = self._told(begun.command, message["error"])
+            else:
+                self._result = message["result"]
+                self.overhead_s -= begun.accounted(self._result)
+
+    def _told(self, command: str, error: Mapping[str, Any]) -> NGraphError:
+        """What the child says went wrong."""
+        if error.get("disk_full"):
+            return space.lacking(f"a child process did: {command}", self._log.parent.parent)
+        tail = "" if error["verdict"] == Verdict.UNSUPPORTED.value else self.tail()
+        return ChildFailure(Verdict(error["verdict"]), error["reason"], tail)
 
     def _ended(self, command: str) -> ChildFailure:
         """Why the child is gone."""
-        code = self._process.wait()
+        code = self._reap()
         tail = self.tail()
         self.close()
         if code == -signal.SIGKILL and _killed_for_memory():
@@ -236,11 +276,38 @@ class Child:
             return ChildFailure(Verdict.CRASHED, f"killed by {signal.Signals(-code).name} during {command}", tail)
         return ChildFailure(Verdict.CRASHED, f"exited with code {code} during {command}", tail)
 
+    def _reap(self) -> int:
+        """Wait for the end of the process; returns its exit code as `subprocess` has it."""
+        if self._process.returncode is None:
+            _, status, used = os.wait4(self.pid, 0)
+            self._process.returncode = os.waitstatus_to_exitcode(status)
+            self.cpu_s = used.ru_utime + used.ru_stime
+        return self._process.returncode
+
     def tail(self) -> str:
         """The last lines that the child wrote to standard error."""
         with contextlib.suppress(OSError):
             return "\n".join(self._log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
         return ""
+
+
+def wait(children: Sequence[Child]) -> list[Child]:
+    """Sleep until at least one of the children is settled; returns those that are.
+
+    A blocking wait: a parent that polls would disturb what its children measure.
+    """
+    while True:
+        for child in children:
+            child.take_in()
+        settled = [child for child in children if child.settled]
+        if settled or not children:
+            return settled
+        with selectors.DefaultSelector() as selector:
+            for child in children:
+                selector.register(child, selectors.EVENT_READ)
+            ready = {key.fileobj for key, _ in selector.select(min(child.patience_s() for child in children))}
+        for child in children:
+            child.listen(readable=child in ready)
 
 
 _OOM_COUNTERS = (Path("/sys/fs/cgroup/memory.events"), Path("/sys/fs/cgroup/memory/memory.oom_control"))

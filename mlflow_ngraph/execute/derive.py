@@ -64,6 +64,7 @@ def _own_metrics(lane: LaneRecord, cell: CellRecord, processors: int) -> dict[st
     if engine is not None:
         found.update({f"{stage}_s": seconds for stage, seconds in engine.stages.items()})
         found["compile_total_s"] = sum(engine.stages.values())
+        found["built_beside"] = float(engine.built_beside)
         found["engine_size_mb"] = engine.size_bytes / MB
     found.update({name: value for name, value in cell.ready.items() if name.endswith("_s")})
     if cell.parity is not None:

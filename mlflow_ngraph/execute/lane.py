@@ -1,31 +1,23 @@
-"""One lane: its compilation in one child process, and its measurement in others, a fresh one for each round."""
+"""One lane while it is measured: its engine in a process, a fresh one for each round."""
 
 from __future__ import annotations
 
-import hashlib
-import shutil
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mlflow_ngraph.compilers.base import Compiler, Target
-from mlflow_ngraph.compilers.registry import create
-from mlflow_ngraph.engines import key
-from mlflow_ngraph.engines.files import digest_files
-from mlflow_ngraph.execute.cache import EngineCache
-from mlflow_ngraph.execute.child import ChildFailure, Warden
-from mlflow_ngraph.execute.journal import Journal
+from mlflow_ngraph.execute.child import ChildFailure
+from mlflow_ngraph.execute.lane_engines import LaneEngines
 from mlflow_ngraph.execute.lane_memory import RELOAD_CALLS, Loaded
-from mlflow_ngraph.execute.places import Places
-from mlflow_ngraph.execute.plan import StudyPlan
 from mlflow_ngraph.execute.process import LaneProcess
 from mlflow_ngraph.execute.rate_search import Station, offer_rates
-from mlflow_ngraph.execute.record import EngineRecord, Lane
+from mlflow_ngraph.execute.record import CellRecord, EngineRecord, LaneRecord
+from mlflow_ngraph.execute.session import Session
 from mlflow_ngraph.measure.stability import SliceFacts
 from mlflow_ngraph.measure.statistics import mean_duration
+from mlflow_ngraph.study import BASELINE
 
 SETTLE_S = 0.02
 """Untimed work at the beginning of a slice: long enough for another lane's spinning threads to fall asleep."""
@@ -36,184 +28,41 @@ TIMED_INPUTS_ONLY = "verified on the timed inputs alone, because "
 TOO_SLOW = "an inference takes longer than limits.verify_seconds"
 ILL_CONDITIONED = "rounding changes the answer to all others at this precision"
 SETTLE_BELOW_S = 0.5
-"""Calls that take longer than this are not repeated for settling: what it would gain drowns in them."""
+"""Calls that take longer than this are not repeated for settling: what it would gain drowns in them. They are long enough to
+grow with the batch size."""
 
 
 class LaneRunner:
-    """Runs the stages of one lane. Every method raises `ChildFailure` when the stage has no result.
+    """Measures the engines of one lane. Every method raises `ChildFailure` when the stage has no result.
 
     Parameters
     ----------
-    cache : EngineCache | None
-        Where engines are looked for and kept; None compiles them all.
+    before : LaneRecord | None
+        What earlier sessions measured.
     """
 
-    def __init__(
-        self,
-        plan: StudyPlan,
-        lane: Lane,
-        places: Places,
-        journal: Journal,
-        warden: Warden,
-        session: int,
-        cache: EngineCache | None = None,
-    ) -> None:
-        self.lane = lane
-        self.compiler: Compiler[Any] = create(lane.compiler, lane.flags)
-        self.engines: dict[int, EngineRecord] = {}
-        """By batch size."""
-        self.impure = ""
-        """Why the model is no function of its inputs, so that no engine can be compared with it; empty where it is."""
+    def __init__(self, session: Session, engines: LaneEngines, before: LaneRecord | None = None) -> None:
+        self.lane = engines.lane
         self.loaded: Loaded | None = None
-        self._verified: dict[int, dict[str, Any]] = {}
-        """What came of the verification, by batch size."""
+        self._engines = engines
         self._peak: tuple[int, int] | None = None
         """A batch size that was measured, and the bytes that the process then had at most."""
-        self._plan = plan
-        self._places = places
-        self._journal = journal
-        self._session = session
-        self._cache = cache
-        limit, freed_memory = plan.study.limits.load_seconds, plan.study.freed_memory
-        self._process = LaneProcess(
-            lane, self.compiler, places, warden, session, import_seconds=limit, freed_memory=freed_memory
-        )
+        self._call_s = {cell.batch: _fastest_s(cell.samples) for cell in _measured(before)}
+        """The fastest inference by batch size, as far as they were timed."""
+        self._plan = session.plan
+        self._journal = session.journal
+        self._session = session.number
+        self._process = LaneProcess(session, engines.lane, engines.compiler)
+
+    @property
+    def engines(self) -> Mapping[int, EngineRecord]:
+        """By batch size."""
+        return self._engines.made
 
     @property
     def overhead_s(self) -> float:
-        """Seconds in which the lane's processes did nothing that has a name of its own."""
+        """Seconds in which processes did nothing that has a name of its own."""
         return self._process.overhead_s
-
-    @property
-    def _target(self) -> dict[str, Any]:
-        lane = self.lane
-        return {
-            "precision": lane.precision,
-            "mode": lane.mode,
-            "threads": lane.threads,
-            "accelerator": self._plan.accelerator,
-            "transfers": lane.transfers,
-        }
-
-    def key(self, batch_sizes: Sequence[int], materials: Mapping[str, Any]) -> str:
-        """The key of the engine for ``batch_sizes``, compiled from these materials here and now."""
-        return key.recipe(self.compiler, Target(**self._target), batch_sizes, materials).key()
-
-    def groups(self, batch_sizes: Sequence[int]) -> list[tuple[int, ...]]:
-        """Which of ``batch_sizes`` share an engine."""
-        return self.compiler.engines(batch_sizes)
-
-    def unsupported(self) -> str | None:
-        """Why the compiler declares that it cannot serve this lane, or None."""
-        kind, lane = self.compiler, self.lane
-        for word, asked, offered in (
-            ("precision", lane.precision, kind.precisions),
-            ("mode", lane.mode, kind.modes),
-            ("accelerator", self._plan.accelerator, kind.accelerators),
-        ):
-            if asked not in offered:
-                return f"{kind.name} has no {word} {asked}; it has {', '.join(offered)}"
-        return None
-
-    def reuse(self, engine: EngineRecord) -> bool:
-        """Take over an engine of an earlier session if its files are still what was built."""
-        directory = self._places.root / engine.directory
-        if not directory.is_dir() or digest_files(directory) != dict(engine.files):
-            return False
-        self.engines.update(dict.fromkeys(engine.batch_sizes, engine))
-        return True
-
-    def take(self, batch_sizes: Sequence[int], key: str) -> bool:
-        """Take the engine for ``batch_sizes`` from the cache; False where it has to be compiled."""
-        if self._cache is None:
-            return False
-        engine_id = self._engine_id(batch_sizes)
-        final = self._places.engine(self.lane.id, engine_id)
-        requires = self.compiler.requires(Target(**self._target))
-        found = self._cache.take(self.lane, key, requires, final, shared=self.compiler.shared)
-        if found is None:
-            return False
-        facts = {"stages": found.stages, "flags": found.flags, "requires": found.requires}
-        origin = found.origin.model_dump(exclude_none=True)
-        self._built(engine_id, batch_sizes, key, final, found.files, found.size_bytes, facts, origin)
-        return True
-
-    def build(self, batch_sizes: Sequence[int], key: str) -> None:
-        """Compile and save the engine for ``batch_sizes`` in the lane's compiling process."""
-        engine_id = self._engine_id(batch_sizes)
-        final = self._places.engine(self.lane.id, engine_id)
-        partial = final.with_name(f"{engine_id}.partial")
-        for left_over in (final, partial):
-            shutil.rmtree(left_over, ignore_errors=True)
-        limits = self._plan.study.limits
-        result = self._process.ready("build").request(
-            "build",
-            limits.compile_seconds + (limits.search_seconds if self.compiler.searches else 0.0),
-            on_stage=self._say(batch_sizes[0]),
-            accounted=lambda result: float(result["seconds"]),
-            compiler=self.lane.compiler,
-            flags=dict(self.lane.flags),
-            materials=str(self._places.materials(self.lane.workload)),
-            directory=str(partial),
-            work=str(self._places.work(self.lane.id, engine_id)),
-            batch_sizes=list(batch_sizes),
-            target=self._target,
-        )
-        del result["seconds"]
-        self._explain(partial, batch_sizes)
-        files = digest_files(partial)
-        size = sum((partial / name).stat().st_size for name in files)
-        partial.rename(final)
-        self._built(engine_id, batch_sizes, key, final, files, size, result, None)
-
-    def _engine_id(self, batch_sizes: Sequence[int]) -> str:
-        return hashlib.sha256(f"{self.lane.id}{sorted(batch_sizes)}".encode()).hexdigest()[:12]
-
-    def _built(
-        self,
-        engine_id: str,
-        batch_sizes: Sequence[int],
-        key: str,
-        directory: Path,
-        files: Mapping[str, str],
-        size: int,
-        facts: Mapping[str, Any],
-        reused: Mapping[str, Any] | None,
-    ) -> None:
-        """Put an engine that is complete into the journal."""
-        event = self._journal.append(
-            "engine_built",
-            id=engine_id,
-            lane=self.lane.id,
-            batch_sizes=list(batch_sizes),
-            directory=directory.relative_to(self._places.root).as_posix(),
-            files=dict(files),
-            size_bytes=size,
-            key=key,
-            reused=reused,
-            **facts,
-        )
-        engine = EngineRecord.from_event(event)
-        self.engines.update(dict.fromkeys(batch_sizes, engine))
-        shutil.rmtree(self._places.work(self.lane.id, engine_id), ignore_errors=True)
-
-    def _explain(self, directory: Path, batch_sizes: Sequence[int]) -> None:
-        """Ask the compiler what it did. A compiler that cannot tell costs its explanation only, not the engine."""
-        try:
-            self._process.ready("build").request(
-                "explain",
-                self._plan.study.limits.load_seconds,
-                on_stage=self._say(batch_sizes[0]),
-                accounted=lambda result: float(result["seconds"]),
-                compiler=self.lane.compiler,
-                flags=dict(self.lane.flags),
-                directory=str(directory),
-                batch_sizes=list(batch_sizes),
-                target=self._target,
-            )
-        except ChildFailure as failure:
-            self.close()
-            self._journal.append("engine_unexplained", lane=self.lane.id, reason=failure.reason)
 
     def start(self) -> None:
         """Start the lane's measuring process, and let it import its runtime while others do the same."""
@@ -223,40 +72,9 @@ class LaneRunner:
         """Wait until the process that was started has imported everything."""
         self._process.settle()
 
-    def verify(self, batch: int) -> None:
-        """Compare the engine for ``batch`` with the baseline on other inputs than those that it will be timed on."""
-        limits, keep = self._plan.study.limits, self._places.disagreement(self.lane.id, batch)
-        self._say(batch)("verify")
-        fields = self._loadable(batch)
-        result = self._process.ready("run").request(
-            "verify",
-            limits.load_seconds + limits.verify_seconds,
-            accounted=lambda result: float(result["load_s"] + result["seconds"]),
-            **{name: fields[name] for name in ("compiler", "flags", "directory", "materials", "batch", "target")},
-            limit_s=limits.verify_seconds,
-            keep=str(keep),
-        )
-        if result["kept"]:
-            result["kept"] = keep.relative_to(self._places.root).as_posix()
-        self._journal.append("cell_verified", cell=self.lane.cell(batch), lane=self.lane.id, batch=batch, **result)
-        self._verified[batch] = result
-
-    def share(self) -> None:
-        """Give the cache what was compiled here and has proved to be right at every batch size that was asked for."""
-        if self._cache is None:
-            return
-        for engine in {engine.id: engine for engine in self.engines.values()}.values():
-            found = [self._verified[batch] for batch in engine.batch_sizes if batch in self._verified]
-            wrong = [result["problem"] for result in found if result["problem"]]
-            if wrong:
-                self._cache.forget(self.lane, engine, wrong[0])
-            elif engine.reused is None and found and not any(result["vacuous"] for result in found):
-                self._cache.keep(self.lane, engine, self._places.root / engine.directory)
-
     def disown(self, batch: int, reason: str) -> None:
         """Take the engine for ``batch`` out of the cache: it has failed."""
-        if self._cache is not None and batch in self.engines:
-            self._cache.forget(self.lane, self.engines[batch], reason)
+        self._engines.disown(batch, reason)
 
     def load(self, batch: int) -> Loaded:
         """Load the engine for ``batch`` from disk in the lane's measuring process, and compare its outputs."""
@@ -267,7 +85,9 @@ class LaneRunner:
                 self._plan.study.limits.load_seconds,
                 on_stage=self._say(batch),
                 accounted=lambda result: sum(result[name] for name in ("load_s", "first_inference_s", "verify_s")),
-                **self._loadable(batch),
+                **self._engines.loadable(batch),
+                calls=0,
+                call_s=0.0,
             )
         except ChildFailure as failure:
             if engine.reused is None:
@@ -282,11 +102,11 @@ class LaneRunner:
             engine=engine.id,
             **{name: value for name, value in result.items() if name != "problem"},
         )
-        verified = self._verified.get(batch, {})
+        verified = self._engines.verified.get(batch, {})
         self.loaded = Loaded(
             batch,
             _located(verified) or result["problem"],
-            self.impure or (VACUOUS if verified.get("vacuous") else ""),
+            self._engines.impure or (VACUOUS if verified.get("vacuous") else ""),
             result["first_inference_s"],
             note=_note(verified),
             requests=result["requests"],
@@ -309,8 +129,13 @@ class LaneRunner:
         if not loaded.slices or loaded.loading_s > self._plan.study.limits.reload_seconds:
             return False
         self._process.close()
-        fields = self._loadable(loaded.batch, calls=RELOAD_CALLS, call_s=loaded.warm_up["call_s"])
-        self._process.start("run").begin("load", self._plan.study.limits.load_seconds, **fields)
+        self._process.start("run").begin(
+            "load",
+            self._plan.study.limits.load_seconds,
+            **self._engines.loadable(loaded.batch),
+            calls=RELOAD_CALLS,
+            call_s=loaded.warm_up["call_s"],
+        )
         return True
 
     def renewed(self) -> None:
@@ -318,19 +143,6 @@ class LaneRunner:
         loaded, result = self._has_loaded(), self._process.start("run").finish()
         loaded.problem = loaded.problem or result["problem"]
         loaded.loading += 1
-
-    def _loadable(self, batch: int, calls: int = 0, call_s: float = 0.0) -> dict[str, Any]:
-        """What the measuring process has to know to load the engine, and to call it some times more, untimed."""
-        return {
-            "compiler": self.lane.compiler,
-            "flags": dict(self.lane.flags),
-            "directory": str(self._places.root / self.engines[batch].directory),
-            "materials": str(self._places.materials(self.lane.workload)),
-            "batch": batch,
-            "target": self._target,
-            "calls": calls,
-            "call_s": call_s,
-        }
 
     def warm_up(self) -> None:
         """Run untimed until the calls are steady."""
@@ -364,10 +176,28 @@ class LaneRunner:
         known, peak = self._peak
         return int(peak * max(1.0, batch / known))
 
+    def too_slow(self, batch: int) -> str:
+        """Why the engine for ``batch`` is not even loaded: there would be no time for two rounds. Empty where there may be.
+
+        An inference that takes long at a smaller batch size takes longer here, in proportion. Where the study gives a
+        number of repetitions, that is an order; and without the baseline nothing could be compared.
+        """
+        study, known = self._plan.study, max((other for other in self._call_s if other < batch), default=None)
+        if known is None or study.repetitions != "auto" or self.lane.compiler == BASELINE:
+            return ""
+        taken, most = self._call_s[known], study.limits.cell_seconds
+        expected = taken * batch / known
+        if taken < SETTLE_BELOW_S or 2 * expected <= most:
+            return ""
+        return (
+            f"not timed: an inference took {taken:.3g} s at batch {known}, so one takes about {expected:.3g} s here, "
+            f"and two rounds of it more than the {most:g} s that a cell may take"
+        )
+
     def slice(self, round_: int, position: int, *, companion: bool) -> None:
         """Time one slice of repetitions and put it into the journal."""
         loaded, study = self._has_loaded(), self._plan.study
-        seconds = min(study.limits.slice_seconds, study.limits.cell_seconds - loaded.timed_s)
+        seconds = loaded.slice_s(study)
         child = self._process.ready("run")
         started, spent = time.perf_counter(), time.process_time()
         result = child.request(
@@ -381,6 +211,7 @@ class LaneRunner:
         )
         harness = {"harness_cpu_s": time.process_time() - spent, "harness_wall_s": time.perf_counter() - started}
         loaded.durations.append(np.asarray(result["durations_ns"], dtype=np.float64))
+        self._call_s[loaded.batch] = min(self._call_s.get(loaded.batch, np.inf), _fastest_s([result]))
         self._peak = (loaded.batch, result["peak_bytes"])
         loaded.slices.append(SliceFacts.of(result))
         self._journal.append(
@@ -430,6 +261,14 @@ class LaneRunner:
         if self.loaded is None:
             raise RuntimeError(f"lane {self.lane.id} has no engine loaded")
         return self.loaded
+
+
+def _measured(before: LaneRecord | None) -> list[CellRecord]:
+    return [cell for cell in before.cells.values() if cell.samples] if before is not None else []
+
+
+def _fastest_s(slices: Sequence[Mapping[str, Any]]) -> float:
+    return float(min(min(part["durations_ns"]) for part in slices)) / 1e9
 
 
 def _note(verified: Mapping[str, Any]) -> str:

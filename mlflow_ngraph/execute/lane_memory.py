@@ -12,6 +12,8 @@ from mlflow_ngraph.measure.stability import SliceFacts
 from mlflow_ngraph.measure.statistics import mean_duration
 from mlflow_ngraph.study import Study
 
+FEWEST_ROUNDS = 2
+"""Without a second one there is no interval."""
 RELOAD_CALLS = 4
 """After loading again: the first inferences place memory, and some runtimes settle their choices in them."""
 
@@ -45,6 +47,17 @@ class Loaded:
         mean = mean_duration(self.durations)
         return float(mean.reach()) if mean.known else None
 
+    def slice_s(self, study: Study) -> float:
+        """Seconds that its next slice may take.
+
+        Rounds say more than repetitions within one: where the study leaves it to us, the seconds of a slow cell are
+        spread over as many rounds as it needs at least, down to one repetition in each.
+        """
+        most = min(study.limits.slice_seconds, study.limits.cell_seconds - self.timed_s)
+        if study.repetitions == "auto":
+            most = min(most, study.limits.cell_seconds / study.adaptive.min_rounds)
+        return most
+
     def left(self, study: Study) -> int:
         """Repetitions that the study may still take."""
         most = study.adaptive.max_repetitions if study.repetitions == "auto" else study.repetitions
@@ -63,6 +76,8 @@ class Loaded:
         spent_s = self.timed_s + (self.loading * self.loading_s if auto else 0.0)
         if self.left(study) <= 0 or spent_s >= study.limits.cell_seconds:
             return False
+        if auto and len(self.durations) >= FEWEST_ROUNDS and spent_s + self.call_s > study.limits.cell_seconds:
+            return False
         if not auto or accompanying or len(self.durations) < study.adaptive.min_rounds:
             return True
         reach = self.reach()
@@ -72,6 +87,11 @@ class Loaded:
     def repetitions(self) -> int:
         """Timed repetitions so far."""
         return sum(part.size for part in self.durations)
+
+    @property
+    def call_s(self) -> float:
+        """Mean seconds of a repetition so far."""
+        return self.timed_s / self.repetitions
 
     @property
     def timed_s(self) -> float:

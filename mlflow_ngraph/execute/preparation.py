@@ -8,32 +8,33 @@ from dataclasses import asdict
 from typing import Any
 
 from mlflow_ngraph.engines import environment
-from mlflow_ngraph.execute.child import Child, Warden
-from mlflow_ngraph.execute.journal import Journal
-from mlflow_ngraph.execute.places import Places
-from mlflow_ngraph.execute.plan import StudyPlan, WorkloadPlan
+from mlflow_ngraph.execute.child import Child
+from mlflow_ngraph.execute.plan import WorkloadPlan
+from mlflow_ngraph.execute.session import Session
 
 Materials = dict[str, Any]
 """The content of ``materials.json``."""
 
 
 class Preparation:
-    """The child that builds a workload once. Every method raises `ChildFailure` when it has no result."""
+    """The child that builds a workload once.
 
-    def __init__(
-        self, plan: StudyPlan, workload: WorkloadPlan, places: Places, journal: Journal, warden: Warden, session: int
-    ) -> None:
-        self._plan = plan
+    What begins is waited for with `child`; `finish` then has the result, or raises `ChildFailure`.
+    """
+
+    def __init__(self, session: Session, workload: WorkloadPlan) -> None:
+        self._session = session
+        self._ref = str(workload.ref)
         self._workload = workload
-        self._journal = journal
-        self._directory = places.materials(str(workload.ref))
+        self._directory = session.places.materials(self._ref)
         self._seconds = 0.0
-        name = f"prepare-{self._directory.name}-{session}"
-        self._child = Child(name, environment.of_threads(plan.threads, places.scratch(name)), places.log(name), warden)
+        name = f"prepare-{self._directory.name}-{session.number}"
+        env = environment.of_threads(session.plan.threads, session.places.scratch(name))
+        self.child = Child(name, env, session.places.log(name), session.warden)
 
     def begin(self, batch_sizes: Sequence[int]) -> None:
-        """Build the model, and run the baseline on seeded inputs at ``batch_sizes``; `built` waits for it."""
-        study = self._plan.study
+        """Build the model, and run the baseline on seeded inputs at ``batch_sizes``."""
+        study = self._session.plan.study
         self._begin(
             "prepare",
             workload=asdict(self._workload.ref),
@@ -43,35 +44,50 @@ class Preparation:
             seed=study.seed,
         )
 
-    def built(self) -> Materials:
-        """Wait until the model is built and the baseline has run."""
-        return self._finish()
-
-    def export(self, formats: Sequence[str]) -> Materials:
+    def begin_export(self, formats: Sequence[str]) -> None:
         """Export the model for compilers that start from ``formats``."""
         self._begin("export", formats=list(formats))
-        return self._finish()
 
-    def close(self) -> None:
-        """End the child, and put what came of it into the journal, if anything did."""
-        self._child.close()
+    def finish(self) -> Materials:
+        """What there is now."""
+        self._seconds += self.child.finish()["seconds"]
+        return self._read()
+
+    def close(self, beside: int) -> None:
+        """End the child, and put what came of it into the journal, if anything did.
+
+        Parameters
+        ----------
+        beside : int
+            The most others that prepared or compiled at the same time.
+        """
+        self.child.close()
+        journal = self._session.journal
         if self._seconds:
-            self._journal.append(
-                "workload_prepared", workload=str(self._workload.ref), seconds=self._seconds, materials=self._read()
+            journal.append(
+                "workload_prepared",
+                workload=self._ref,
+                seconds=self._seconds,
+                beside=beside,
+                materials=self._read(),
             )
-
-    def _begin(self, command: str, **fields: Any) -> None:
-        ref = str(self._workload.ref)
-        self._child.begin(
-            command,
-            self._plan.study.limits.prepare_seconds,
-            on_stage=lambda stage: self._journal.tell("stage", workload=ref, stage=stage),
-            **fields,
+        journal.append(
+            "process_ended",
+            purpose="prepare",
+            workload=self._ref,
+            started_at=self.child.started_at,
+            cpu_s=self.child.cpu_s,
         )
 
-    def _finish(self) -> Materials:
-        self._seconds += self._child.finish()["seconds"]
-        return self._read()
+    def _begin(self, command: str, **fields: Any) -> None:
+        self.child.begin(
+            command,
+            self._session.plan.study.limits.prepare_seconds,
+            on_stage=lambda stage: self._session.journal.tell(
+                "stage", workload=self._ref, stage=stage, purpose="prepare"
+            ),
+            **fields,
+        )
 
     def _read(self) -> Materials:
         content: Materials = json.loads((self._directory / "materials.json").read_text(encoding="utf-8"))

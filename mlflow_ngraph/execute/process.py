@@ -1,4 +1,4 @@
-"""The process of a lane: one that compiles, and after it a fresh one that measures."""
+"""The process of a lane: one that compiles, one that verifies, and fresh ones that measure."""
 
 from __future__ import annotations
 
@@ -6,53 +6,35 @@ from typing import Any, Literal
 
 from mlflow_ngraph.compilers.base import Compiler
 from mlflow_ngraph.engines import environment
-from mlflow_ngraph.execute.child import Child, ChildFailure, Warden
-from mlflow_ngraph.execute.places import Places
+from mlflow_ngraph.execute.child import Child, ChildFailure
 from mlflow_ngraph.execute.record import Lane
-from mlflow_ngraph.process_memory import FreedMemory
+from mlflow_ngraph.execute.session import Session
 
-Purpose = Literal["build", "run"]
+Purpose = Literal["build", "verify", "run"]
 
 
 class LaneProcess:
     """At most one child at a time, which begins by importing what it needs.
 
-    Parameters
-    ----------
-    import_seconds : float
-        Time limit for imports.
-    freed_memory : FreedMemory
-        What the measuring process does with memory that it frees.
+    Of those that do not measure the journal says when they lived, and what they used of the processors.
     """
 
-    def __init__(
-        self,
-        lane: Lane,
-        compiler: Compiler[Any],
-        places: Places,
-        warden: Warden,
-        session: int,
-        *,
-        import_seconds: float,
-        freed_memory: FreedMemory,
-    ) -> None:
+    def __init__(self, session: Session, lane: Lane, compiler: Compiler[Any]) -> None:
         self.overhead_s = 0.0
         """Of the children that have ended; see `Child.overhead_s`."""
+        self._session = session
         self._lane = lane
         self._compiler = compiler
-        self._places = places
-        self._warden = warden
-        self._session = session
-        self._import_seconds = import_seconds
-        self._freed_memory = freed_memory
         self._child: Child | None = None
+        self._purpose: Purpose = "run"
+        """Of the child."""
         self._children = 0
         """That have compiled."""
 
     def start(self, purpose: Purpose) -> Child:
         """The child, started if there is none, without waiting for it."""
         if self._child is None:
-            self._child = self._spawn(purpose)
+            self._child, self._purpose = self._spawn(purpose), purpose
         return self._child
 
     def ready(self, purpose: Purpose) -> Child:
@@ -80,29 +62,40 @@ class LaneProcess:
 
     def close(self) -> None:
         """End the child, if there is one."""
-        if self._child is not None:
-            self._child.close()
-            self.overhead_s += self._child.overhead_s
-            self._child = None
+        if self._child is None:
+            return
+        child, self._child = self._child, None
+        child.close()
+        self.overhead_s += child.overhead_s
+        if self._purpose != "run":
+            self._session.journal.append(
+                "process_ended",
+                purpose=self._purpose,
+                lane=self._lane.id,
+                started_at=child.started_at,
+                cpu_s=child.cpu_s,
+            )
 
     def _spawn(self, purpose: Purpose) -> Child:
-        name = f"{self._lane.id}-{self._session}"
+        session = self._session
+        name = f"{self._lane.id}-{session.number}"
         if purpose == "build":
             # What compiles starts without the caches of whatever failed before it.
             self._children += 1
             name += f"-{self._children}"
         name += f"-{purpose}"
-        env = environment.of_threads(self._lane.threads, self._places.scratch(name))
-        child = Child(name, env, self._places.log(name), self._warden)
+        env = environment.of_threads(self._lane.threads, session.places.scratch(name))
+        child = Child(name, env, session.places.log(name), session.warden)
         kind = self._compiler
         modules = kind.runtime_modules
         if purpose == "build" and kind.compile_modules is not None:
             modules = kind.compile_modules
+        study = session.plan.study
         child.begin(
             "import",
-            self._import_seconds,
+            study.limits.load_seconds,
             modules=list(modules),
             blocked=list(kind.blocked_modules),
-            freed_memory=self._freed_memory if purpose == "run" else "return",
+            freed_memory="return" if purpose == "build" else study.freed_memory,
         )
         return child

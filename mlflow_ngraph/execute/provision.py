@@ -3,144 +3,230 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from mlflow_ngraph.execute.child import ChildFailure
-from mlflow_ngraph.execute.journal import Journal
-from mlflow_ngraph.execute.lane import LaneRunner
-from mlflow_ngraph.execute.plan import WorkloadPlan
+from mlflow_ngraph.execute.crew import Crew, Job, Steps, expected_bytes
+from mlflow_ngraph.execute.lane_engines import LaneEngines
+from mlflow_ngraph.execute.plan import PREPARE_SECONDS, WorkloadPlan
 from mlflow_ngraph.execute.preparation import Materials, Preparation
-from mlflow_ngraph.execute.record import LaneRecord
+from mlflow_ngraph.execute.record import Lane, StudyRecord
+from mlflow_ngraph.execute.session import Session
+from mlflow_ngraph.verdicts import Verdict
 
-Fail = Callable[[LaneRunner, Iterable[int], ChildFailure], None]
+Fail = Callable[[Lane, Iterable[int], ChildFailure], None]
 """Gives cells of a lane, by batch size, the verdict of a failure."""
+
+_ANOTHER_MODEL = (
+    "the model has changed since this study began, and would be compared with what it was: start anew with --fresh"
+)
 
 
 class Provision:
-    """Sees to it that the lanes of one workload have their engines.
+    """Jobs for a crew, after which the lanes of one workload have their engines, verified.
+
+    The workload is prepared once. Then each lane that lacks an engine compiles, and each that has some verifies them, in
+    processes of their own: nothing of it is in those that are timed.
 
     Parameters
     ----------
     wanted : Mapping[str, set[int]]
         Batch sizes that need an engine, by lane.
-    before : Mapping[str, LaneRecord]
-        What earlier sessions left, by lane.
+    before : StudyRecord | None
+        What earlier sessions left.
     fail : Fail
         Told of batch sizes that will have none.
     """
 
     def __init__(
         self,
+        session: Session,
         workload: WorkloadPlan,
-        runners: Sequence[LaneRunner],
+        lanes: Sequence[LaneEngines],
         wanted: Mapping[str, set[int]],
-        before: Mapping[str, LaneRecord],
-        journal: Journal,
+        before: StudyRecord | None,
+        crew: Crew,
         fail: Fail,
     ) -> None:
-        self._fixed_batch = workload.fixed_batch
-        self._runners = runners
+        self._session = session
+        self._workload = workload
+        self._lanes = lanes
         self._wanted = wanted
         self._before = before
-        self._journal = journal
+        self._crew = crew
         self._fail = fail
-        self._impure = ""
-        """Why no engine can be verified; empty where they can."""
-        self._lacking: dict[str, dict[tuple[int, ...], str]] = {runner.lane.id: {} for runner in runners}
+        self._lacking: dict[str, dict[tuple[int, ...], str]] = {engines.lane.id: {} for engines in lanes}
         """Engines that have to be compiled, by lane: their batch sizes and keys."""
+        self._parameters = workload.known.parameters if workload.known is not None else None
+        self._export_beside = 0
+        """How many others at most prepared or compiled while the model was exported."""
 
-    def refuse(self, failure: ChildFailure) -> None:
-        """There are no engines, for this reason."""
-        for runner in self._runners:
-            self._fail(runner, self._wanted[runner.lane.id], failure)
+    def begin(self) -> None:
+        """Add the first job, which adds the others."""
+        # Everything else waits for it.
+        longest = sum(self._compile_s(engines, len(self._wanted[engines.lane.id])) for engines in self._lanes)
+        self._crew.add(Job(self._prepare, "processors", PREPARE_SECONDS + longest, expected_bytes(self._parameters)))
 
-    def find(self, materials: Materials) -> None:
+    def _prepare(self, job: Job) -> Steps:
+        preparation = Preparation(self._session, self._workload)
+        try:
+            preparation.begin(sorted(set().union(*self._wanted.values())))
+            yield preparation.child
+            materials = preparation.finish()
+            if self._is_another(materials):
+                self._refuse(ChildFailure(Verdict.FAILED, _ANOTHER_MODEL))
+                return
+            self._find(materials)
+            yield from self._export(preparation, job)
+        except ChildFailure as failure:
+            if self._crew.suspects_others(job, failure):
+                self._again(job, failure, workload=str(self._workload.ref))
+            else:
+                self._refuse(_while_preparing(failure))
+            return
+        finally:
+            preparation.close(job.beside)
+        for engines in self._lanes:
+            if self._lacking[engines.lane.id]:
+                self._add_build(engines)
+            else:
+                self._add_verification(engines)
+
+    def _find(self, materials: Materials) -> None:
         """Look for every engine that is wanted: what is found need not be compiled."""
-        self._impure = materials["behaviour"]["impure"]
-        for runner in self._runners:
-            lane, runner.impure = runner.lane, self._impure
-            possible = [self._fixed_batch] if self._fixed_batch is not None else list(lane.batch_sizes)
-            for group in runner.groups(possible):
-                if self._wanted[lane.id].intersection(group):
-                    key = runner.key(group, materials)
-                    if not self._of_before(runner, key) and not runner.take(group, key):
+        fixed = self._workload.fixed_batch
+        self._parameters = materials["info"]["parameters"]
+        for engines in self._lanes:
+            lane, engines.impure = engines.lane, materials["behaviour"]["impure"]
+            for group in engines.groups([fixed] if fixed is not None else list(lane.batch_sizes)):
+                if self._wanted[lane.id].intersection(group) and not set(group) <= engines.made.keys():
+                    key = engines.key(group, materials)
+                    if not self._of_before(engines, key) and not engines.take(group, key):
                         self._lacking[lane.id][group] = key
 
-    def export(self, preparation: Preparation) -> None:
+    def _export(self, preparation: Preparation, job: Job) -> Steps:
         """Export the model for the compilers that have something to compile; a failure costs their cells only."""
         needing = [
-            runner
-            for runner in self._runners
-            if self._lacking[runner.lane.id] and set(runner.compiler.formats) - {"module"}
+            engines
+            for engines in self._lanes
+            if self._lacking[engines.lane.id] and set(engines.compiler.formats) - {"module"}
         ]
         if not needing:
             return
-        self._settle()  # an export is timed: nobody else imports meanwhile
+        self._crew.recount(job)
+        preparation.begin_export(sorted({kind for engines in needing for kind in engines.compiler.formats}))
+        yield preparation.child
         try:
-            preparation.export(sorted({kind for runner in needing for kind in runner.compiler.formats}))
+            preparation.finish()
         except ChildFailure as failure:
-            for runner in needing:
-                groups, self._lacking[runner.lane.id] = self._lacking[runner.lane.id], {}
-                self._fail(runner, [batch for group in groups for batch in group], while_preparing(failure))
+            if self._crew.suspects_others(job, failure):
+                raise
+            for engines in needing:
+                groups, self._lacking[engines.lane.id] = self._lacking[engines.lane.id], {}
+                self._fail(engines.lane, _batches(groups), _while_preparing(failure))
+        self._export_beside = job.beside
 
-    def compile(self) -> None:
-        """Compile what is lacking, lane by lane, verify all engines, and have every lane's measuring process ready."""
-        lacking = [runner for runner in self._runners if self._lacking[runner.lane.id]]
-        for runner in lacking:
-            runner.close()  # what was started in vain
-        if lacking:
-            # No compilation is timed while others import.
-            self._settle()
-        for runner in lacking:
-            self._compile(runner)
-        self._verify()
-        self._ready()
+    def _add_build(self, engines: LaneEngines) -> None:
+        seconds = self._compile_s(engines, len(self._lacking[engines.lane.id]))
+        memory = expected_bytes(self._parameters)
+        self._crew.add(Job(partial(self._build, engines), engines.compiler.occupies, seconds, memory))
 
-    def _verify(self) -> None:
-        """Compare every engine with the baseline, in processes of their own: nothing of it is in those that are timed."""
-        if self._impure:
-            return
-        self._ready()
-        for runner in self._runners:
-            for batch in sorted(self._wanted[runner.lane.id] & set(runner.engines)):
-                try:
-                    runner.verify(batch)
-                except ChildFailure as failure:
-                    runner.close()
-                    runner.disown(batch, failure.reason)
-                    del runner.engines[batch]
-                    self._fail(runner, [batch], failure)
-            runner.share()
-            runner.close()
-
-    def _ready(self) -> None:
-        """Have a process for every lane that has engines."""
-        for runner in self._runners:
-            if runner.engines:
-                runner.start()
-        self._settle()
-
-    def _of_before(self, runner: LaneRunner, key: str) -> bool:
-        """Take over the engine that an earlier session of this study has, if it is still what it was."""
-        before = self._before.get(runner.lane.id)
-        engines = [engine for engine in before.engines if engine.key == key] if before is not None else []
-        return any(runner.reuse(engine) for engine in engines)
-
-    def _compile(self, runner: LaneRunner) -> None:
+    def _build(self, engines: LaneEngines, job: Job) -> Steps:
         """Compile the engines of a lane. One that fails costs its own cells only."""
-        for group, key in self._lacking[runner.lane.id].items():
-            self._journal.tell("stage", lane=runner.lane.id, stage="compile", batch=group[0])
-            try:
-                runner.build(group, key)
-            except ChildFailure as failure:
-                runner.close()
-                self._fail(runner, group, failure)
-        runner.close()
+        lacking, exported = self._lacking[engines.lane.id], set(engines.compiler.formats) - {"module"}
+        try:
+            for group, key in list(lacking.items()):
+                self._crew.recount(job)
+                try:
+                    yield from engines.build(
+                        group, key, lambda: max(job.beside, self._export_beside if exported else 0)
+                    )
+                except ChildFailure as failure:
+                    engines.close()
+                    if self._crew.suspects_others(job, failure):
+                        self._say_again(failure, lane=engines.lane.id, batch=group[0])
+                        continue
+                    self._fail(engines.lane, group, failure)
+                del lacking[group]
+        finally:
+            engines.close()
+        if lacking:
+            self._crew.add(_alone(job))
+        else:
+            self._add_verification(engines)
 
-    def _settle(self) -> None:
-        for runner in self._runners:
-            runner.settle()
+    def _add_verification(self, engines: LaneEngines) -> None:
+        if engines.made and not engines.impure:
+            seconds, memory = self._session.plan.study.limits.verify_seconds, expected_bytes(self._parameters)
+            self._crew.add(Job(partial(self._verify, engines), "processors", seconds, memory))
+
+    def _verify(self, engines: LaneEngines, job: Job) -> Steps:
+        """Compare the engines of a lane with the baseline. One that fails costs its own cells only."""
+        waiting = sorted(self._wanted[engines.lane.id] & engines.made.keys() - engines.verified.keys())
+        try:
+            for batch in list(waiting):
+                self._crew.recount(job)
+                try:
+                    yield from engines.verify(batch)
+                except ChildFailure as failure:
+                    engines.close()
+                    if self._crew.suspects_others(job, failure):
+                        self._say_again(failure, lane=engines.lane.id, batch=batch)
+                        continue
+                    engines.disown(batch, failure.reason)
+                    del engines.made[batch]
+                    self._fail(engines.lane, [batch], failure)
+                waiting.remove(batch)
+        finally:
+            engines.close()
+        if waiting:
+            self._crew.add(_alone(job))
+        else:
+            engines.share()
+
+    def _refuse(self, failure: ChildFailure) -> None:
+        """There are no engines, for this reason."""
+        for engines in self._lanes:
+            engines.made.clear()
+            self._fail(engines.lane, self._wanted[engines.lane.id], failure)
+
+    def _again(self, job: Job, failure: ChildFailure, **what: object) -> None:
+        """Do a job once more with nothing beside it, which may have been what made it fail."""
+        self._say_again(failure, **what)
+        self._crew.add(_alone(job))
+
+    def _say_again(self, failure: ChildFailure, **what: object) -> None:
+        self._session.journal.append("repeated_alone", reason=failure.reason, **what)
+
+    def _of_before(self, engines: LaneEngines, key: str) -> bool:
+        """Take over the engine that an earlier session of this study has, if it is still what it was."""
+        before = self._before.lanes.get(engines.lane.id) if self._before is not None else None
+        kept = [engine for engine in before.engines if engine.key == key] if before is not None else []
+        return any(engines.reuse(engine) for engine in kept)
+
+    def _is_another(self, materials: Materials) -> bool:
+        """Whether the study has numbers of another model under the same name."""
+        before, ref = self._before, str(self._workload.ref)
+        if before is None or ref not in before.workloads:
+            return False
+        lanes = [before.lanes[lane.id] for lane in self._workload.lanes if lane.id in before.lanes]
+        measured = any(cell.samples for lane in lanes for cell in lane.cells.values())
+        return measured and before.workloads[ref]["digest"] != materials["digest"]
+
+    @staticmethod
+    def _compile_s(engines: LaneEngines, count: int) -> float:
+        return count * engines.compiler.expected_compile_s
 
 
-def while_preparing(failure: ChildFailure) -> ChildFailure:
+def _alone(job: Job) -> Job:
+    """The same with nothing beside it."""
+    return Job(job.steps, "machine", job.expected_s, job.expected_bytes)
+
+
+def _batches(groups: Iterable[tuple[int, ...]]) -> list[int]:
+    return [batch for group in groups for batch in group]
+
+
+def _while_preparing(failure: ChildFailure) -> ChildFailure:
     """The failure, with what it happened in."""
     return ChildFailure(failure.verdict, f"preparing the model: {failure.reason}", failure.tail)

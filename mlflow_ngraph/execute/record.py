@@ -57,6 +57,9 @@ class EngineRecord:
     size_bytes: int
     stages: Mapping[str, float]
     """Seconds of ``export``, ``convert``, ``compile`` and ``save``, as far as the compiler has them."""
+    built_beside: int
+    """The most other workloads and engines that were prepared or compiled at the same time; 0 where nothing was, so that
+    the seconds are its own."""
     flags: Mapping[str, FlagValue]
     requires: Mapping[str, str]
     key: str

@@ -17,11 +17,11 @@ import psutil
 from mlflow_ngraph.devices import memory
 from mlflow_ngraph.execute.child import ChildFailure
 from mlflow_ngraph.execute.journal import Journal
-from mlflow_ngraph.execute.lane import LaneRunner
+from mlflow_ngraph.execute.lane import SETTLE_BELOW_S, LaneRunner
 from mlflow_ngraph.execute.lane_memory import Loaded
 from mlflow_ngraph.execute.record import Lane
 from mlflow_ngraph.measure import stability
-from mlflow_ngraph.study import BASELINE, Study
+from mlflow_ngraph.study import BASELINE, Adaptive, Study
 from mlflow_ngraph.verdicts import Verdict
 
 RESERVE_BYTES = 512 * 2**20
@@ -90,7 +90,11 @@ class Rounds:
     def measure(self, runners: Iterable[LaneRunner], batch: int) -> None:
         """Load, verify and measure the engines for ``batch``, and settle their cells."""
         waiting = [
-            runner for runner in runners if batch in wanted(runner.lane, self._missing) and batch in runner.engines
+            runner
+            for runner in runners
+            if batch in wanted(runner.lane, self._missing)
+            and batch in runner.engines
+            and self._is_affordable(runner, batch)
         ]
         round_ = 0
         while waiting:
@@ -105,6 +109,13 @@ class Rounds:
                 if waiting:
                     # What a process once had it keeps, and the next group needs it.
                     runner.close()
+
+    def _is_affordable(self, runner: LaneRunner, batch: int) -> bool:
+        """Whether there is time to measure a cell; one that is known to be too slow for it gets its verdict here."""
+        reason = runner.too_slow(batch)
+        if reason and self._open(runner, batch):
+            self._close(runner, batch, Judgement(Verdict.TIMEOUT, reason), {})
+        return not reason
 
     def _gather(self, waiting: Sequence[LaneRunner], batch: int) -> tuple[list[LaneRunner], list[LaneRunner]]:
         """Load as many of the engines as fit into memory together; the rest waits, with its baselines before it."""
@@ -211,7 +222,7 @@ class Rounds:
             return Judgement(Verdict.PARITY_FAILED, loaded.problem, noise)
         reached = ""
         if study.repetitions == "auto":
-            reached = _shortfall(loaded, study.adaptive.within)
+            reached = _shortfall(loaded, study.adaptive)
         elif loaded.repetitions < study.repetitions:
             reached = f"{loaded.repetitions} of {study.repetitions} repetitions"
             reached += f" within the {study.limits.cell_seconds:g} s that a cell may take"
@@ -246,10 +257,14 @@ def _baseline(runner: LaneRunner, among: Iterable[LaneRunner]) -> LaneRunner | N
     return next((one for one in among if (one.lane.compiler, one.lane.precision) == (BASELINE, precision)), None)
 
 
-def _shortfall(loaded: Loaded, within: float) -> str:
-    """What a reader should know of a cell that stopped before its interval was as short as wanted; else empty."""
-    reach = loaded.reach()
-    if reach is not None and reach <= within:
-        return ""
-    reached = "there is no interval" if reach is None else f"the interval reaches ± {100 * reach:.1f} %"
-    return f"{reached} after {loaded.repetitions} repetitions in {loaded.timed_s:.1f} s; wanted ± {100 * within:g} %"
+def _shortfall(loaded: Loaded, adaptive: Adaptive) -> str:
+    """What a reader should know of a cell that stopped before it had the rounds or the interval that were wanted; else empty."""
+    reach, said = loaded.reach(), []
+    if loaded.call_s >= SETTLE_BELOW_S and len(loaded.durations) < adaptive.min_rounds:
+        times = {1: "once", 2: "twice"}.get(loaded.repetitions, f"{loaded.repetitions} times")
+        said.append(f"timed {times}, because an inference takes {loaded.call_s:.3g} s")
+    if reach is None or reach > adaptive.within:
+        reached = "there is no interval" if reach is None else f"the interval reaches ± {100 * reach:.1f} %"
+        taken = f"{loaded.repetitions} repetitions in {loaded.timed_s:.1f} s"
+        said.append(f"{reached} after {taken}; wanted ± {100 * adaptive.within:g} %")
+    return "; ".join(said)

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import random
-import shutil
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
+from mlflow_ngraph.devices import processors
 from mlflow_ngraph.execute.cache import EngineCache
-from mlflow_ngraph.execute.child import ChildFailure, Warden
+from mlflow_ngraph.execute.child import Warden
+from mlflow_ngraph.execute.crew import Crew
 from mlflow_ngraph.execute.journal import Journal
-from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.plan import StudyPlan, WorkloadPlan
-from mlflow_ngraph.execute.preparation import Materials, Preparation
-from mlflow_ngraph.execute.provision import Provision, while_preparing
-from mlflow_ngraph.execute.record import CellRecord, Lane, LaneRecord, StudyRecord
-from mlflow_ngraph.execute.rounds import Judgement, Rounds, wanted
+from mlflow_ngraph.execute.record import CellRecord, StudyRecord
+from mlflow_ngraph.execute.session import Session
+from mlflow_ngraph.execute.workload_run import WorkloadRun
 from mlflow_ngraph.verdicts import Verdict
 
-_ANOTHER_MODEL = (
-    "the model has changed since this study began, and would be compared with what it was: start anew with --fresh"
-)
+TOGETHER = 2
+"""Workloads that are prepared and compiled beside each other before both are measured. One alone leaves processors idle while
+it is prepared and while its last engine is compiled; more would need more room, and tell their first number later."""
 
 
 class Supervisor:
@@ -36,7 +35,7 @@ class Supervisor:
     retry : bool
         Measure cells again whose verdict may have come from outside, such as a crash.
     on_workload : Callable[[WorkloadPlan], None]
-        Called after each workload, outside any timed region: while the next one is prepared, if there is one.
+        Called after each workload, while nothing is timed: beside the preparation of others, or while processes start.
     """
 
     def __init__(
@@ -52,66 +51,58 @@ class Supervisor:
         on_workload: Callable[[WorkloadPlan], None] = lambda workload: None,
     ) -> None:
         self._plan = plan
-        self._places = places
-        self._journal = journal
-        self._session = session
         self._cache = cache
         self._before = before
         self._retry = retry
         self._on_workload = on_workload
         self._order = random.Random(plan.study.seed)
         self._warden = Warden()
-        self._ended: WorkloadPlan | None = None
-        """The workload that ``on_workload`` has not been told of."""
+        self._session = Session(plan, places, journal, self._warden, session)
+        # Of a GPU's memory nobody knows beforehand how much a compiler takes.
+        self._together = plan.study.builds == "together" and plan.accelerator == "cpu"
+        self._ended: list[WorkloadPlan] = []
+        """The workloads that ``on_workload`` has not been told of."""
 
     def run(self) -> None:
         """Measure every missing cell, workload by workload."""
+        missing = {str(workload.ref): self._missing(workload) for workload in self._plan.workloads}
+        self._ended = [workload for workload in self._plan.workloads if not missing[str(workload.ref)]]
+        left = [workload for workload in self._plan.workloads if missing[str(workload.ref)]]
+        count = TOGETHER if self._together else 1
         try:
-            for workload in self._plan.workloads:
-                missing = self._missing(workload)
-                if missing:
-                    self._run_workload(workload, missing)
-                self._tell()
-                self._ended = workload
+            for first in range(0, len(left), count):
+                chosen = left[first : first + count]
+                self._run(chosen, [missing[str(workload.ref)] for workload in chosen])
         finally:
             self._warden.close()
             self._tell()
 
-    def _tell(self) -> None:
-        """Say that a workload has come to its end, once."""
-        if self._ended is not None:
-            ended, self._ended = self._ended, None
-            self._on_workload(ended)
+    def _run(self, workloads: Sequence[WorkloadPlan], missing: Sequence[dict[str, list[int]]]) -> None:
+        """Provide the engines of some workloads, then measure one after the other: nothing computes beside a slice."""
+        crew = Crew(together=self._together, processors=processors.available())
+        with ExitStack() as stack:
+            runs = []
+            for workload, batches in zip(workloads, missing, strict=True):
+                run = WorkloadRun(self._session, workload, batches, self._before, self._cache)
+                stack.callback(run.end)
+                run.begin(crew)
+                runs.append(run)
+            crew.work(self._tell)
+            for workload, run in zip(workloads, runs, strict=True):
+                run.measure(self._order, self._tell)
+                run.end()
+                self._ended.append(workload)
 
-    def _run_workload(self, workload: WorkloadPlan, missing: dict[str, list[int]]) -> None:
-        ref = str(workload.ref)
-        self._journal.append("workload_started", workload=ref, label=workload.label)
-        runners = [self._runner(lane) for lane in workload.lanes if wanted(lane, missing)]
-        try:
-            runners = [runner for runner in runners if self._admit(runner, workload, missing)]
-            if not any(missing.get(runner.lane.id) for runner in runners):
-                return
-            for runner in runners:
-                self._journal.append("lane_started", lane=runner.lane.id)
-            if not self._provide(workload, runners, missing):
-                return
-            rounds = Rounds(self._plan.study, self._journal, self._order, missing, self._verdict)
-            for batch in self._plan.study.batch_sizes:
-                rounds.measure(runners, batch)
-        finally:
-            for runner in runners:
-                runner.close()
-                self._journal.append("lane_finished", lane=runner.lane.id, overhead_s=runner.overhead_s)
-            # Engines stand on their own; inputs, references and exports of wide models take gigabytes. A resumed study
-            # makes them again, alike to the last bit.
-            for left_over in (self._places.materials(ref), self._places.root / "scratch"):
-                shutil.rmtree(left_over, ignore_errors=True)
+    def _tell(self) -> None:
+        """Say which workloads have come to their end, each once."""
+        while self._ended:
+            self._on_workload(self._ended.pop(0))
 
     def _missing(self, workload: WorkloadPlan) -> dict[str, list[int]]:
         """Batch sizes without a final verdict, by lane."""
         found = {}
         for lane in workload.lanes:
-            done = self._lane_before(lane.id)
+            done = self._before.lanes.get(lane.id) if self._before is not None else None
             cells = done.cells if done is not None else {}
             batches = [
                 batch
@@ -125,81 +116,3 @@ class Supervisor:
     def _unserved(self, cell: CellRecord) -> bool:
         """Whether the study was killed while requests arrived at the cell: they come to a loaded engine after its rounds."""
         return self._plan.study.arrivals is not None and cell.verdict is Verdict.OK and cell.arrivals_note is None
-
-    def _runner(self, lane: Lane) -> LaneRunner:
-        return LaneRunner(self._plan, lane, self._places, self._journal, self._warden, self._session, self._cache)
-
-    def _admit(self, runner: LaneRunner, workload: WorkloadPlan, missing: dict[str, list[int]]) -> bool:
-        """Settle the cells that are known to be unsupported before anything is built."""
-        reason = runner.unsupported()
-        batches = missing.get(runner.lane.id, [])
-        if reason is not None:
-            self._fail(runner, batches, ChildFailure(Verdict.UNSUPPORTED, reason))
-            missing.pop(runner.lane.id, None)
-            return False
-        if workload.fixed_batch is not None:
-            other = [batch for batch in batches if batch != workload.fixed_batch]
-            reason = f"the model accepts batch size {workload.fixed_batch} only"
-            self._fail(runner, other, ChildFailure(Verdict.UNSUPPORTED, reason))
-            missing[runner.lane.id] = [batch for batch in batches if batch == workload.fixed_batch]
-        return True
-
-    def _provide(self, workload: WorkloadPlan, runners: list[LaneRunner], missing: dict[str, list[int]]) -> bool:
-        """Build the model once, run the baseline, and have an engine for every missing cell; False without a model."""
-
-        def fail(runner: LaneRunner, batches: Iterable[int], failure: ChildFailure) -> None:
-            self._fail(runner, [batch for batch in batches if batch in missing.get(runner.lane.id, [])], failure)
-
-        before = self._before.lanes if self._before is not None else {}
-        provided = {runner.lane.id: wanted(runner.lane, missing) for runner in runners}
-        provision = Provision(workload, runners, provided, before, self._journal, fail)
-        preparation = Preparation(self._plan, workload, self._places, self._journal, self._warden, self._session)
-        if self._cache is not None and all(self._cache.expects(runner.lane) for runner in runners):
-            # Probably nothing is compiled, and runtimes may be imported while the model is built.
-            for runner in runners:
-                runner.start()
-        try:
-            preparation.begin(sorted({batch for batches in missing.values() for batch in batches}))
-            self._tell()
-            materials = preparation.built()
-            if self._changed(workload, materials):
-                provision.refuse(ChildFailure(Verdict.FAILED, _ANOTHER_MODEL))
-                return False
-            provision.find(materials)
-            provision.export(preparation)
-        except ChildFailure as failure:
-            provision.refuse(while_preparing(failure))
-            return False
-        finally:
-            preparation.close()
-        provision.compile()
-        return True
-
-    def _changed(self, workload: WorkloadPlan, materials: Materials) -> bool:
-        """Whether the study has numbers of another model under the same name."""
-        before = self._before
-        if before is None or str(workload.ref) not in before.workloads:
-            return False
-        lanes = [before.lanes[lane.id] for lane in workload.lanes if lane.id in before.lanes]
-        measured = any(cell.samples for lane in lanes for cell in lane.cells.values())
-        return measured and before.workloads[str(workload.ref)]["digest"] != materials["digest"]
-
-    def _fail(self, runner: LaneRunner, batches: Iterable[int], failure: ChildFailure) -> None:
-        for batch in batches:
-            self._verdict(runner, batch, Judgement(failure.verdict, failure.reason, tail=failure.tail), {})
-
-    def _verdict(self, runner: LaneRunner, batch: int, judgement: Judgement, warm_up: dict[str, Any]) -> None:
-        self._journal.append(
-            "cell_finished",
-            cell=runner.lane.cell(batch),
-            lane=runner.lane.id,
-            batch=batch,
-            verdict=judgement.verdict.value,
-            reason=judgement.reason,
-            noise=judgement.noise,
-            stderr_tail=judgement.tail,
-            warm_up=warm_up,
-        )
-
-    def _lane_before(self, lane_id: str) -> LaneRecord | None:
-        return self._before.lanes.get(lane_id) if self._before is not None else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -37,6 +38,8 @@ class Verification:
     """Batches that the adapter said it does not take."""
     too_slow: bool = False
     """Whether one call would have taken longer than there was time."""
+    slowdown: float = 0.0
+    """How many times as long as the baseline a call took; 0 where none was made."""
     roundings: float = 0.0
     """Largest relative error in units of the baseline's own rounding error; 0 where that is not known."""
     seconds: float = 0.0
@@ -93,6 +96,8 @@ def verify(
     else:
         if again is not None:
             judge.agrees("called again after other inputs", *again)
+    if found.inputs and known.call_s > 0:
+        found.slowdown = judge.call_s / known.call_s
     found.seconds = time.perf_counter() - start
     return found
 
@@ -111,6 +116,8 @@ class _Judge:
         self._engine = engine
         self._precision = precision
         self._keep = keep
+        self.call_s = math.inf
+        """The fastest call."""
 
     def agrees(self, when: str, trial: Trial, inputs: Arrays, reference: Arrays) -> bool | None:
         """Run the engine once; None where the adapter declines."""
@@ -118,7 +125,9 @@ class _Judge:
             invocation = self._engine.bind(inputs)
         except UnsupportedError:
             return None
+        start = time.perf_counter()
         invocation.call()
+        self.call_s = min(self.call_s, time.perf_counter() - start)
         self._found.inputs += 1
         for request in invocation.singly or (invocation,):
             outputs = request.outputs()

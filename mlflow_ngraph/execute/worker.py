@@ -178,7 +178,7 @@ class Worker:
         engine = compiler.load(Path(command["directory"]), batch, target)
         load_s = time.perf_counter() - start
         try:
-            keep, slowdown = Path(command["keep"]), compiler.expected_slowdown
+            keep, slowdown = Path(command["keep"]), command["slowdown"]
             found = verify(engine, source, batch, target.precision, slowdown, command["limit_s"], keep)
         finally:
             engine.close()

@@ -42,6 +42,8 @@ class SummaryRow:
     """Export included; of the study that compiled the engine, where it was reused."""
     compiled_by: str | None
     """The id of that study; None where the engine was compiled here."""
+    built_beside: int
+    """The most others that were prepared or compiled at the same time."""
     precision_in_force: str | None
     fallback_nodes: int
     """Nodes that another provider took than the one that was asked for, as far as the compiler tells."""
@@ -57,8 +59,10 @@ class SummaryRow:
 
     @property
     def compile_text(self) -> str:
-        """The compile seconds, marked where another study spent them."""
-        return _number(self.compile_s) + (" (reused)" if self.compiled_by and self.compile_s is not None else "")
+        """The compile seconds, marked where another study spent them, or where they would be fewer with nothing beside."""
+        if self.compile_s is None:
+            return ""
+        return f"{'≤ ' if self.built_beside else ''}{_number(self.compile_s)}{' (reused)' if self.compiled_by else ''}"
 
     @property
     def verdict_text(self) -> str:
@@ -156,6 +160,7 @@ def _row(lane: LaneRecord, cell: CellRecord) -> SummaryRow:
         parity_cosine=figure("parity_cosine"),
         compile_s=figure("compile_total_s"),
         compiled_by=engine.reused["study_id"] if engine is not None and engine.reused is not None else None,
+        built_beside=engine.built_beside if engine is not None else 0,
         precision_in_force=cell.precision_in_force,
         fallback_nodes=fallback_nodes(lane.flags_in_force(cell.batch)),
         cell=cell.id,

@@ -9,9 +9,9 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_args
 
-from mlflow_ngraph.compilers.base import Build, Compiler, FlagValue, Target, Workbench
+from mlflow_ngraph.compilers.base import Build, Compiler, FlagValue, Occupation, Target, Workbench
 from mlflow_ngraph.compilers.explanation import Explanation, file_name
 from mlflow_ngraph.errors import CellError
 
@@ -307,6 +307,7 @@ def ask(job: Job) -> Answers:
     assert compiler.expected_compile_s >= 0
     assert compiler.expected_slowdown > 0
     assert compiler.searches in (True, False)
+    assert compiler.occupies in get_args(Occupation)
     return Answers(requires, compiler.engines([1, 2, 4]), set(sys.modules))
 
 

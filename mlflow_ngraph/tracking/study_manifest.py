@@ -39,6 +39,7 @@ def build(
             key=engine.key,
             compiled_at=engine.at if reused is None else reused.compiled_at,
             stages=dict(engine.stages),
+            built_beside=engine.built_beside,
             flags=dict(engine.flags),
             reused=reused,
         ),

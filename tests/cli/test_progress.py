@@ -38,10 +38,33 @@ def test_what_is_being_done(state: State) -> None:
     assert state.activity == "preparing ResNet-18"
     assert state.update({"event": "stage", "workload": "timm:resnet18", "stage": "export onnx"}) is None
     assert state.activity == "preparing ResNet-18: export onnx"
-    state.update({"event": "stage", "lane": "b", "stage": "compile", "batch": 2})
+    state.update({"event": "process_ended", "workload": "timm:resnet18", "purpose": "prepare"})
+    assert state.activity == "preparing ResNet-18"
+    state.update({"event": "stage", "lane": "b", "stage": "compile", "batch": 2, "purpose": "build"})
     assert state.activity == "compiling resnet18 with tvm bf16 batch 2"
+    state.update({"event": "process_ended", "lane": "b", "purpose": "build"})
     state.update({"event": "round", "batch": 2, "round": 0, "lanes": ["b", "a"]})
     assert state.activity == "measuring resnet18 at batch 2: identity, tvm bf16"
+
+
+def test_what_is_done_at_the_same_time(state: State) -> None:
+    for ref in ("timm:resnet18", "timm:deit"):
+        state.update({"event": "workload_started", "workload": ref, "label": ref.partition(":")[2]})
+    compiling = state.update({"event": "stage", "lane": "b", "stage": "compile", "batch": 1, "purpose": "build"})
+    assert compiling == "compiling resnet18 with tvm bf16 batch 1"
+    state.update({"event": "stage", "workload": "timm:deit", "stage": "reference b1", "purpose": "prepare"})
+    state.update({"event": "stage", "lane": "a", "stage": "verify", "batch": 4, "purpose": "verify"})
+    state.update({"event": "stage", "lane": "b", "stage": "tune: batch 1/3", "batch": 1, "purpose": "build"})
+    assert state.activity == (
+        "tune: batch 1/3 resnet18 with tvm bf16 batch 1; preparing deit: reference b1; "
+        "verifying resnet18 with identity batch 4"
+    )
+    for ended in ({"lane": "b"}, {"workload": "timm:deit"}, {"lane": "a"}):
+        state.update({"event": "process_ended", **ended})
+    state.update({"event": "round", "batch": 2, "round": 0, "lanes": ["b", "a"]})
+    assert state.activity == "measuring resnet18 at batch 2: identity, tvm bf16"
+    again = {"event": "repeated_alone", "lane": "b", "reason": "out of memory"}
+    assert state.update(again) == "resnet18 with tvm bf16: once more with nothing beside it: out of memory"
 
 
 def test_the_estimate_holds_until_something_is_known(state: State) -> None:

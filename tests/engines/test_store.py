@@ -34,6 +34,7 @@ def compiled(directory: Path, text: str = "code") -> tuple[StoredEngine, Path]:
         precision="fp32",
         batch_sizes=(1, 2),
         stages={"compile": 3.0},
+        built_beside=0,
         flags={"level": 3},
         requires={"fake": "1.0"},
         files=found,

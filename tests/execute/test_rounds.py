@@ -2,14 +2,19 @@
 
 import json
 import random
+import re
 
 import numpy as np
 import pytest
 
 from mlflow_ngraph import runner
 from mlflow_ngraph.execute import fold, journal, rounds
+from mlflow_ngraph.execute.lane import LaneRunner
+from mlflow_ngraph.execute.lane_engines import LaneEngines
 from mlflow_ngraph.execute.lane_memory import Loaded
-from mlflow_ngraph.execute.record import Lane
+from mlflow_ngraph.execute.places import Places
+from mlflow_ngraph.execute.record import CellRecord, Lane, LaneRecord
+from mlflow_ngraph.execute.session import Session
 from mlflow_ngraph.measure.stability import SliceFacts
 from mlflow_ngraph.study import parse
 from mlflow_ngraph.verdicts import Verdict
@@ -80,6 +85,94 @@ def test_each_round_has_a_fresh_process_unless_loading_takes_too_long(tmp_path, 
         assert cell.metrics["page_faults_per_sample"] >= 0
 
 
+def loaded(*slices):
+    """A lane that was timed: the seconds of the repetitions of each slice."""
+    found = Loaded(1, None, "", 0.0)
+    for durations in slices:
+        found.durations.append(np.array(durations) * 1e9)
+        found.slices.append(SliceFacts(durations[0], sum(durations)))
+    return found
+
+
+SHORT = {"limits": {"cell_seconds": 8, "slice_seconds": 5}, "adaptive": {"min_rounds": 4}}
+
+
+def test_a_slow_cell_has_rounds_rather_than_repetitions():
+    assert loaded().slice_s(study(**SHORT)) == 2, "a quarter of what the cell may take"
+    assert loaded([7.5]).slice_s(study(**SHORT)) == 0.5, "what is left"
+    assert loaded().slice_s(study(**SHORT, repetitions=100)) == 5, "a number of repetitions is an order"
+    assert loaded().slice_s(study()) == 5
+
+
+@pytest.mark.parametrize(
+    ("slices", "expected"),
+    [
+        ([[3.0]], True),
+        ([[3.0], [3.0]], False),  # a third would take longer than there is
+        ([[5.0]], True),  # without a second one there is no interval
+        ([[5.0], [5.0]], False),
+        ([[9.0]], False),
+        ([[1.0], [1.0], [1.0]], True),
+    ],
+)
+def test_a_lane_that_needs_seconds_is_timed_once_or_twice(slices, expected):
+    assert loaded(*slices).wants_more(study(**SHORT), accompanying=False) is expected
+
+
+def lane_runner(given, directory, compiler, calls):
+    """A lane of which earlier sessions have timed inferences: their seconds by batch size."""
+    plan = runner.plan_study(given)
+    lane = next(lane for lane in plan.lanes if lane.compiler == compiler)
+    before = LaneRecord(lane)
+    for batch, seconds in calls.items():
+        samples = [{"durations_ns": [int(seconds * 2e9), int(seconds * 1e9)]}]
+        before.cells[batch] = CellRecord(lane.cell(batch), lane.id, batch, Verdict.OK, samples=samples)
+    session = Session(plan, Places(directory), None, None, 2)  # type: ignore[arg-type]  # nothing is run
+    return LaneRunner(session, LaneEngines(session, lane), before)
+
+
+@pytest.mark.parametrize(
+    ("compiler", "calls", "changes", "expected"),
+    [
+        ("fake", {1: 3.0}, {}, "not timed: an inference took 3 s at batch 1, so one takes about 12 s here, and two"),
+        ("fake", {1: 3.0, 2: 3.5}, {}, "an inference took 3.5 s at batch 2, so one takes about 7 s here"),
+        ("fake", {1: 0.9}, {}, ""),
+        (
+            "fake",
+            {1: 0.4, 2: 0.45},
+            {"limits": {"cell_seconds": 1}},
+            "",
+        ),  # so fast that it may be no matter of the batch
+        ("fake", {8: 30.0}, {}, ""),
+        ("fake", {}, {}, ""),
+        ("fake", {1: 3.0}, {"repetitions": 100}, ""),
+        ("identity", {1: 3.0}, {}, ""),
+    ],
+)
+def test_what_an_inference_takes_bounds_what_larger_batches_may(tmp_path, compiler, calls, changes, expected):
+    given = study(**{**SHORT, "batch_sizes": [1, 2, 4], **changes})
+    reason = lane_runner(given, tmp_path, compiler, calls).too_slow(4)
+    assert (expected in reason) if expected else not reason
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_lane_that_is_too_slow_for_larger_batches_says_so_and_is_not_loaded_there(tmp_path):
+    slow = {"name": "fake", "flags": {"behaviour": "slow", "delay_ms": 600}}
+    limits = {"cell_seconds": 1.7, "verify_seconds": 0.2, "reload_seconds": 0}
+    given = study(compilers=[slow], batch_sizes=[1, 2], limits=limits)
+    outcome, events = measure(given, tmp_path)
+    found = {(compiler.partition("[")[0], batch): cell for (compiler, batch), cell in cells(outcome).items()}
+    first, second = found["fake", 1], found["fake", 2]
+    assert first.verdict is Verdict.OK
+    assert first.metrics["rounds"] == 2
+    assert re.match(r"timed twice, because an inference takes 0\.\d+ s", first.reason)
+    assert second.verdict is Verdict.TIMEOUT
+    assert re.match(r"not timed: an inference took \S+ s at batch 1, so one takes about", second.reason)
+    assert second.id not in {event["cell"] for event in events if event["event"] in ("cell_ready", "slice")}
+    assert found["identity", 2].verdict is Verdict.OK
+    assert fold.load(outcome.directory) == outcome.record
+
+
 class Scripted:
     """A lane that needs a given number of slices."""
 
@@ -89,6 +182,9 @@ class Scripted:
         self.loaded: Loaded | None = None
         self.rounds = []
         self._slices, self._most = slices, most
+
+    def too_slow(self, batch):
+        return ""
 
     def expected_bytes(self, batch):
         return 0

@@ -156,42 +156,53 @@ def test_a_study_is_resumed_where_it_was_interrupted(tmp_path):
     assert repr(fold.load(directory)) == repr(outcome.record)
 
 
-TWO = ["block:mha?width=16&depth=1", "block:mha?width=16&depth=2"]
+THREE = [f"block:mha?width=16&depth={depth}" for depth in (1, 2, 3)]
 
 
-def test_a_workload_is_recorded_while_the_next_one_is_prepared(sqlite_uri, tmp_path):
-    given = study([fake("ok")], workloads=TWO, batch_sizes=[1])
+@pytest.mark.parametrize(("builds", "prepared_together"), [("together", 2), ("alone", 1)])
+def test_workloads_are_recorded_while_nothing_is_timed(sqlite_uri, tmp_path, builds, prepared_together):
+    """While others are prepared, or the processes of the next one start."""
+    given = study([fake("ok")], workloads=THREE, batch_sizes=[1], builds=builds)
     outcome = runner.run_study(given, home=tmp_path, tracking_uri=sqlite_uri)
     assert outcome.exit_code == 0
     events = list(journal.read(outcome.directory))
-    kinds = [event["event"] for event in events]
-    second = kinds.index("workload_started", kinds.index("workload_started") + 1)
-    prepared = kinds.index("workload_prepared", second)
-    recorded = [place for place, kind in enumerate(kinds) if kind == "lane_recorded"]
-    lanes = [events[place]["lane"] for place in recorded]
-    assert len(lanes) == len(set(lanes)) == 4
-    assert all(second < place < prepared for place in recorded[:2])
-    assert all(place > max(i for i, kind in enumerate(kinds) if kind == "slice") for place in recorded[2:])
+    lanes = {lane.lane.id: lane.lane.workload for lane in outcome.record.lanes.values()}
+
+    def places(kind, workload):
+        return [
+            place
+            for place, event in enumerate(events)
+            if event["event"] == kind and workload in (event.get("workload"), lanes.get(event.get("lane", "")))
+        ]
+
+    first, second, third = dict.fromkeys(lanes.values())
+    for one, other in ((first, second), (second, third)):
+        recorded = places("lane_recorded", one)
+        assert len(recorded) == 2
+        assert max(places("slice", one)) < min(recorded)
+        assert max(recorded) < min(places("slice", other))
+    begin = min(places("slice", first))
+    assert sum(min(places("workload_prepared", one)) < begin for one in (first, second, third)) == prepared_together
+    assert min(places("lane_recorded", third)) > max(places("slice", third))
     assert repr(fold.load(outcome.directory)) == repr(outcome.record), "read workload by workload, and as a whole"
 
 
 def test_a_workload_that_ended_is_recorded_when_the_next_one_is_interrupted(sqlite_uri, tmp_path):
-    given = study([fake("ok")], workloads=TWO, batch_sizes=[1])
+    given = study([fake("ok")], workloads=THREE[:2], batch_sizes=[1])
 
     class Stop:
-        started = 0
+        ended = 0
 
         def on_event(self, event):
-            if event["event"] == "workload_started":
-                self.started += 1
-                if self.started == 2:
-                    raise KeyboardInterrupt
+            self.ended += event["event"] == "cell_finished"
+            if self.ended == 3:  # of the second workload
+                raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         runner.run_study(given, home=tmp_path, tracking_uri=sqlite_uri, observer=Stop())
     (directory,) = (tmp_path / "studies").iterdir()
     events = list(journal.read(directory))
-    assert sum(event["event"] == "lane_recorded" for event in events) == 2
+    assert sum(event["event"] == "lane_recorded" for event in events) >= 2
     outcome = runner.run_study(given, home=tmp_path, tracking_uri=sqlite_uri)
     assert (outcome.directory, outcome.exit_code, outcome.record.sessions) == (directory, 0, 2)
     assert repr(fold.load(directory)) == repr(outcome.record), "read workload by workload, and as a whole"

@@ -126,6 +126,7 @@ def _engine(directory: Path, lane: Lane, batches: tuple[int, ...]) -> EngineReco
         files={path: hashlib.sha256(content).hexdigest() for path, content in files.items()},
         size_bytes=sum(map(len, files.values())),
         stages={"export": 1.0, "compile": 2.0, "save": 0.5},
+        built_beside=0,
         flags={"opt_level": 2, "graph": "fused"},
         requires={lane.compiler: "1.23.0"},
         key=hashlib.sha256(engine_id.encode()).hexdigest(),

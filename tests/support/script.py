@@ -81,6 +81,7 @@ class Script:
             files={"model": "0" * 64},
             size_bytes=2_000_000,
             stages={"export": 1.0, "compile": 2.0, "save": 0.5},
+            built_beside=0,
             flags={},
             requires={},
             key="k" * 64,

@@ -47,10 +47,22 @@ def compile_seconds(prepared: Prepared) -> Table | Missing:
             if any(cell is not EMPTY for cell in cells):
                 rows.append([TableCell(label), TableCell(str(batch)), *cells])
     stages = [name for name in ("export_s", "convert_s", "tune_s", "compile_s", "save_s") if name in frame]
-    columns = ["label", "batch", "device", "series", "compiler", "compile_total_s", *stages, "engine_reused"]
+    columns = [
+        "label",
+        "batch",
+        "device",
+        "series",
+        "compiler",
+        "compile_total_s",
+        *stages,
+        "built_beside",
+        "engine_reused",
+    ]
     notes = ["Each engine is compiled once: there is no interval."]
     if frame["engine_reused"].notna().any():
         notes.append("† The engine was reused; the seconds are those of the study that compiled it.")
+    if (frame["built_beside"] > 0).any():
+        notes.append("≤ Others were prepared or compiled at the same time; with nothing beside it takes less.")
     return Table(
         key,
         title,
@@ -265,7 +277,8 @@ def _seconds(row: dict[str, object] | None) -> TableCell:
     if row is None:
         return EMPTY
     mark = "" if pd.isna(row["engine_reused"]) else " †"  # type: ignore[call-overload]
-    return TableCell(f"{float(str(row['compile_total_s'])):.3f}{mark}")
+    bound = "≤ " if float(str(row["built_beside"])) > 0 else ""
+    return TableCell(f"{bound}{float(str(row['compile_total_s'])):.3f}{mark}")
 
 
 def _counts(row: dict[str, float]) -> list[float]:

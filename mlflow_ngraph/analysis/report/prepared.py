@@ -29,7 +29,7 @@ _COLUMNS = (
     "precision_in_force", "mode", "threads", "batch", "verdict", "reason", "cell", "run_id", "engine_reused", "parameters",
     "paper_macs", "true_macs", "started_at", "finished_at", "tracking_uri", "repetitions", "rounds", "throughput_std",
     "cpu_percent", "cpu_percent_std", "compile_total_s", "export_s", "convert_s", "tune_s", "compile_s", "save_s",
-    "foreign_cpu_percent", "clock_mhz", "temperature_c", "power_w", "peak_memory_mb",
+    "built_beside", "foreign_cpu_percent", "clock_mhz", "temperature_c", "power_w", "peak_memory_mb",
     *with_estimates(_INTERVALS),
 )  # fmt: skip
 """The columns of the tidy table that a report looks at: without the others it is built several times as fast."""

@@ -18,6 +18,7 @@ from mlflow_ngraph.compilers.base import (
     Flags,
     FlagValue,
     Mode,
+    Occupation,
     Precision,
     Target,
     Workbench,
@@ -57,6 +58,11 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
     def availability(cls) -> Availability:
         found, build = package("onnxruntime", "onnxruntime", "pip install onnxruntime"), installed()
         return Availability(True, build.version) if found.available and build else found
+
+    @property
+    def occupies(self) -> Occupation:
+        # TensorRT chooses kernels by timing them, here as elsewhere.
+        return "machine" if self.flags.provider == "tensorrt" else "processor"
 
     @property
     def expected_compile_s(self) -> float:

@@ -18,6 +18,7 @@ from mlflow_ngraph.compilers.base import (
     Flags,
     FlagValue,
     Mode,
+    Occupation,
     Precision,
     Target,
     Workbench,
@@ -67,6 +68,10 @@ class TensorRT(Compiler[TensorRTFlags]):
         }
         lacks.pop("", None)
         return Availability(not lacks, found.version, "; ".join(lacks), "; ".join(lacks.values()))
+
+    @property
+    def occupies(self) -> Occupation:
+        return "machine"  # the builder chooses kernels by timing them
 
     @property
     def expected_compile_s(self) -> float:

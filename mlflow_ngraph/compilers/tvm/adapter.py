@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from mlflow_ngraph.compilers.accelerator import require_gpu
-from mlflow_ngraph.compilers.base import Availability, Build, Compiler, Engine, Flags, Target, Workbench
+from mlflow_ngraph.compilers.base import Availability, Build, Compiler, Engine, Flags, Occupation, Target, Workbench
 from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.host import isa, package, with_cpp_compiler
 from mlflow_ngraph.compilers.reasons import reported
@@ -68,6 +68,10 @@ class TVM(Compiler[TVMFlags]):
     @property
     def searches(self) -> bool:
         return self.flags.trials > 0
+
+    @property
+    def occupies(self) -> Occupation:
+        return "machine" if self.searches else "processor"
 
     @property
     def expected_compile_s(self) -> float:

@@ -1,0 +1,139 @@
+"""One workload on its way through a session: its engines are provided, it is measured, and put away."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from mlflow_ngraph.execute.cache import EngineCache
+from mlflow_ngraph.execute.child import ChildFailure
+from mlflow_ngraph.execute.crew import Crew
+from mlflow_ngraph.execute.lane import LaneRunner
+from mlflow_ngraph.execute.lane_engines import LaneEngines
+from mlflow_ngraph.execute.plan import WorkloadPlan
+from mlflow_ngraph.execute.provision import Provision
+from mlflow_ngraph.execute.record import Lane, StudyRecord
+from mlflow_ngraph.execute.rounds import Judgement, Rounds, wanted
+from mlflow_ngraph.execute.session import Session
+from mlflow_ngraph.verdicts import Verdict
+
+
+class WorkloadRun:
+    """Takes the lanes of a workload through their stages.
+
+    Parameters
+    ----------
+    missing : dict[str, list[int]]
+        Batch sizes without a final verdict, by lane.
+    before : StudyRecord | None
+        What earlier sessions left.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        workload: WorkloadPlan,
+        missing: dict[str, list[int]],
+        before: StudyRecord | None,
+        cache: EngineCache | None,
+    ) -> None:
+        self._session = session
+        self._workload = workload
+        self._missing = missing
+        self._before = before
+        self._lanes = [LaneEngines(session, lane, cache) for lane in workload.lanes if wanted(lane, missing)]
+        self._runners: list[LaneRunner] = []
+        self._ended = False
+
+    def begin(self, crew: Crew) -> None:
+        """Settle what is known to be unsupported, and have a crew provide engines for the rest."""
+        journal = self._session.journal
+        journal.append("workload_started", workload=str(self._workload.ref), label=self._workload.label)
+        self._lanes = [engines for engines in self._lanes if self._admit(engines)]
+        if not any(self._missing.get(engines.lane.id) for engines in self._lanes):
+            return
+        for engines in self._lanes:
+            journal.append("lane_started", lane=engines.lane.id)
+        needed = {engines.lane.id: wanted(engines.lane, self._missing) for engines in self._lanes}
+        Provision(self._session, self._workload, self._lanes, needed, self._before, crew, self._fail_missing).begin()
+
+    def measure(self, order: random.Random, meanwhile: Callable[[], None]) -> None:
+        """Measure every missing cell that has an engine. Nobody else may compute.
+
+        Parameters
+        ----------
+        order : random.Random
+            Shuffles the lanes of each round.
+        meanwhile : Callable[[], None]
+            Called before anything is timed, while processes start.
+        """
+        before = self._before.lanes if self._before is not None else {}
+        self._runners = [
+            LaneRunner(self._session, engines, before.get(engines.lane.id)) for engines in self._lanes if engines.made
+        ]
+        for runner in self._runners:
+            runner.start()
+        meanwhile()
+        for runner in self._runners:
+            runner.settle()
+        study = self._session.plan.study
+        rounds = Rounds(study, self._session.journal, order, self._missing, self._settle)
+        for batch in study.batch_sizes:
+            rounds.measure(self._runners, batch)
+
+    def end(self) -> None:
+        """End all processes, and throw away what no engine needs. Ending again does nothing."""
+        if self._ended:
+            return
+        self._ended = True
+        places, runners = self._session.places, {runner.lane.id: runner for runner in self._runners}
+        for runner in self._runners:
+            runner.close()
+        for engines in self._lanes:
+            engines.close()
+            lane = engines.lane.id
+            overhead_s = engines.overhead_s + (runners[lane].overhead_s if lane in runners else 0.0)
+            self._session.journal.append("lane_finished", lane=lane, overhead_s=overhead_s)
+        # Engines stand on their own; inputs, references and exports of wide models take gigabytes. A resumed study
+        # makes them again, alike to the last bit.
+        for left_over in (places.materials(str(self._workload.ref)), places.root / "scratch"):
+            shutil.rmtree(left_over, ignore_errors=True)
+
+    def _admit(self, engines: LaneEngines) -> bool:
+        """Settle the cells that are known to be unsupported before anything is built."""
+        lane, fixed, reason = engines.lane, self._workload.fixed_batch, engines.unsupported()
+        batches = self._missing.get(lane.id, [])
+        if reason is not None:
+            self._fail(lane, batches, ChildFailure(Verdict.UNSUPPORTED, reason))
+            self._missing.pop(lane.id, None)
+            return False
+        if fixed is not None:
+            other = [batch for batch in batches if batch != fixed]
+            self._fail(lane, other, ChildFailure(Verdict.UNSUPPORTED, f"the model accepts batch size {fixed} only"))
+            self._missing[lane.id] = [batch for batch in batches if batch == fixed]
+        return True
+
+    def _fail_missing(self, lane: Lane, batches: Iterable[int], failure: ChildFailure) -> None:
+        self._fail(lane, [batch for batch in batches if batch in self._missing.get(lane.id, [])], failure)
+
+    def _fail(self, lane: Lane, batches: Sequence[int], failure: ChildFailure) -> None:
+        for batch in batches:
+            self._verdict(lane, batch, Judgement(failure.verdict, failure.reason, tail=failure.tail), {})
+
+    def _settle(self, runner: LaneRunner, batch: int, judgement: Judgement, warm_up: dict[str, Any]) -> None:
+        self._verdict(runner.lane, batch, judgement, warm_up)
+
+    def _verdict(self, lane: Lane, batch: int, judgement: Judgement, warm_up: dict[str, Any]) -> None:
+        self._session.journal.append(
+            "cell_finished",
+            cell=lane.cell(batch),
+            lane=lane.id,
+            batch=batch,
+            verdict=judgement.verdict.value,
+            reason=judgement.reason,
+            noise=judgement.noise,
+            stderr_tail=judgement.tail,
+            warm_up=warm_up,
+        )

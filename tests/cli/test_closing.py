@@ -1,0 +1,79 @@
+"""The last lines of a study: an answer in words, and how sure it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mlflow_ngraph.cli.benchmark import show_outcome
+from mlflow_ngraph.cli.closing import answers
+from mlflow_ngraph.execute.record import StudyRecord
+from mlflow_ngraph.runner import Outcome
+from mlflow_ngraph.verdicts import Verdict
+from tests.support.records import BATCHES, lane_id, study_record
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> StudyRecord:
+    """On the first workload OpenVINO is best; on the second it has no engine, and ONNX Runtime was unsteady at batch 2."""
+    return study_record(tmp_path)
+
+
+def test_a_workload_has_a_sentence_with_figure_and_speedup_and_their_intervals(record: StudyRecord) -> None:
+    first, _ = answers(record)
+    cell = record.lanes[lane_id(record, "resnet18", "openvino")].cells[4]
+    figures = cell.metrics
+    throughput = f"{figures['throughput']:.3g} samples/s [{figures['throughput_ci_low']:.3g}, "
+    assert first.startswith(f"timm:resnet18: openvino at batch 4, {throughput}")
+    assert "; 2.50 times eager [2.4" in first
+
+
+def lose(record: StudyRecord, label: str, compiler: str, verdict: Verdict = Verdict.CRASHED) -> None:
+    for batch in BATCHES:
+        cell = record.lanes[lane_id(record, label, compiler)].cells[batch]
+        cell.verdict, cell.reason, cell.metrics = verdict, "signal 11", {}
+
+
+def test_where_eager_execution_is_best_it_says_so(record: StudyRecord) -> None:
+    for compiler in ("onnxruntime", "openvino"):
+        lose(record, "deit-t", compiler)
+    assert answers(record)[1].startswith("timm:deit_tiny_patch16_224: identity at batch 4, ")
+    assert "; no compiler was faster than eager execution" in answers(record)[1]
+
+
+def test_without_a_measured_cell_there_is_no_answer(record: StudyRecord) -> None:
+    for compiler in ("identity", "onnxruntime", "openvino"):
+        lose(record, "deit-t", compiler)
+    assert answers(record)[1] == "timm:deit_tiny_patch16_224: no answer: of 9 cells 9 crashed"
+    for compiler in ("identity", "onnxruntime", "openvino"):
+        lose(record, "resnet18", compiler, Verdict.TIMEOUT)
+    assert len(answers(record)) == 1
+    assert answers(record)[0].startswith("no answer: none of these 18 cells has throughput")
+
+
+def test_what_is_missing_is_said(record: StudyRecord) -> None:
+    best = record.lanes[lane_id(record, "resnet18", "openvino")].cells[4]
+    for name in list(best.metrics):
+        if name.startswith(("throughput_", "speedup_")):
+            del best.metrics[name]
+    first = answers(record)[0]
+    assert "samples/s (no interval)" in first
+    assert "times eager (no interval)" in first
+
+
+def test_what_is_as_good_is_named(record: StudyRecord) -> None:
+    one, two = (
+        record.lanes[lane_id(record, "resnet18", name)].cells[4].metrics for name in ("openvino", "onnxruntime")
+    )
+    two.update({name: value for name, value in one.items() if name.startswith(("throughput", "speedup"))})
+    assert "; not told apart from " in answers(record)[0]
+
+
+def test_they_are_the_last_lines(record: StudyRecord, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = Outcome(record, tmp_path, {"study_run": "http://here"})
+    show_outcome(outcome, as_json=False)
+    assert capsys.readouterr().out.splitlines()[-2:] == answers(record)
+    show_outcome(outcome, as_json=True)
+    assert json.loads(capsys.readouterr().out)["answers"] == answers(record)
