@@ -138,7 +138,8 @@ def test_batch_sizes_can_be_compared(shelf: Shelf) -> None:
 
 def test_other_metrics_can_decide(shelf: Shelf) -> None:
     promote(shelf, shelf.put(100.0))
-    found = promote(shelf, shelf.put(200.0), metric="latency_p50_ms", alias=ALIAS)
+    assert promote(shelf, shelf.put(200.0), metric="latency_p50_ms", alias=ALIAS).state == "promoted"
+    found = promote(shelf, shelf.put(300.0), metric="cpu_percent", alias=ALIAS)
     assert found.state == "refused"
     assert "without an interval" in found.objections[0]
     with pytest.raises(UnknownNameError, match="metric 'speed'"):
