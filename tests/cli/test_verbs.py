@@ -152,10 +152,10 @@ def test_best_first_within_a_batch_size(tmp_path: Path, capfd) -> None:
     assert [line[2] for line in lines if line[1] == "1"] == ["openvino", "onnxruntime[opt_level=2]", "identity"]
 
 
-def test_where_to_look_comes_last(tmp_path: Path, capfd) -> None:
+def test_where_to_look_comes_before_the_answers(tmp_path: Path, capfd) -> None:
     show_outcome(outcome(tmp_path), as_json=False)
     lines = capfd.readouterr().out.splitlines()
-    assert lines[-3:] == [f"directory: {tmp_path}", "view: http://here/#/view", "ui: mlflow ui"]
+    assert lines[-6:-3] == [f"directory: {tmp_path}", "view: http://here/#/view", "ui: mlflow ui"]
 
 
 def test_what_is_not_recorded_is_said_with_the_remedy(tmp_path: Path, capfd) -> None:
@@ -166,7 +166,7 @@ def test_what_is_not_recorded_is_said_with_the_remedy(tmp_path: Path, capfd) -> 
 def test_an_outcome_as_json(tmp_path: Path, capfd) -> None:
     show_outcome(outcome(tmp_path), as_json=True)
     found = json.loads(capfd.readouterr().out)
-    assert {"study_id", "directory", "exit_code", "where", "unrecorded", "rows"} == set(found)
+    assert {"study_id", "directory", "exit_code", "where", "unrecorded", "answers", "rows"} == set(found)
     assert found["exit_code"] == 3
     assert {row["verdict"] for row in found["rows"]} >= {"ok", "unsupported"}
 
