@@ -1,4 +1,4 @@
-"""Who leads, and who could still beat him: the rule by which every verb that names a best one decides whether it may.
+"""Which cell leads, and which could still beat it: the rule by which every verb that names a best one decides whether it may.
 
 docs/method.md says what is compared with what.
 """
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from mlflow_ngraph.analysis import shared_rounds, significance
 from mlflow_ngraph.analysis.undecided import COLUMNS, Rival
 from mlflow_ngraph.estimates import Estimate
-from mlflow_ngraph.metrics import METRICS, Metric, with_estimates
+from mlflow_ngraph.metrics import METRICS, Metric, is_complement, with_estimates
 from mlflow_ngraph.text import plain
 from mlflow_ngraph.verdicts import Verdict
 
 MARGIN = 0.02
-"""Who is better by less is as good: nobody has to know more."""
+"""What is better by less is as good: nobody has to know more."""
 _RETRYABLE = frozenset(str(verdict) for verdict in Verdict if verdict.retryable)
 """Verdicts of cells that may be right and could end differently; of all others the function or the compiler is at fault."""
 _COST = ("rounds", "repetitions", "throughput", "batch", "speedup", "load_s", "first_inference_s")
@@ -75,8 +75,9 @@ def leader(frame: pd.DataFrame, metric: str, better: str, order: NDArray[np.int_
 def rivals(frame: pd.DataFrame, metric: Metric, answer: int | None) -> tuple[Rival, ...]:
     """The cells that could beat an answer: first those that rank, then those that cannot, the best first.
 
-    Who ranks could beat it by more than `MARGIN` for all that the interval of the ratio tells, unless another one beats him for
-    sure in rounds of their own. Who does not could if the good end of its interval, or its figure where it has none, is better.
+    One that ranks could beat it by more than `MARGIN` for all that the interval of the ratio tells, unless a third one beats it
+    for sure in rounds that both share. One that does not rank could if the good end of its interval, or its figure where it has
+    none, is better.
 
     Parameters
     ----------
@@ -95,7 +96,6 @@ def rivals(frame: pd.DataFrame, metric: Metric, answer: int | None) -> tuple[Riv
     places = places[places != answer]
     versus = significance.ratios(frame, metric.name, places, np.full(len(places), answer))
     near = could_beat(versus, metric) & ~_beaten(frame, metric, places)
-    # Whoever is a little better in the rounds that both share may have the worse figure, but not the other way round.
     close = frame.iloc[places[near]]
     return (
         *_described(close, metric, versus.take(np.flatnonzero(near)), frame.iloc[answer]),
@@ -104,7 +104,7 @@ def rivals(frame: pd.DataFrame, metric: Metric, answer: int | None) -> tuple[Riv
 
 
 def _beaten(frame: pd.DataFrame, metric: Metric, places: NDArray[np.int_]) -> Mask:
-    """Which of these cells another one beats for sure in the rounds that both share: it is not the best, whoever is."""
+    """Which of these cells another one beats for sure in the rounds that both share: they are not the best, whatever is."""
     leads = places.copy()
     order = np.argsort(
         frame[metric.name].to_numpy(float)[places] * (1 if metric.better == "lower" else -1), kind="stable"
@@ -114,7 +114,7 @@ def _beaten(frame: pd.DataFrame, metric: Metric, places: NDArray[np.int_]) -> Ma
         leads[inside] = leader(frame, metric.name, metric.better, places[inside])
     low, high = significance.ratios(frame, metric.name, places, leads).ends
     with np.errstate(invalid="ignore"):
-        worse: Mask = low > 1 if metric.better == "lower" else high < 1
+        worse: Mask = low > 1 if _low_ratio_is_better(metric) else high < 1
     return worse
 
 
@@ -122,7 +122,7 @@ def could_beat(ratios: Estimate, metric: Metric) -> Mask:
     """Whose ratio to an answer may be better than one by more than `MARGIN`; without an interval nobody's."""
     low, high = ratios.ends
     with np.errstate(invalid="ignore"):
-        able: Mask = low < 1 / (1 + MARGIN) if metric.better == "lower" else high > 1 + MARGIN
+        able: Mask = low < 1 / (1 + MARGIN) if _low_ratio_is_better(metric) else high > 1 + MARGIN
     return able & ratios.known & (ratios.error > 0)
 
 
@@ -132,6 +132,11 @@ def hopeful(frame: pd.DataFrame, metric: Metric) -> NDArray[np.float64]:
     values = frame[metric.name].to_numpy(float)
     best: NDArray[np.float64] = np.fmin(values, low) if metric.better == "lower" else np.fmax(values, high)
     return best
+
+
+def _low_ratio_is_better(metric: Metric) -> bool:
+    """Of a complement the ratio is that of what is left."""
+    return metric.better == "lower" or is_complement(metric.name)
 
 
 def _alone(frame: pd.DataFrame, metric: str) -> Mask:
@@ -168,7 +173,7 @@ def _again(rival: pd.Series[Any], answer: pd.Series[Any], ratio: Estimate, metri
     rounds, repetitions = _number(rival, "rounds"), _number(rival, "repetitions")
     if not (rounds >= 2 and repetitions > 0):
         return None
-    gain = float(ratio.log) * (-1 if metric.better == "lower" else 1)
+    gain = float(ratio.log) * (-1 if _low_ratio_is_better(metric) else 1)
     reach = math.log(float(ratio.ends[1])) - float(ratio.log)
     enough = max(math.log(1 + MARGIN) - gain, gain)
     wanted = math.ceil(rounds * max((reach / enough) ** 2, 1.0))

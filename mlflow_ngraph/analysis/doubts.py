@@ -10,7 +10,7 @@ import pandas as pd
 
 from mlflow_ngraph.analysis import contest, fleet_choice, undecided
 from mlflow_ngraph.analysis.undecided import Rival
-from mlflow_ngraph.metrics import Metric
+from mlflow_ngraph.metrics import Metric, is_complement
 from mlflow_ngraph.text import plain
 
 
@@ -56,7 +56,8 @@ def of_devices(table: pd.DataFrame, able: pd.DataFrame, metric: Metric) -> Itera
         The cells that keep all limits: those of the table, and those that cannot rank.
     """
     best = {(row["workload"], row["device"]): row for row in table[table["rank"] == 1].to_dict("records")}
-    near = table[table["loss_ci_low"] < -contest.MARGIN / (1 + contest.MARGIN)]
+    # A loss of a complement has no interval, and tells nothing of who could be better.
+    near = table[is_complement(metric.name) | (table["loss_ci_low"] < -contest.MARGIN / (1 + contest.MARGIN))]
     unsure = able[contest.doubtful(able, metric.name)]
     asked = {place for rows in (near, unsure) for place in zip(rows["workload"], rows["device"], strict=True)}
     for where, inside in able.groupby(["workload", "device"], sort=False, dropna=False).indices.items():

@@ -1,4 +1,4 @@
-"""Who leads, and who could still beat him."""
+"""Which cell leads, and which could still beat it."""
 
 from __future__ import annotations
 
@@ -123,3 +123,14 @@ def test_who_is_beaten_for_sure_in_its_own_rounds_is_no_rival_of_another_batch_s
     frame = frame.assign(noise="others used 40 %", unsteady="throughput", throughput_log_se=0.2)
     (doubt,) = recommend(frame).attrs["undecided"]
     assert [rival["row"]["compiler"] for rival in doubt["rivals"]] == ["openvino"], "the same at the other batch size"
+
+
+def test_of_a_complement_less_that_is_left_is_better() -> None:
+    frame = cells(
+        compiler=NAMES, compiler_label=NAMES, cpu_reduction=[0.0, 0.5, 0.2], cpu_reduction_log_se=[0.0, 0.02, 0.02],
+        cpu_reduction_df=[9.0, 9.0, 9.0],
+    )  # fmt: skip
+    assert recommend(frame, objective="cpu_reduction").attrs["undecided"] == []
+    noisy = frame.assign(cpu_reduction_log_se=[0.0, 0.2, 0.2])
+    (doubt,) = recommend(noisy, objective="cpu_reduction").attrs["undecided"]
+    assert [rival["row"]["compiler"] for rival in doubt["rivals"]] == ["openvino"]
