@@ -117,10 +117,19 @@ function draw(library, place, all, named, told, state) {
       ...axis,
       type: state.log === "1" ? "log" : "linear",
       rangemode: "tozero",
+      range: shown(all, state),
       title: { text: told.unit === "1" ? "" : safe(told.unit), standoff: 6 },
     },
   };
   return library.newPlot(place, traces, layout, { displayModeBar: false, responsive: true });
+}
+
+/** What the axis shows where an interval reaches so far that nobody would see the numbers; else as far as all of it reaches. */
+function shown(all, state) {
+  const values = all.flatMap((series) => series.value).filter((value) => value !== null);
+  const [least, most] = [Math.min(0, ...values), Math.max(...values)];
+  const highest = Math.max(...all.flatMap((series) => series.high).filter((value) => value !== null));
+  return state.log !== "1" && most > 0 && highest > 2 * most ? [least, 1.5 * most] : undefined;
 }
 
 function line(series, look, told) {

@@ -52,7 +52,7 @@ export function engineLink(row, text) {
   return element("a", { href: address }, text);
 }
 
-export const UNSTEADY = "~ is unsteady: the machine was not quiet; its interval is wider, and ratios within a study are not touched.";
+export const UNSTEADY = "~ is unsteady: the machine was not quiet.";
 
 /** The mark of a number that noise touches, with what disturbed the machine; nothing else. */
 export function unsteady(one) {
