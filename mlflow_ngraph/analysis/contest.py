@@ -88,27 +88,45 @@ def rivals(frame: pd.DataFrame, metric: Metric, answer: int | None) -> tuple[Riv
     """
     unsure = frame.iloc[np.flatnonzero(doubtful(frame, metric.name))]
     if answer is None:
-        return tuple(_described(unsure, metric))
+        return tuple(Rival(**fields) for fields in _described(unsure, metric))
     own = float(frame[metric.name].iloc[answer])
     best = hopeful(unsure, metric)
     unsure = unsure[best < own if metric.better == "lower" else best > own]
     places = np.flatnonzero(ranks(frame, metric.name))
     places = places[places != answer]
-    versus = significance.ratios(frame, metric.name, places, np.full(len(places), answer))
-    near = could_beat(versus, metric) & ~_beaten(frame, metric, places)
-    close = frame.iloc[places[near]]
+    ratios = significance.ratios(frame, metric.name, places, np.full(len(places), answer))
+    near = places[could_beat(ratios, metric) & ~_beaten(frame, metric, places)]
+    near = near[np.argsort(_badness(frame, metric)[near], kind="stable")]
     return (
-        *_described(close, metric, versus.take(np.flatnonzero(near)), frame.iloc[answer]),
-        *_described(unsure, metric),
+        *_near(frame, metric, near, answer),
+        *(Rival(**fields) for fields in _described(unsure, metric)),
     )
+
+
+def _near(frame: pd.DataFrame, metric: Metric, places: NDArray[np.int_], answer: int) -> Iterable[Rival]:
+    """Cells that rank, with how they compare with the answer and what would tell."""
+    answers = np.full(len(places), answer)
+    ratios = significance.ratios(frame, metric.name, places, answers)
+    by_round = metric.name in METRICS and METRICS[metric.name].by_round
+    paired = shared_rounds.throughput_ratios(frame, places, answers).known & bool(by_round)
+    low, high = ratios.ends
+    for place, fields in enumerate(_described(frame.iloc[places], metric)):
+        repetitions, minutes = _again(frame.iloc[places[place]], frame.iloc[answer], ratios.take(place), metric)
+        yield Rival(
+            **fields,
+            ratio=float(ratios.value[place]),
+            ratio_ci_low=float(low[place]),
+            ratio_ci_high=float(high[place]),
+            paired=bool(paired[place]),
+            repetitions=repetitions,
+            minutes=minutes,
+        )
 
 
 def _beaten(frame: pd.DataFrame, metric: Metric, places: NDArray[np.int_]) -> Mask:
     """Which of these cells another one beats for sure in the rounds that both share: they are not the best, whatever is."""
     leads = places.copy()
-    order = np.argsort(
-        frame[metric.name].to_numpy(float)[places] * (1 if metric.better == "lower" else -1), kind="stable"
-    )
+    order = np.argsort(_badness(frame, metric)[places], kind="stable")
     for own in frame.iloc[places[order]].groupby(list(shared_rounds.TOGETHER), dropna=False).indices.values():
         inside = order[np.sort(np.asarray(own, int))]
         leads[inside] = leader(frame, metric.name, metric.better, places[inside])
@@ -147,32 +165,36 @@ def _alone(frame: pd.DataFrame, metric: str) -> Mask:
     return alone
 
 
-def _described(
-    rows: pd.DataFrame, metric: Metric, ratios: Estimate | None = None, answer: pd.Series[Any] | None = None
-) -> Iterable[Rival]:
-    order = np.argsort(rows[metric.name].to_numpy(float) * (1 if metric.better == "lower" else -1), kind="stable")
+def _described(rows: pd.DataFrame, metric: Metric) -> Iterable[dict[str, Any]]:
+    """What is told of each cell as a rival, the best figure first."""
+    rows = rows.iloc[np.argsort(_badness(rows, metric), kind="stable")]
     told = rows.reindex(columns=list(COLUMNS))
     texts = told.astype(object).where(told.notna(), None).to_dict("records")
-    low, high = significance.interval(rows, metric.name)
-    values = rows[metric.name].to_numpy(float)
-    ends = ratios.ends if ratios is not None else (np.full(len(rows), np.nan),) * 2
-    for place in order.tolist():
-        ratio = None if ratios is None else float(ratios.value[place])
-        again = None
-        if ratios is not None and answer is not None:
-            again = _again(rows.iloc[place], answer, ratios.take(place), metric)
-        yield Rival(
-            texts[place], metric.name, metric.unit, metric.better, float(values[place]), plain(low[place]), plain(high[place]),
-            ratio, plain(ends[0][place]), plain(ends[1][place]),
-            None if again is None else again[0], None if again is None else again[1],
-        )  # fmt: skip
+    values = [rows[metric.name].to_numpy(float), *significance.interval(rows, metric.name)]
+    for row, value, low, high in zip(texts, *(map(plain, part) for part in values), strict=True):
+        yield {
+            "row": row,
+            "metric": metric.name,
+            "unit": metric.unit,
+            "better": metric.better,
+            "value": value,
+            "ci_low": low,
+            "ci_high": high,
+        }
 
 
-def _again(rival: pd.Series[Any], answer: pd.Series[Any], ratio: Estimate, metric: Metric) -> tuple[int, float] | None:
-    """Repetitions that would tell the two apart if both are as they seem, and minutes that they take; None if unknown."""
+def _badness(rows: pd.DataFrame, metric: Metric) -> NDArray[np.float64]:
+    """The figures, turned so that the best one is the smallest."""
+    return rows[metric.name].to_numpy(float) * (1.0 if metric.better == "lower" else -1.0)
+
+
+def _again(
+    rival: pd.Series[Any], answer: pd.Series[Any], ratio: Estimate, metric: Metric
+) -> tuple[int, float] | tuple[None, None]:
+    """Repetitions that would tell the two apart if both are as they seem, and minutes that they take, as far as that is known."""
     rounds, repetitions = _number(rival, "rounds"), _number(rival, "repetitions")
     if not (rounds >= 2 and repetitions > 0):
-        return None
+        return None, None
     gain = float(ratio.log) * (-1 if _low_ratio_is_better(metric) else 1)
     reach = math.log(float(ratio.ends[1])) - float(ratio.log)
     enough = max(math.log(1 + MARGIN) - gain, gain)

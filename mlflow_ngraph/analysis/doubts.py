@@ -114,7 +114,7 @@ def _near(table: pd.DataFrame, metric: Metric) -> list[Rival]:
         Rival(
             {name: row.get(name) for name in undecided.COLUMNS}, metric.name, metric.unit, metric.better,
             float(row["value"]), plain(row["ci_low"]), plain(row["ci_high"]),
-            1 - row["loss"], 1 - row["loss_ci_high"], 1 - row["loss_ci_low"],
+            1 - row["loss"], 1 - row["loss_ci_high"], 1 - row["loss_ci_low"], True,
         )
         for row in near.astype(object).where(near.notna(), None).to_dict("records")
     ]  # fmt: skip

@@ -37,6 +37,8 @@ class Rival:
     """To the answer; None where the cell cannot rank, because it did not end well or has one round only."""
     ratio_ci_low: float | None = None
     ratio_ci_high: float | None = None
+    paired: bool = False
+    """Whether that is of the rounds that both share, and not of absolute figures."""
     repetitions: int | None = None
     """How many would tell, if both are as they seem."""
     minutes: float | None = None
@@ -46,7 +48,8 @@ class Rival:
     def said(self) -> str:
         """For people, in one clause."""
         if self.ratio is not None:
-            return f"{named(self.row)} ({self.ratio:.3g} [{self.ratio_ci_low:.3g}, {self.ratio_ci_high:.3g}] of that)"
+            apart = "" if self.paired else ", measured at another time"
+            return f"{named(self.row)} ({self.ratio:.3g} [{self.ratio_ci_low:.3g}, {self.ratio_ci_high:.3g}] of that{apart})"
         if self.row["verdict"] == str(Verdict.OK):
             return f"{named(self.row)} measured {figure(self.value, self.metric, self.unit)} in one round, which tells nothing"
         reason = f" ({self.row['reason']})" if self.row["reason"] else ""

@@ -86,6 +86,7 @@ def _notes(table: pd.DataFrame) -> Iterator[str]:
     attrs = table.attrs
     bounds = ", ".join(f"{name} {_percent(bound)}" for name, bound in attrs["thresholds"].items())
     yield f"allowed: {bounds}; beyond that only what {attrs['tested']} tests together (Holm, 5 %) do not put down to chance"
+    yield "different studies share no rounds: absolute figures are compared, and what happened to the machine in between is in them"
     if attrs["machines"]["candidate"] != attrs["machines"]["baseline"]:
         yield f"machines differ: {', '.join(attrs['machines']['candidate'])} against {', '.join(attrs['machines']['baseline'])}"
     if attrs["skipped"]:
