@@ -56,11 +56,13 @@ def test_without_a_measured_cell_there_is_no_answer(record: StudyRecord) -> None
 def test_what_is_missing_is_said(record: StudyRecord) -> None:
     best = record.lanes[lane_id(record, "resnet18", "openvino")].cells[4]
     for name in list(best.metrics):
-        if name.startswith(("throughput_", "speedup_")):
+        if name.startswith("speedup_"):
             del best.metrics[name]
-    first = answers(record)[0]
-    assert "samples/s (no interval)" in first
-    assert "times eager (no interval)" in first
+    assert "times eager (no interval)" in answers(record)[0]
+    for name in list(best.metrics):
+        if name.startswith("throughput_"):
+            del best.metrics[name]
+    assert "undecided for resnet18 on xeon: openvino at batch 4 measured" in answers(record)[0]
 
 
 def test_what_is_as_good_is_named(record: StudyRecord) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from mlflow_ngraph.analysis import results
+from mlflow_ngraph.analysis import contest, results
 from mlflow_ngraph.cli import transfers
 from mlflow_ngraph.compilers.base import Availability
 from mlflow_ngraph.compilers.openvino.adapter import OpenVINO
@@ -48,9 +49,11 @@ def test_an_engine_is_pulled_by_its_id_and_then_only_verified(
 
 def test_the_best_engine_is_found_by_question(logged: Logged, cli: Cli, cli_json: Callable[..., Any]) -> None:
     table = results.load(logged.uri, cache=False)
-    best = table.sort_values("throughput").iloc[-1]
+    table = table.sort_values("throughput", ascending=False).reset_index(drop=True)
+    best = table.iloc[contest.leader(table, "throughput", "higher", np.arange(len(table)))]
     asked = ("pull", "--workload", WORKLOAD.replace("?", "?depth=1&"), "--device", "here", "--tracking-uri", logged.uri)
-    document = cli_json(*asked, "--objective", "throughput", "--max-latency-ms", "1e9")
+    # How near to each other they are is a matter of chance.
+    document = cli_json(*asked, "--accept-undecided", "--objective", "throughput", "--max-latency-ms", "1e9")
     answer = document["answer"]
     assert (answer["objective"], answer["considered"], answer["passed_over"]) == ("throughput", 6, [])
     assert (answer["chosen"]["model_id"], answer["chosen"]["batch"]) == (best["model_id"], best["batch"])
@@ -58,9 +61,9 @@ def test_the_best_engine_is_found_by_question(logged: Logged, cli: Cli, cli_json
     known = {end: None if value != value else value for end, value in ends.items()}  # noqa: PLR0124 - NaN
     assert answer["chosen"]["figures"]["throughput"] == {"value": best["throughput"], **known}
     assert document["model_id"] == best["model_id"]
-    code, out, _ = cli(*asked)
+    code, out, _ = cli(*asked, "--accept-undecided")
     assert code == 0
-    assert f"chosen: {best['label']} by {best['compiler_label']}, fp32, batch {best['batch']}" in out
+    assert f": {best['label']} by {best['compiler_label']}, fp32, batch {best['batch']}" in out
     assert "it has the highest throughput of 6 cells with an engine" in out
     assert "the next is" in out
     assert "was there already" in out
@@ -151,10 +154,10 @@ def test_json_is_all_that_is_printed(logged: Logged, cli: Cli) -> None:
 
 
 def test_a_dry_run_brings_nothing(logged: Logged, cli: Cli, cli_json: Callable[..., Any], tmp_path: Path) -> None:
-    asked = ("pull", "--tracking-uri", logged.uri, "--objective", "latency", "--dry-run")
+    asked = ("pull", "--tracking-uri", logged.uri, "--objective", "latency", "--dry-run", "--accept-undecided")
     code, out, _ = cli(*asked)
     assert code == 0
-    assert out.startswith("chosen: ")
+    assert "chosen: " in out or "looks best: " in out
     assert "it has the lowest latency_p50_ms of 6 cells" in out
     document = cli_json(*asked)
     assert (document["directory"], document["answer"]["objective"]) == (None, "latency_p50_ms")

@@ -31,6 +31,7 @@ batch_sizes: [1]
 repetitions: 4
 slice_repetitions: 2
 cache: "off"
+builds: alone
 warmup: {window: 2, max_seconds: 0.2}
 stability: {max_foreign_cpu_percent: 10000, max_spread: 1.0e9, max_drift: 1.0e9}
 limits: {reload_seconds: 0}

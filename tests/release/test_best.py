@@ -154,7 +154,8 @@ def test_models_are_not_compared_with_each_other() -> None:
 def table(logged: Logged) -> pd.DataFrame:
     """Without the baseline, which fits every machine that has torch."""
     found = results.load(logged.uri, columns=EngineQuestion().columns(), cache=False)
-    return found[found["compiler"] != "identity"]
+    # Which of them was faster in the rounds that they share is a matter of chance.
+    return found[found["compiler"] != "identity"].assign(log_medians=None)
 
 
 @pytest.fixture
@@ -186,7 +187,6 @@ def test_what_cannot_run_here_is_passed_over_without_asking_for_it(
 ) -> None:
     table = table.copy()
     table.loc[table["compiler"] == "openvino", "throughput"] *= 1e6
-    table["log_medians"] = None
     gone = classmethod(lambda cls: Availability(False, None, "no module named openvino", "pip install openvino"))
     monkeypatch.setattr(OpenVINO, "availability", gone)
     looked: list[str] = []

@@ -87,7 +87,7 @@ def _verified(compiler: str, flags: Mapping[str, Any], materials: Path, engine: 
     if impure:
         return "unverified", impure
     keep = str(engine.with_suffix(".npz"))
-    result = worker.ask("verify", **made, batch=batch, target=target, limit_s=SECONDS, keep=keep)
+    result = worker.ask("verify", **made, batch=batch, target=target, limit_s=SECONDS, slowdown=1.0, keep=keep)
     if result["problem"]:
         return "parity_failed", result["problem"]
     return ("unverified", "constant") if result["vacuous"] else ("ok", "")
