@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from support.server import tracking_server
+from support.spans import covered
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class Run:
     wall: float
     timed: float
     warm_up: float
-    prepare: float
-    compile: float
+    build: float
+    """While anything was prepared, compiled or verified."""
     load: float
     record: float
     compilations: int
@@ -73,9 +74,9 @@ def _show(name: str, run: Run, first: Run) -> None:
         f"{name}: wall {run.wall:.1f} s, timed loops {run.timed:.1f} s, warm-up {run.warm_up:.1f} s, "
         f"rest {run.rest:.1f} s ({100 * run.rest / first.rest:.1f} % of the first run's); "
         f"{run.compilations} compilations, {run.reused} engines reused\n"
-        f"  of the rest: preparing {run.prepare:.1f} s, compiling {run.compile:.1f} s, loading and verifying "
-        f"{run.load:.1f} s, recording {run.record:.1f} s, processes and all else "
-        f"{run.rest - run.prepare - run.compile - run.load - run.record:.1f} s",
+        f"  of the rest: preparing, compiling and verifying {run.build:.1f} s, loading {run.load:.1f} s, recording "
+        f"{run.record:.1f} s, processes and all else "
+        f"{run.rest - run.build - run.load - run.record:.1f} s",
         flush=True,
     )
     for problem in run.problems:
@@ -99,7 +100,7 @@ def _run(study: str, only: str, home: Path, uri: str, cache: str) -> Run:
 
 
 def _account(events: list[dict[str, Any]], wall: float) -> Run:
-    timed = warm_up = load = record = compile_s = 0.0
+    timed = warm_up = load = record = 0.0
     ready: dict[str, dict[str, Any]] = {}
     before = 0.0
     for event in events:
@@ -114,9 +115,6 @@ def _account(events: list[dict[str, Any]], wall: float) -> Run:
             whole = found.get("repetitions") == 0
             warm_up += found.get("seconds", 0.0) + (first if whole else 0.0)
             load += sum(ready[event["cell"]][name] for name in ("load_s", "verify_s")) + (0.0 if whole else first)
-        elif kind == "engine_built" and not event["reused"]:
-            # The export is part of preparing.
-            compile_s += sum(seconds for stage, seconds in event["stages"].items() if stage != "export")
         elif kind == "lane_recorded":
             record += event["at"] - before
         before = event["at"]
@@ -127,8 +125,7 @@ def _account(events: list[dict[str, Any]], wall: float) -> Run:
         wall=wall,
         timed=timed,
         warm_up=warm_up,
-        prepare=sum(event["seconds"] for event in events if event["event"] == "workload_prepared"),
-        compile=compile_s,
+        build=covered((event["started_at"], event["at"]) for event in events if event["event"] == "process_ended"),
         load=load,
         record=record,
         compilations=sum(not event["reused"] and lanes[event["lane"]] != "identity" for event in built),

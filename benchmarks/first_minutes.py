@@ -24,6 +24,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.spans import covered
+
 from mlflow_ngraph.cli.closing import answers
 from mlflow_ngraph.execute import fold, journal
 
@@ -143,20 +145,11 @@ def account(directory: Path) -> Account:
         slow_timed=sum(event["wall_s"] for event in slices if statistics.median(event["durations_ns"]) >= 5e8),
         warm_up=sum(warm_ups) + sum(event["settle_s"] for event in slices),
         cpu={name: sum(event["cpu_s"] for event in ended if event["purpose"] == name) for name in purposes},
-        busy=covered([(event["started_at"], event["at"]) for event in ended]),
+        busy=covered((event["started_at"], event["at"]) for event in ended),
         compiled=sum(event["event"] == "engine_built" and not event["reused"] for event in events),
         processors=int(record.fingerprint["processors"]),
         answers=answers(record),
     )
-
-
-def covered(spans: Sequence[tuple[float, float]]) -> float:
-    """Seconds that lie in at least one span."""
-    total, end = 0.0, float("-inf")
-    for start, stop in sorted(spans):
-        total += max(0.0, stop - max(start, end))
-        end = max(end, stop)
-    return total
 
 
 def show(one: Account) -> None:

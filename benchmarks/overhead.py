@@ -79,6 +79,7 @@ def _study() -> float:
             "compilers": ["identity", "torchscript", "torch-compile", "onnxruntime", "openvino", "tvm"],
             "batch_sizes": [1, 2, 4, 8],
             "repetitions": 30,
+            "builds": "alone",
             "limits": {"cell_seconds": 5},
         }
     )

@@ -24,7 +24,7 @@ _STRAY_PREFIXES = (
 )
 
 
-def of_threads(threads: int | None, scratch: Path) -> dict[str, str]:
+def of_threads(threads: int | None, scratch: Path, *, patient: bool = False) -> dict[str, str]:
     """The environment of a child: that of the parent without its thread and runtime settings, plus ours.
 
     Parameters
@@ -33,10 +33,15 @@ def of_threads(threads: int | None, scratch: Path) -> dict[str, str]:
         Threads of every runtime; None leaves each its own default.
     scratch : Path
         Compiler caches live here, so that no compilation is faster for an earlier one elsewhere.
+    patient : bool
+        Threads of OpenMP that wait for others go to sleep instead of looking again and again: slower by a little where
+        they have the machine to themselves, faster by much where others need the processors. For what is not timed.
     """
     env = {key: value for key, value in os.environ.items() if not key.startswith(_STRAY_PREFIXES)}
     if threads is not None:
         env.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
+    if patient:
+        env["OMP_WAIT_POLICY"] = "passive"
     env["TORCHINDUCTOR_CACHE_DIR"] = str(scratch / "inductor")
     # One compile process: a pool of them would outlive its use and idle beside what is measured.
     env["TORCHINDUCTOR_COMPILE_THREADS"] = "1"

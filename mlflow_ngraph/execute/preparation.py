@@ -29,7 +29,7 @@ class Preparation:
         self._directory = session.places.materials(self._ref)
         self._seconds = 0.0
         name = f"prepare-{self._directory.name}-{session.number}"
-        env = environment.of_threads(session.plan.threads, session.places.scratch(name))
+        env = environment.of_threads(session.plan.threads, session.places.scratch(name), patient=True)
         self.child = Child(name, env, session.places.log(name), session.warden)
 
     def begin(self, batch_sizes: Sequence[int]) -> None:

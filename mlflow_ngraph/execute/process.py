@@ -84,9 +84,10 @@ class LaneProcess:
             self._children += 1
             name += f"-{self._children}"
         name += f"-{purpose}"
-        env = environment.of_threads(self._lane.threads, session.places.scratch(name))
-        child = Child(name, env, session.places.log(name), session.warden)
         kind = self._compiler
+        measures = purpose == "run" or (purpose == "build" and kind.occupies == "machine")
+        env = environment.of_threads(self._lane.threads, session.places.scratch(name), patient=not measures)
+        child = Child(name, env, session.places.log(name), session.warden)
         modules = kind.runtime_modules
         if purpose == "build" and kind.compile_modules is not None:
             modules = kind.compile_modules

@@ -59,7 +59,7 @@ class Provision:
         """Engines that have to be compiled, by lane: their batch sizes and keys."""
         self._parameters = workload.known.parameters if workload.known is not None else None
         self._export_beside = 0
-        """How many others at most prepared or compiled while the model was exported."""
+        """How many others at most prepared or compiled while the model was prepared and exported."""
 
     def begin(self) -> None:
         """Add the first job, which adds the others."""
@@ -113,7 +113,6 @@ class Provision:
         ]
         if not needing:
             return
-        self._crew.recount(job)
         preparation.begin_export(sorted({kind for engines in needing for kind in engines.compiler.formats}))
         yield preparation.child
         try:

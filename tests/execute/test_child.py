@@ -150,3 +150,4 @@ def test_threads_are_set_and_stray_settings_are_gone(tmp_path, monkeypatch):
     assert env["OMP_NUM_THREADS"] == env["TVM_NUM_THREADS"] == "3"
     assert "OMP_WAIT_POLICY" not in env
     assert "TVM_NUM_THREADS" not in environment.of_threads(None, tmp_path)
+    assert environment.of_threads(3, tmp_path, patient=True)["OMP_WAIT_POLICY"] == "passive"

@@ -55,12 +55,18 @@ def test_an_environment_of_another_interpreter_is_made_anew(place: Path) -> None
     (place / ".venv/.installed").touch()
     done = make(place, "environment", f"PYTHON={sys.executable}")
     assert ".venv has another Python: making it anew" in done.stdout
-    assert "== installing torch" in done.stdout
+    assert "== installing torch (1 of 2): usually " in done.stdout
     told = subprocess.run([place / ".venv/bin/python", "--version"], capture_output=True, text=True, check=True)
     assert told.stdout.split()[1] == sys.version.split()[0]
     (place / ".venv/.installed").touch()
     assert "Nothing to be done" in make(place, "environment", f"PYTHON={sys.executable}").stdout
     assert "Nothing to be done" in make(place, "environment").stdout
+
+
+@pytest.mark.usefixtures("processes")
+def test_how_long_the_study_takes_is_said_of_the_one_of_which_it_is_known(place: Path) -> None:
+    assert "its last lines are the answer" in make(place, "-n", "benchmark").stdout
+    assert "its last lines are the answer" not in make(place, "-n", "benchmark", "STUDY=smoke").stdout
 
 
 @pytest.mark.usefixtures("processes")
