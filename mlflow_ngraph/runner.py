@@ -23,13 +23,16 @@ from mlflow_ngraph.engines import environment
 from mlflow_ngraph.engines.store import EngineStore
 from mlflow_ngraph.errors import DiskFullError, StudyError, WorkloadError
 from mlflow_ngraph.execute import fold, known_workloads, places
+from mlflow_ngraph.execute.allotment import recording_s
 from mlflow_ngraph.execute.cache import EngineCache, Maker
 from mlflow_ngraph.execute.child import Child, ChildFailure, Warden
 from mlflow_ngraph.execute.exclusive import ExclusiveMachine, Holder, WhenBusy
+from mlflow_ngraph.execute.experience import Experience, learn
 from mlflow_ngraph.execute.journal import SCHEMA_VERSION, Event, Journal
 from mlflow_ngraph.execute.plan import StudyPlan, make
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.execute.supervisor import Supervisor
+from mlflow_ngraph.execute.time_budget import TimeBudget
 from mlflow_ngraph.study import Study
 from mlflow_ngraph.tracking.recorder import Recorder
 from mlflow_ngraph.tracking.recording import Recording
@@ -80,15 +83,20 @@ class Outcome:
         return 0 if all(cell.verdict is Verdict.OK for cell in cells) else 3
 
 
-def plan_study(study: Study) -> StudyPlan:
+def plan_study(study: Study, home: Path | None = None) -> StudyPlan:
     """What `run_study` would do on this machine. Asks a child process for models whose names are not known to exist.
+
+    Parameters
+    ----------
+    home : Path | None
+        Directory whose studies say how long things take here; see `home_directory.location`.
 
     Raises
     ------
     UsageError
         The study cannot run here; says why.
     """
-    plan = make(study, devices.create(study.device))
+    plan = make(study, devices.create(study.device), known_times(home))
     workloads = [create(workload.ref, study.init) for workload in plan.workloads if workload.known is None]
     found = {str(one.ref): answer for one in workloads if (answer := known_workloads.recall(one)) is not None}
     unknown = [workload for workload in workloads if str(workload.ref) not in found]
@@ -99,6 +107,21 @@ def plan_study(study: Study) -> StudyPlan:
             known_workloads.keep(workload, answer)
             found[str(workload.ref)] = answer
     return plan.with_checked(found)
+
+
+def known_times(home: Path | None = None) -> Experience:
+    """What earlier studies on this machine took.
+
+    Parameters
+    ----------
+    home : Path | None
+        Directory for studies; see `home_directory.location`.
+    """
+    place = home_directory.location(home)
+    known = learn(place)
+    for engine in EngineStore(home_directory.engine_store(place)).entries():
+        known.kept(engine.workload, engine.compiler, engine.precision)
+    return known
 
 
 def ask_child(command: str, **fields: Any) -> Any:
@@ -160,7 +183,8 @@ def run_study(
     Interrupted
         The process was asked to end; the study can be resumed, and its run says KILLED.
     """
-    plan = plan_study(study)
+    budget = TimeBudget(study.within)
+    plan = plan_study(study, home)
     machine = fingerprint()
     root, key = home_directory.directory(home), places.study_key(study, plan.device, machine["digest"])
     _resumable(study, resume, root, key)  # complains before anybody waits
@@ -169,7 +193,9 @@ def run_study(
         recorder.preflight()
     with ExitStack() as stack:
         stack.enter_context(_signals_raise())
+        asked = time.monotonic()
         lock = stack.enter_context(ExclusiveMachine(study.name, when_busy, partial(_say_who_measures, observer)))
+        budget.waited(time.monotonic() - asked)
         # Whoever held the machine may have run this very study.
         continued = _resumable(study, resume, root, key)
         directory = continued or places.new_directory(root, study, key)
@@ -190,6 +216,8 @@ def run_study(
             done=done,
         )
         recording.open(before)
+        if recorder is not None:
+            stack.enter_context(budget.deadline(budget.left() - recording_s(plan)))
         supervisor = Supervisor(
             plan,
             places.Places(directory),
@@ -199,6 +227,7 @@ def run_study(
             before=before,
             retry=resume == "always",
             on_workload=recording.workload,
+            time=budget,
         )
         try:
             try:

@@ -8,21 +8,24 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from mlflow_ngraph import study_metrics
 from mlflow_ngraph.compilers.base import Mode, Precision, Transfers
-from mlflow_ngraph.errors import StudyError
+from mlflow_ngraph.errors import StudyError, UnknownNameError
+from mlflow_ngraph.objectives import BOUNDS, OBJECTIVES, Limit, Raced, limits
 from mlflow_ngraph.process_memory import FreedMemory
 from mlflow_ngraph.study_metrics import CustomMetric
-from mlflow_ngraph.validation import explain
+from mlflow_ngraph.validation import duration_s, explain
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
 
 BASELINE = "identity"
 """The compiler that speed-ups and parity refer to."""
+Purpose = Literal["characterise", "decide"]
+"""What a study is for."""
 Process = Literal["poisson", "uniform"]
 """How arriving requests are spread."""
 AUTO_FRACTIONS = (0.5, 0.7, 0.8, 0.9, 0.95)
@@ -197,6 +200,10 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str | int) else value
 
 
+def _duration(value: Any) -> Any:
+    return None if value is None else duration_s(value)
+
+
 def _rates(value: Any) -> Any:
     """Accept the short form of arrivals: the rates alone."""
     return {"rates": value} if isinstance(value, str | list) or _number(value) else value
@@ -223,6 +230,18 @@ class Study(_Model):
     """Batch sizes, each a positive integer."""
     precision: Annotated[list[Precision], BeforeValidator(_listed)] = Field(["fp32"], min_length=1)
     """Precisions that the engines compute in; parity is always against fp32."""
+    purpose: Purpose = "characterise"
+    """``characterise``: every cell until its figures are as precise as wanted. ``decide``: only until it is clear which cell
+    of a workload is the best one; what cannot win any more leaves."""
+    objective: str | None = None
+    """What the best one is best in, with ``purpose: decide``: ``throughput`` unless it is said, ``latency``, ``cpu``,
+    ``memory``, ``energy`` or ``size``."""
+    bounds: dict[str, float] = Field(default_factory=dict)
+    """What the best one has to keep, with ``purpose: decide``, by the names of the options of ``recommend``: such as
+    ``max_latency_ms``."""
+    within: Annotated[float | None, BeforeValidator(_duration)] = None
+    """Seconds that all of it may take, or text such as ``5m``; unset takes as long as it takes. Does not change what is
+    measured, only how much of it."""
     mode: Mode = "sync"
     """``sync``: one request in flight. ``async``: as many as the runtime wants."""
     transfers: Transfers = "outside"
@@ -253,10 +272,41 @@ class Study(_Model):
     metrics: dict[str, Annotated[CustomMetric, _choice("expression")]] = Field(default_factory=dict)
     """Metrics of the study's own, by name. Do not change what is measured."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _objective_of_a_decision(cls, content: Any) -> Any:
+        if isinstance(content, Mapping) and content.get("purpose") == "decide" and content.get("objective") is None:
+            return {**content, "objective": "throughput"}
+        return content
+
+    @model_validator(mode="after")
+    def _decision(self) -> Study:
+        if self.purpose == "characterise" and (self.objective is not None or self.bounds):
+            key = "objective" if self.objective is not None else "bounds"
+            raise ValueError(f"{key} says what a decision is about: write purpose: decide as well, or leave it out")
+        if self.mode == "async" and self.objective == "latency":
+            raise ValueError("objective latency: mode async has none, because several requests are in flight at once")
+        return self
+
     @model_validator(mode="after")
     def _constants_of_all_workloads(self) -> Study:
         study_metrics.check(self.metrics, [choice.names for choice in self.workloads])
         return self
+
+    @field_validator("objective")
+    @classmethod
+    def _known_objective(cls, value: str | None) -> str | None:
+        if value is not None and value not in OBJECTIVES:
+            raise ValueError(str(UnknownNameError("objective", value, OBJECTIVES)))
+        return value
+
+    @field_validator("bounds")
+    @classmethod
+    def _known_bounds(cls, value: dict[str, float]) -> dict[str, float]:
+        for name in value:
+            if name not in BOUNDS:
+                raise ValueError(str(UnknownNameError("bound", name, BOUNDS)))
+        return value
 
     @field_validator("cache", mode="before")
     @classmethod
@@ -294,9 +344,21 @@ class Study(_Model):
     def _ascending(cls, value: list[int]) -> list[int]:
         return sorted(_distinct(value, "batch size", str))
 
+    @property
+    def raced(self) -> Raced | None:
+        """The objective that lanes race for; None where every cell is measured to its end."""
+        return next((name for name in get_args(Raced) if name == self.objective), None)
+
+    @property
+    def kept_limits(self) -> list[Limit]:
+        """The limits that the best cell has to keep."""
+        return limits(self.bounds)
+
     def digest(self) -> str:
-        """Identifies what is measured; name, description and metrics of its own do not count, nor where engines come from."""
-        content = self.model_dump(mode="json", exclude={"name", "description", "cache", "metrics"})
+        """Identifies what is measured; name, description and metrics of its own do not count, nor where engines come from, nor
+        the time that it may take.
+        """
+        content = self.model_dump(mode="json", exclude={"name", "description", "cache", "metrics", "within"})
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
     def to_yaml(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from typing import Any, get_origin
 
@@ -25,6 +26,29 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     found = first.get("input")
     shown = "" if first["type"] in ("missing", "value_error") else f", found {found!r}"
     return f"{where}: {message[:1].lower()}{message[1:]}{shown}{more}"
+
+
+_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0}
+"""By the units of a duration."""
+
+
+def duration_s(value: object) -> float:
+    """Seconds above 0: a number of them, or text such as ``90s``, ``5m`` or ``1h30m``.
+
+    Raises
+    ------
+    ValueError
+        It is none.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf"):
+        return float(value)
+    if isinstance(value, str):
+        text = "".join(value.lower().split())
+        parts = re.findall(r"(\d+(?:\.\d+)?)([hms])", text)
+        seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+        if seconds > 0 and "".join(number + unit for number, unit in parts) == text:
+            return seconds
+    raise ValueError(f"expected a duration such as 90s, 5m or 1h30m, found {value!r}")
 
 
 def _is_type_tag(part: Any) -> bool:

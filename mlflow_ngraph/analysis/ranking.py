@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mlflow_ngraph.analysis import objectives, undecided
-from mlflow_ngraph.analysis.objectives import Limit
+from mlflow_ngraph import objectives
+from mlflow_ngraph.analysis import undecided
 from mlflow_ngraph.analysis.undecided import Rival
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.metrics import CELL_METRICS, TABLE, with_estimates
+from mlflow_ngraph.objectives import Limit
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:

@@ -11,15 +11,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mlflow_ngraph.analysis import doubts, fleet_choice, objectives, significance, undecided
+from mlflow_ngraph import objectives
+from mlflow_ngraph.analysis import doubts, fleet_choice, significance, undecided
 from mlflow_ngraph.analysis.compare import TIED_FROM, latest
 from mlflow_ngraph.analysis.fleet_choice import CONFIGURATION
-from mlflow_ngraph.analysis.objectives import OBJECTIVES, Limit
 from mlflow_ngraph.analysis.selection import FILTERED, Selection
 from mlflow_ngraph.analysis.serving_rates import AT_RATE, AT_RATE_METRIC
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.estimates import Estimate
 from mlflow_ngraph.metrics import Metric, is_complement, with_estimates
+from mlflow_ngraph.objectives import OBJECTIVES, Limit
 from mlflow_ngraph.tables import vocabulary
 from mlflow_ngraph.verdicts import Verdict
 

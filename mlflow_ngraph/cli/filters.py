@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mlflow_ngraph.analysis.objectives import BOUNDS
 from mlflow_ngraph.cli.lists import items, whole
 from mlflow_ngraph.cli.waiting import waiting
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.metrics import TABLE, is_uncertainty
+from mlflow_ngraph.objectives import BOUNDS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
+from mlflow_ngraph.text import duration
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _WIDE = 1000
@@ -49,19 +51,9 @@ def count(value: float | None) -> str:
     return f"{value:g}"
 
 
-def seconds(value: float) -> str:
-    """A duration such as ``42 s``, ``3 min 20 s`` or ``2 h 5 min``."""
-    whole = round(value)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
 def age(value: float) -> str:
     """A duration that may be days, such as ``12 d``."""
-    return seconds(value) if value < 2 * 86400 else f"{value / 86400:.0f} d"
+    return duration(value) if value < 2 * 86400 else f"{value / 86400:.0f} d"
 
 
 def finite(value: Any) -> Any:

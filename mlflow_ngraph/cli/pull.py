@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mlflow_ngraph.analysis import objectives
-from mlflow_ngraph.analysis.objectives import Limit
+from mlflow_ngraph import objectives
 from mlflow_ngraph.cli import output
 from mlflow_ngraph.cli.filters import Asked, bound_options, filter_options
 from mlflow_ngraph.cli.keys import trust_option
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.objectives import Limit
 
 if TYPE_CHECKING:
     from mlflow_ngraph.analysis.listing import Found

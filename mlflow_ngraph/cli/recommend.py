@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlflow_ngraph.analysis import objectives
-from mlflow_ngraph.analysis.objectives import BOUNDS, Limit
+from mlflow_ngraph import objectives
 from mlflow_ngraph.cli import costs, output, tables, writing
 from mlflow_ngraph.cli.filters import Asked, bound_options, filter_options
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.objectives import BOUNDS, Limit
 from mlflow_ngraph.text import markdown_table, missing, plain
 
 if TYPE_CHECKING:

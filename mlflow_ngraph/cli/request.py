@@ -55,6 +55,10 @@ def overrides(
     max_p99_ms: str | None = None,
     seed: str | None = None,
     cache: str | None = None,
+    purpose: str | None = None,
+    objective: str | None = None,
+    within: str | None = None,
+    **bounds: Any,
 ) -> dict[str, Any]:
     """The keys of a study that the options replace; empty text and None leave the study's own value.
 
@@ -75,6 +79,10 @@ def overrides(
         "arrivals": _arrivals(arrivals, max_p99_ms),
         "seed": whole("seed", seed) if seed else None,
         "cache": cache,
+        "purpose": purpose,
+        "objective": objective,
+        "within": within,
+        "bounds": {name: value for name, value in bounds.items() if value is not None},
     }
     return {key: value for key, value in found.items() if value not in (None, "", [], {})}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import selectors
 import signal
@@ -31,6 +32,13 @@ class ChildFailure(CellError):  # noqa: N818 - the child fails, which is a findi
         self.verdict = verdict
         self.reason = reason
         self.tail = tail
+
+
+class OutOfTime(ChildFailure):
+    """The time of the study was up. Nothing is known to be wrong with the cells, which nobody measures any more."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(Verdict.TIMEOUT, reason)
 
 
 @dataclass
@@ -75,10 +83,24 @@ class _Begun:
 
 
 class Child:
-    """One worker process in a process group of its own. It starts in the background: the first request waits for it."""
+    """One worker process in a process group of its own. It starts in the background: the first request waits for it.
 
-    def __init__(self, name: str, env: Mapping[str, str], log: Path, warden: Warden) -> None:
+    Parameters
+    ----------
+    left : Callable[[], float]
+        The seconds that are left for everything: what takes longer is ended, whatever its own time limit.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        env: Mapping[str, str],
+        log: Path,
+        warden: Warden,
+        left: Callable[[], float] = lambda: math.inf,
+    ) -> None:
         self.name = name
+        self._left = left
         self.overhead_s = 0.0
         """Seconds that the parent waited for anything but the stages that the child accounts for."""
         self._log = log
@@ -139,7 +161,7 @@ class Child:
         start, result = time.perf_counter(), None
         while self._begun:
             begun = self._begun.pop(0)
-            result = self._read(time.monotonic() + begun.timeout, begun.command, begun.on_stage)
+            result = self._read(begun)
         self.overhead_s += time.perf_counter() - start
         return result
 
@@ -196,11 +218,13 @@ class Child:
         self._stdin.write(json.dumps({"command": command, **fields}).encode() + b"\n")
         self._stdin.flush()
 
-    def _read(self, deadline: float, command: str, on_stage: Callable[[str], None]) -> Any:
+    def _read(self, begun: _Begun) -> Any:
+        command, left = begun.command, self._left()
+        deadline = time.monotonic() + min(begun.timeout, left)
         while True:
-            message = self._next_message(deadline, command)
+            message = self._next_message(deadline, command, late=left < begun.timeout)
             if "stage" in message:
-                on_stage(message["stage"])
+                begun.on_stage(message["stage"])
             elif "error" in message:
                 error = message["error"]
                 if error.get("disk_full"):
@@ -210,12 +234,14 @@ class Child:
             else:
                 return message["result"]
 
-    def _next_message(self, deadline: float, command: str) -> dict[str, Any]:
+    def _next_message(self, deadline: float, command: str, *, late: bool) -> dict[str, Any]:
         while b"\n" not in self._buffer:
             # A blocking wait: a parent that polls would disturb what its children measure.
             if not self._selector.select(max(0.0, deadline - time.monotonic())):
                 tail = self.tail()
                 self.close()
+                if late:
+                    raise OutOfTime(f"{command} was ended, because the time of the study was up")
                 raise ChildFailure(Verdict.TIMEOUT, f"{command} did not finish within its time limit", tail)
             chunk = os.read(self._stdout.fileno(), 1 << 20)
             if not chunk:

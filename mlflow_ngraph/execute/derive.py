@@ -39,7 +39,7 @@ def derive(
     lanes = [lane for lane in record.lanes.values() if workloads is None or lane.lane.workload in workloads]
     for lane in lanes:
         for cell in lane.cells.values():
-            cell.metrics = _own_metrics(lane, cell, processors)
+            cell.metrics = own_metrics(lane, cell, processors)
             _serve(cell, record.study, processors)
     for lane in lanes:
         for cell in lane.cells.values():
@@ -52,8 +52,14 @@ def derive(
     formulas.add(record, lanes)
 
 
-def _own_metrics(lane: LaneRecord, cell: CellRecord, processors: int) -> dict[str, float]:
-    """What a cell's own samples and its engine say."""
+def own_metrics(lane: LaneRecord, cell: CellRecord, processors: int) -> dict[str, float]:
+    """What a cell's own samples and its engine say.
+
+    Parameters
+    ----------
+    processors : int
+        Of the whole machine.
+    """
     found: dict[str, float] = {}
     engine = lane.engine_of(cell)
     if engine is not None:

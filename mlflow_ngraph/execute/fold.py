@@ -177,6 +177,14 @@ def _arrivals_ended(record: StudyRecord, event: journal.Event) -> None:
     record.lanes[event["lane"]].cells[event["batch"]].arrivals_note = event["reason"]
 
 
+def _left_out(record: StudyRecord, event: journal.Event) -> None:
+    record.left_out[event["cell"]] = {name: event[name] for name in ("lane", "batch", "reason", "final")}
+
+
+def _race_ended(record: StudyRecord, event: journal.Event) -> None:
+    record.races[event["workload"]] = {name: value for name, value in event.items() if name not in ("event", "at")}
+
+
 _RECORDED = {
     "study_finished": _study_finished,
     "session_started": _session_started,
@@ -187,9 +195,11 @@ _RECORDED = {
     "lane_finished": _lane_finished,
     "arrivals": _arrivals,
     "arrivals_ended": _arrivals_ended,
+    "left_out": _left_out,
+    "race_ended": _race_ended,
 }
 
-_OF_CELLS = ("cell_verified", "cell_ready", "slice", "cell_finished")
+_OF_CELLS = ("cell_verified", "cell_ready", "slice", "lane_left", "cell_finished")
 
 _ENVELOPE = ("event", "at", "cell", "lane", "batch")
 """What events of a cell have in common."""
@@ -202,6 +212,9 @@ class _Cells:
         self._verified: dict[str, journal.Event] = {}
         self._ready: dict[str, journal.Event] = {}
         self._slices: dict[str, list[dict[str, Any]]] = {}
+        self._left: dict[str, journal.Event] = {}
+        self._continued: set[str] = set()
+        """Cells that had slices when they were made ready again, which count again."""
         self.companions: dict[str, list[dict[str, Any]]] = {}
         """Slices by cell that are not among its own, but beside which other cells were measured: taken only for those, or
         of an earlier session than the one that counts."""
@@ -212,7 +225,9 @@ class _Cells:
             self._verified[cell] = event
         elif event["event"] == "cell_ready":
             self._ready[cell] = event
-            self._slices[cell] = []
+            self._begin(record, event)
+        elif event["event"] == "lane_left":
+            self._left[cell] = event
         elif event["event"] == "slice":
             kept = {
                 name: value for name, value in event.items() if name not in ("event", "at", "cell", "lane", "companion")
@@ -222,10 +237,26 @@ class _Cells:
         else:
             self._finish(record, event)
 
+    def _begin(self, record: StudyRecord, event: journal.Event) -> None:
+        """A cell is measured from now on: anew, or behind what it has."""
+        cell = event["cell"]
+        record.left_out.pop(cell, None)
+        if not event.get("continued"):
+            self._slices[cell] = []
+            self._continued.discard(cell)
+        elif cell not in self._slices:
+            done = record.lanes[event["lane"]].cells.get(event["batch"])
+            self._slices[cell] = list(done.samples) if done is not None else []
+            self._continued.add(cell)
+
     def _finish(self, record: StudyRecord, event: journal.Event) -> None:
         cell, batch = event["cell"], event["batch"]
         cells = record.lanes[event["lane"]].cells
-        if batch in cells:
+        record.left_out.pop(cell, None)
+        gone = self._left.pop(cell, {})
+        if cell in self._continued:
+            self._continued.discard(cell)
+        elif batch in cells:
             self.companions.setdefault(cell, []).extend(cells[batch].samples)
         ready = self._ready.pop(cell, {})
         verified = {name: value for name, value in self._verified.pop(cell, {}).items() if name not in _ENVELOPE}
@@ -246,4 +277,5 @@ class _Cells:
             ready={name: ready[name] for name in ("load_s", "first_inference_s", "requests") if name in ready},
             warm_up=event.get("warm_up") or {},
             samples=self._slices.pop(cell, []),
+            left={name: gone[name] for name in ("round", "rival", "ratio", "bound") if gone},
         )

@@ -24,6 +24,7 @@ from mlflow_ngraph.execute.plan import StudyPlan
 from mlflow_ngraph.execute.process import LaneProcess
 from mlflow_ngraph.execute.rate_search import Station, offer_rates
 from mlflow_ngraph.execute.record import EngineRecord, Lane
+from mlflow_ngraph.execute.time_budget import TimeBudget
 from mlflow_ngraph.measure.stability import SliceFacts
 from mlflow_ngraph.measure.statistics import mean_duration
 
@@ -35,6 +36,8 @@ VACUOUS = "outputs do not depend on the input: nothing was verified"
 TIMED_INPUTS_ONLY = "verified on the timed inputs alone, because "
 TOO_SLOW = "an inference takes longer than limits.verify_seconds"
 ILL_CONDITIONED = "rounding changes the answer to all others at this precision"
+_SHORTEST_S = 0.001
+"""Of a slice, which has one repetition at least."""
 SETTLE_BELOW_S = 0.5
 """Calls that take longer than this are not repeated for settling: what it would gain drowns in them."""
 
@@ -46,6 +49,8 @@ class LaneRunner:
     ----------
     cache : EngineCache | None
         Where engines are looked for and kept; None compiles them all.
+    time : TimeBudget | None
+        What ends children when nothing of it is left; None lets them take what the study's limits allow.
     """
 
     def __init__(
@@ -57,6 +62,7 @@ class LaneRunner:
         warden: Warden,
         session: int,
         cache: EngineCache | None = None,
+        time: TimeBudget | None = None,
     ) -> None:
         self.lane = lane
         self.compiler: Compiler[Any] = create(lane.compiler, lane.flags)
@@ -74,15 +80,49 @@ class LaneRunner:
         self._journal = journal
         self._session = session
         self._cache = cache
+        self._warden = warden
+        self._time = time or TimeBudget()
+        self.is_twin = False
+        """Whether it is the `twin` of another one."""
+        self._twins: list[LaneRunner] = []
         limit, freed_memory = plan.study.limits.load_seconds, plan.study.freed_memory
         self._process = LaneProcess(
-            lane, self.compiler, places, warden, session, import_seconds=limit, freed_memory=freed_memory
+            lane,
+            self.compiler,
+            places,
+            warden,
+            session,
+            import_seconds=limit,
+            freed_memory=freed_memory,
+            left=self._time.left_at_most,
         )
 
     @property
     def overhead_s(self) -> float:
         """Seconds in which the lane's processes did nothing that has a name of its own."""
-        return self._process.overhead_s
+        return self._process.overhead_s + sum(twin.overhead_s for twin in self._twins)
+
+    @property
+    def session(self) -> int:
+        """The number of the session that it measures in."""
+        return self._session
+
+    def twin(self) -> LaneRunner:
+        """The same lane with a process of its own, so that engines for two batch sizes can take turns."""
+        twin = LaneRunner(
+            self._plan,
+            self.lane,
+            self._places,
+            self._journal,
+            self._warden,
+            self._session,
+            self._cache,
+            self._time,
+        )
+        twin.engines, twin.impure, twin._verified, twin._peak = self.engines, self.impure, self._verified, self._peak
+        twin.is_twin = True
+        self._twins.append(twin)
+        return twin
 
     @property
     def _target(self) -> dict[str, Any]:
@@ -258,8 +298,14 @@ class LaneRunner:
         if self._cache is not None and batch in self.engines:
             self._cache.forget(self.lane, self.engines[batch], reason)
 
-    def load(self, batch: int) -> Loaded:
-        """Load the engine for ``batch`` from disk in the lane's measuring process, and compare its outputs."""
+    def load(self, batch: int, *, continued: bool = False) -> Loaded:
+        """Load the engine for ``batch`` from disk in the lane's measuring process, and compare its outputs.
+
+        Parameters
+        ----------
+        continued : bool
+            The cell goes on: the slices that it has count again.
+        """
         engine = self.engines[batch]
         try:
             result = self._process.ready("run").request(
@@ -280,6 +326,7 @@ class LaneRunner:
             lane=self.lane.id,
             batch=batch,
             engine=engine.id,
+            continued=continued,
             **{name: value for name, value in result.items() if name != "problem"},
         )
         verified = self._verified.get(batch, {})
@@ -364,17 +411,24 @@ class LaneRunner:
         known, peak = self._peak
         return int(peak * max(1.0, batch / known))
 
-    def slice(self, round_: int, position: int, *, companion: bool) -> None:
-        """Time one slice of repetitions and put it into the journal."""
+    def slice(self, round_: int, position: int, *, companion: bool) -> dict[str, Any]:
+        """Time one slice of repetitions and put it into the journal; returns what the process says of it.
+
+        Parameters
+        ----------
+        companion : bool
+            It is taken for the comparison with others alone, and does not count for the cell itself.
+        """
         loaded, study = self._has_loaded(), self._plan.study
-        seconds = min(study.limits.slice_seconds, study.limits.cell_seconds - loaded.timed_s)
+        repetitions, seconds = loaded.next_slice(study)
+        seconds = max(_SHORTEST_S, min(seconds, self._time.left()))
         child = self._process.ready("run")
         started, spent = time.perf_counter(), time.process_time()
         result = child.request(
             "slice",
             seconds + study.limits.load_seconds,
             accounted=lambda result: float(result["wall_s"] + result["settle_s"]),
-            repetitions=min(study.slice_repetitions, loaded.left(study)),
+            repetitions=repetitions,
             seconds=seconds,
             settle_s=SETTLE_S,
             settle_below_s=SETTLE_BELOW_S,
@@ -395,6 +449,8 @@ class LaneRunner:
             **result,
             **harness,
         )
+        taken: dict[str, Any] = result
+        return taken
 
     def serve(self) -> str:
         """Let requests arrive at the loaded engine at the rates of the study, and put what became of them into the journal.
@@ -419,9 +475,11 @@ class LaneRunner:
         self._process.ready("run").request("unload", self._plan.study.limits.load_seconds)
 
     def close(self) -> None:
-        """End the lane's process, if it has one."""
+        """End the lane's process, if it has one, and those of its twins."""
         self.loaded = None
         self._process.close()
+        for twin in self._twins:
+            twin.close()
 
     def _say(self, batch: int) -> Any:
         return lambda stage: self._journal.tell("stage", lane=self.lane.id, stage=stage, batch=batch)

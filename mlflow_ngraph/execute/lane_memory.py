@@ -50,6 +50,18 @@ class Loaded:
         most = study.adaptive.max_repetitions if study.repetitions == "auto" else study.repetitions
         return most - self.repetitions
 
+    def next_slice(self, study: Study) -> tuple[int, float]:
+        """Repetitions and seconds of the next slice at most.
+
+        A cell that has its share, and goes on because others are compared with it, gets whole slices.
+        """
+        repetitions, seconds = study.slice_repetitions, study.limits.slice_seconds
+        left, left_s = self.left(study), study.limits.cell_seconds - self.timed_s
+        return (
+            min(repetitions, left) if left > 0 else repetitions,
+            min(seconds, left_s) if left_s > 0 else seconds,
+        )
+
     def wants_more(self, study: Study, *, accompanying: bool) -> bool:
         """Whether the cell needs another slice, and has repetitions and time left for it.
 
@@ -67,6 +79,13 @@ class Loaded:
             return True
         reach = self.reach()
         return reach is None or reach > study.adaptive.within
+
+    @property
+    def call_s(self) -> float:
+        """Seconds of a repetition, as far as they are known."""
+        if self.durations:
+            return float(np.median(self.durations[-1])) / 1e9
+        return float(self.warm_up.get("call_s", self.first_call_s))
 
     @property
     def repetitions(self) -> int:

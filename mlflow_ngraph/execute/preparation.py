@@ -12,16 +12,30 @@ from mlflow_ngraph.execute.child import Child, Warden
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.plan import StudyPlan, WorkloadPlan
+from mlflow_ngraph.execute.time_budget import TimeBudget
 
 Materials = dict[str, Any]
 """The content of ``materials.json``."""
 
 
 class Preparation:
-    """The child that builds a workload once. Every method raises `ChildFailure` when it has no result."""
+    """The child that builds a workload once. Every method raises `ChildFailure` when it has no result.
+
+    Parameters
+    ----------
+    time : TimeBudget | None
+        What ends the child when nothing of it is left; None lets it take what the study's limits allow.
+    """
 
     def __init__(
-        self, plan: StudyPlan, workload: WorkloadPlan, places: Places, journal: Journal, warden: Warden, session: int
+        self,
+        plan: StudyPlan,
+        workload: WorkloadPlan,
+        places: Places,
+        journal: Journal,
+        warden: Warden,
+        session: int,
+        time: TimeBudget | None = None,
     ) -> None:
         self._plan = plan
         self._workload = workload
@@ -29,7 +43,8 @@ class Preparation:
         self._directory = places.materials(str(workload.ref))
         self._seconds = 0.0
         name = f"prepare-{self._directory.name}-{session}"
-        self._child = Child(name, environment.of_threads(plan.threads, places.scratch(name)), places.log(name), warden)
+        env = environment.of_threads(plan.threads, places.scratch(name))
+        self._child = Child(name, env, places.log(name), warden, (time or TimeBudget()).left_at_most)
 
     def begin(self, batch_sizes: Sequence[int]) -> None:
         """Build the model, and run the baseline on seeded inputs at ``batch_sizes``; `built` waits for it."""

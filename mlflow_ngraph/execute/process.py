@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 from mlflow_ngraph.compilers.base import Compiler
@@ -23,6 +24,8 @@ class LaneProcess:
         Time limit for imports.
     freed_memory : FreedMemory
         What the measuring process does with memory that it frees.
+    left : Callable[[], float]
+        The seconds that are left for everything.
     """
 
     def __init__(
@@ -35,6 +38,7 @@ class LaneProcess:
         *,
         import_seconds: float,
         freed_memory: FreedMemory,
+        left: Callable[[], float],
     ) -> None:
         self.overhead_s = 0.0
         """Of the children that have ended; see `Child.overhead_s`."""
@@ -45,6 +49,7 @@ class LaneProcess:
         self._session = session
         self._import_seconds = import_seconds
         self._freed_memory = freed_memory
+        self._left = left
         self._child: Child | None = None
         self._children = 0
         """That have compiled."""
@@ -93,7 +98,7 @@ class LaneProcess:
             name += f"-{self._children}"
         name += f"-{purpose}"
         env = environment.of_threads(self._lane.threads, self._places.scratch(name))
-        child = Child(name, env, self._places.log(name), self._warden)
+        child = Child(name, env, self._places.log(name), self._warden, self._left)
         kind = self._compiler
         modules = kind.runtime_modules
         if purpose == "build" and kind.compile_modules is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from mlflow_ngraph.execute.child import ChildFailure
+from mlflow_ngraph.execute.allotment import Allotment, LeftOut
+from mlflow_ngraph.execute.child import ChildFailure, OutOfTime
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.plan import WorkloadPlan
@@ -26,6 +27,8 @@ class Provision:
         What earlier sessions left, by lane.
     fail : Fail
         Told of batch sizes that will have none.
+    allotment : Allotment
+        What there is time for.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class Provision:
         before: Mapping[str, LaneRecord],
         journal: Journal,
         fail: Fail,
+        allotment: Allotment,
     ) -> None:
         self._fixed_batch = workload.fixed_batch
         self._runners = runners
@@ -43,6 +47,7 @@ class Provision:
         self._before = before
         self._journal = journal
         self._fail = fail
+        self._allotment = allotment
         self._impure = ""
         """Why no engine can be verified; empty where they can."""
         self._lacking: dict[str, dict[tuple[int, ...], str]] = {runner.lane.id: {} for runner in runners}
@@ -64,6 +69,17 @@ class Provision:
                     key = runner.key(group, materials)
                     if not self._of_before(runner, key) and not runner.take(group, key):
                         self._lacking[lane.id][group] = key
+
+    def economise(self) -> list[LeftOut]:
+        """Do without what there is no time for, and say what that is."""
+        left_out = self._allotment.choose(self._wanted, self._lacking)
+        for cell in left_out:
+            self._wanted[cell.lane.id].discard(cell.batch)
+        for lane, lacking in self._lacking.items():
+            self._lacking[lane] = {
+                group: key for group, key in lacking.items() if self._wanted[lane].intersection(group)
+            }
+        return left_out
 
     def export(self, preparation: Preparation) -> None:
         """Export the model for the compilers that have something to compile; a failure costs their cells only."""
@@ -102,6 +118,9 @@ class Provision:
         self._ready()
         for runner in self._runners:
             for batch in sorted(self._wanted[runner.lane.id] & set(runner.engines)):
+                if self._allotment.spent:
+                    del runner.engines[batch]  # what nobody has verified is not measured
+                    continue
                 try:
                     runner.verify(batch)
                 except ChildFailure as failure:
@@ -128,12 +147,17 @@ class Provision:
     def _compile(self, runner: LaneRunner) -> None:
         """Compile the engines of a lane. One that fails costs its own cells only."""
         for group, key in self._lacking[runner.lane.id].items():
+            late = self._allotment.refusal(runner.lane, group)
+            if late:
+                self._fail(runner, group, OutOfTime(late))
+                continue
             self._journal.tell("stage", lane=runner.lane.id, stage="compile", batch=group[0])
-            try:
-                runner.build(group, key)
-            except ChildFailure as failure:
-                runner.close()
-                self._fail(runner, group, failure)
+            with self._allotment.building():
+                try:
+                    runner.build(group, key)
+                except ChildFailure as failure:
+                    runner.close()
+                    self._fail(runner, group, failure)
         runner.close()
 
     def _settle(self) -> None:
@@ -143,4 +167,5 @@ class Provision:
 
 def while_preparing(failure: ChildFailure) -> ChildFailure:
     """The failure, with what it happened in."""
-    return ChildFailure(failure.verdict, f"preparing the model: {failure.reason}", failure.tail)
+    reason = f"preparing the model: {failure.reason}"
+    return OutOfTime(reason) if isinstance(failure, OutOfTime) else ChildFailure(failure.verdict, reason, failure.tail)

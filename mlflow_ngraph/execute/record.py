@@ -109,6 +109,9 @@ class CellRecord:
     """The figures of each rate, derived from ``arrivals``; see `mlflow_ngraph.measure.open_loop_figures.row`."""
     metrics: dict[str, float] = field(default_factory=dict)
     """By the names in docs/reference/metrics.md, such as ``throughput`` and ``throughput_ci_low``."""
+    left: Mapping[str, Any] = field(default_factory=dict)
+    """Where the cell left a race: the ``round``, the ``rival`` (a cell), the ``ratio`` to it as estimated, and the ``bound`` of
+    what it is beside the best one, at most."""
     log_medians: dict[str, float] = field(default_factory=dict)
     """The natural logarithm of the median duration in nanoseconds of each round, by session and round such as ``0.3``: what
     lanes that share rounds are compared by. The baseline has those beside cells of other sessions, too."""
@@ -178,8 +181,21 @@ class StudyRecord:
     the ``digest`` of the model, its ``outputs`` and its exports."""
     sessions: int = 0
     """How often it was begun or gone on with."""
+    races: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """How the race of a workload ended, by canonical reference: ``ending`` (``won``, ``alike``, ``repetitions``, ``time``),
+    ``leader`` (a cell, or None) and ``contenders``, the leader first, each with ``cell``, ``lane``, ``batch``, ``rounds`` and,
+    beside the leader, ``ratio``, ``low`` and ``high``."""
+    left_out: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Cells that were not measured, by id, each with ``lane``, ``batch``, ``reason`` and ``final``: whether there is nothing to
+    be gained by measuring it."""
 
     def so_far(self) -> StudyRecord:
         """The record as it is now: what is read from now on changes this one, and not the copy."""
         lanes = {lane_id: replace(lane, cells=dict(lane.cells)) for lane_id, lane in self.lanes.items()}
-        return replace(self, lanes=lanes, workloads=dict(self.workloads))
+        return replace(
+            self,
+            lanes=lanes,
+            workloads=dict(self.workloads),
+            races=dict(self.races),
+            left_out=dict(self.left_out),
+        )

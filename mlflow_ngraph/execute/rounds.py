@@ -14,11 +14,12 @@ from typing import Any, Protocol
 import psutil
 
 from mlflow_ngraph.devices import memory
-from mlflow_ngraph.execute.child import ChildFailure
+from mlflow_ngraph.execute.child import ChildFailure, OutOfTime
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.lane_memory import Loaded
 from mlflow_ngraph.execute.record import Lane
+from mlflow_ngraph.execute.time_budget import TimeBudget
 from mlflow_ngraph.measure import stability
 from mlflow_ngraph.study import BASELINE, Study
 from mlflow_ngraph.verdicts import Verdict
@@ -37,6 +38,12 @@ class Settle(Protocol):
     def __call__(
         self, runner: LaneRunner, batch: int, verdict: Verdict, reason: str, tail: str, warm_up: dict[str, Any]
     ) -> None: ...
+
+
+class LeaveOut(Protocol):
+    """Says that a cell is not measured."""
+
+    def __call__(self, lane: Lane, batch: int, reason: str, *, final: bool) -> None: ...
 
 
 def wanted(lane: Lane, missing: Mapping[str, Sequence[int]]) -> set[int]:
@@ -58,6 +65,10 @@ class Rounds:
         The batch sizes of each lane that have no verdict yet.
     settle : Settle
         Called with the verdict of each of those cells, once.
+    leave_out : LeaveOut
+        Called instead with those for which there is no time.
+    time : TimeBudget | None
+        What ends the rounds when nothing of it is left.
     """
 
     def __init__(
@@ -67,12 +78,18 @@ class Rounds:
         order: random.Random,
         missing: Mapping[str, Sequence[int]],
         settle: Settle,
+        leave_out: LeaveOut,
+        time: TimeBudget | None = None,
     ) -> None:
         self._study = study
         self._journal = journal
         self._order = order
         self._missing = missing
         self._settle = settle
+        self._leave_out = leave_out
+        self._time = time or TimeBudget()
+        self._round = 0
+        """The number of the next round. Each number of a session and workload is that of one round."""
         self._settled: set[tuple[str, int]] = set()
 
     def measure(self, runners: Iterable[LaneRunner], batch: int) -> None:
@@ -80,10 +97,9 @@ class Rounds:
         waiting = [
             runner for runner in runners if batch in wanted(runner.lane, self._missing) and batch in runner.engines
         ]
-        round_ = 0
-        while waiting:
+        while waiting and not self._time.over:
             group, waiting = self._gather(waiting, batch)
-            round_ = self._take(group, batch, round_)
+            self._take(group, batch)
             fine = [runner for runner in group if self._finish(runner, batch) is Verdict.OK]
             if self._study.arrivals is not None:
                 for runner in fine:
@@ -116,23 +132,29 @@ class Rounds:
         baselines = {id(base): base for runner in rest if (base := _baseline(runner, waiting)) not in (None, *rest)}
         return group, [*(base for base in baselines.values() if base is not None), *rest]
 
-    def _load(self, runner: LaneRunner, batch: int) -> None:
+    def _load(self, runner: LaneRunner, batch: int, *, continued: bool = False) -> None:
         self._journal.tell("stage", lane=runner.lane.id, stage="load", batch=batch)
-        runner.load(batch)
+        runner.load(batch, continued=continued)
         runner.warm_up()
 
-    def _take(self, group: list[LaneRunner], batch: int, round_: int) -> int:
-        """Take rounds of slices until every lane has enough; returns the number of the round after the last.
+    def _take(self, group: list[LaneRunner], batch: int) -> None:
+        """Take rounds of slices until every lane has enough, or no further one fits into the time.
 
         A lane that fails leaves the group. The baseline goes on as long as a lane needs it for comparison.
         """
-        active = list(group)
-        while active:
+        active, left = list(group), self._time.left()
+        while active and not self._late(left):
+            left, round_ = self._time.left(), self._round
+            self._round += 1
             failed = self._renew(active, batch)
             turn = [runner for runner in active if runner not in failed]
             self._order.shuffle(turn)
             self._journal.tell("round", batch=batch, round=round_, lanes=[runner.lane.id for runner in turn])
+            if all(map(self._has_no_time, turn)):
+                break
             for position, runner in enumerate(turn):
+                if self._has_no_time(runner):
+                    continue
                 step = partial(runner.slice, round_, position, companion=not self._open(runner, batch))
                 if not self._attempt(runner, batch, step):
                     failed.append(runner)
@@ -145,8 +167,21 @@ class Rounds:
                 for runner in active
                 if runner in unsettled or (id(runner) in needed and runner.wants_more(accompanying=True))
             ]
-            round_ += 1
-        return round_
+
+    def _late(self, before: float) -> bool:
+        """Whether a round that takes as long as the last one would end too late.
+
+        Parameters
+        ----------
+        before : float
+            Seconds that were left before the last round.
+        """
+        left = self._time.left()
+        return self._time.limited and left <= before - left
+
+    def _has_no_time(self, runner: LaneRunner) -> bool:
+        """Whether a single repetition of a lane would end too late."""
+        return runner.loaded is not None and runner.loaded.call_s > self._time.left()
 
     def _renew(self, active: Sequence[LaneRunner], batch: int) -> list[LaneRunner]:
         """Give lanes a fresh process each for the next round; returns those that failed.
@@ -161,7 +196,7 @@ class Rounds:
         loaded = runner.loaded
         if loaded is None:
             raise RuntimeError(f"lane {runner.lane.id} finished a cell without an engine")
-        if not self._open(runner, batch):
+        if not self._open(runner, batch) or not loaded.durations:
             return None
         verdict, reason = self._judge(loaded)
         if verdict is Verdict.PARITY_FAILED:
@@ -203,8 +238,9 @@ class Rounds:
         if study.repetitions == "auto":
             reached = _shortfall(loaded, study.adaptive.within)
         elif loaded.repetitions < study.repetitions:
-            reached = f"{loaded.repetitions} of {study.repetitions} repetitions"
-            reached += f" within the {study.limits.cell_seconds:g} s that a cell may take"
+            bounded = loaded.timed_s >= study.limits.cell_seconds or not self._time.limited
+            limit = f"{study.limits.cell_seconds:g} s that a cell may take" if bounded else "time of the study"
+            reached = f"{loaded.repetitions} of {study.repetitions} repetitions within the {limit}"
         return Verdict.OK, "; ".join(filter(None, (reached, loaded.note)))
 
     def _attempt(self, runner: LaneRunner, batch: int, step: Callable[[], object]) -> bool:
@@ -212,10 +248,19 @@ class Rounds:
         try:
             step()
         except ChildFailure as failure:
+            loaded = runner.loaded
             runner.close()
             if failure.verdict in _CONDEMNING:
                 runner.disown(batch, failure.reason)
-            if self._open(runner, batch):
+            if not self._open(runner, batch):
+                return False
+            if isinstance(failure, OutOfTime) and loaded is not None and loaded.durations:
+                # What is known by then counts.
+                self._close(runner, batch, *self._judge(loaded), "", loaded.warm_up)
+            elif isinstance(failure, OutOfTime):
+                self._settled.add((runner.lane.id, batch))
+                self._leave_out(runner.lane, batch, failure.reason, final=False)
+            else:
                 self._close(runner, batch, failure.verdict, failure.reason, failure.tail, {})
             return False
         return True

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 from mlflow_ngraph.analysis.findings import find
-from mlflow_ngraph.analysis.objectives import OBJECTIVES, Limit
 from mlflow_ngraph.analysis.ranking import EngineQuestion, Ranking, rank
 from mlflow_ngraph.analysis.recommend import recommend
 from mlflow_ngraph.cli.request import overrides
+from mlflow_ngraph.objectives import OBJECTIVES, Limit
 from mlflow_ngraph.study import parse
 from tests.support.tidy import Drawn, cells, grid
 

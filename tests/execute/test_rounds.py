@@ -93,7 +93,7 @@ class Scripted:
     def expected_bytes(self, batch):
         return 0
 
-    def load(self, batch):
+    def load(self, batch, *, continued=False):
         self.loaded = Loaded(batch, None, "", 0.0)
 
     def renew(self):
@@ -129,6 +129,7 @@ def test_the_baseline_goes_on_as_long_as_somebody_is_compared_with_it(tmp_path, 
             random.Random(0),
             {lane.lane.id: [1] for lane in lanes},
             lambda *cell: settled.append(cell),
+            lambda lane, batch, reason, *, final: None,
         )
         measured.measure(lanes, 1)  # type: ignore[arg-type]  # lanes without processes
     assert [len(lane.rounds) for lane in lanes] == [expected, 2, 7]

@@ -10,14 +10,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mlflow_ngraph.analysis import objectives, results
-from mlflow_ngraph.analysis.objectives import OBJECTIVES, Limit
+from mlflow_ngraph import objectives
+from mlflow_ngraph.analysis import results
 from mlflow_ngraph.analysis.ranking import EngineQuestion, Ranking, rank
 from mlflow_ngraph.compilers.base import Availability
 from mlflow_ngraph.compilers.openvino.adapter import OpenVINO
 from mlflow_ngraph.engines import compatibility
 from mlflow_ngraph.errors import EngineError, UnknownNameError, UsageError
 from mlflow_ngraph.metrics import CELL_METRICS
+from mlflow_ngraph.objectives import OBJECTIVES, Limit
 from mlflow_ngraph.release import best
 from mlflow_ngraph.release.best import answer
 from mlflow_ngraph.tracking import connection

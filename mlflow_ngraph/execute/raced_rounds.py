@@ -1,0 +1,497 @@
+"""All batch sizes of a workload as one race: what certainly cannot be the best leaves, and time goes to those that can.
+
+A race has a heat for each batch size. In each the lanes at that batch size are measured in rounds beside those that are left
+of the heats before, a process each, so that whatever is compared is compared by rounds that it shares. Who leaves when is
+decided by `mlflow_ngraph.measure.racing`, by the rounds alone: those of earlier sessions count again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from mlflow_ngraph.devices import memory
+from mlflow_ngraph.errors import JournalError
+from mlflow_ngraph.execute import journal as journals
+from mlflow_ngraph.execute import standing
+from mlflow_ngraph.execute.journal import Journal
+from mlflow_ngraph.execute.lane import LaneRunner
+from mlflow_ngraph.execute.lane_memory import Loaded
+from mlflow_ngraph.execute.record import Lane
+from mlflow_ngraph.execute.rounds import RESERVE_BYTES, LeaveOut, Rounds, Settle
+from mlflow_ngraph.execute.time_budget import TimeBudget
+from mlflow_ngraph.measure import racing
+from mlflow_ngraph.measure.racing import Departure, Ending, Entrant, Race, Round
+from mlflow_ngraph.objectives import Limit, Raced
+from mlflow_ngraph.study import BASELINE, Study
+from mlflow_ngraph.text import counted, duration
+from mlflow_ngraph.verdicts import Verdict
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A slice that an earlier session took."""
+
+    median_s: float
+    """Of its repetitions."""
+    samples: float
+    """Inferences within a repetition."""
+
+
+Before = Mapping[Round, Mapping[str, Seen]]
+"""The slices of earlier sessions, by round and cell."""
+
+
+@dataclass(frozen=True)
+class Starter:
+    """A cell in the race, and what measures it."""
+
+    runner: LaneRunner
+    batch: int
+
+    @property
+    def cell(self) -> str:
+        return self.runner.lane.cell(self.batch)
+
+
+def rounds_before(directory: Path, lanes: Iterable[Lane]) -> Before:
+    """The rounds that a study has on disk of some lanes.
+
+    Parameters
+    ----------
+    directory : Path
+        Of the study.
+    """
+    mine = {lane.cell(batch): batch for lane in lanes for batch in lane.batch_sizes}
+    found: dict[Round, dict[str, Seen]] = defaultdict(dict)
+    requests: dict[str, int] = {}
+    with suppress(JournalError):  # a study that has just begun has none
+        for event in journals.read(directory):
+            cell = event.get("cell")
+            if cell not in mine:
+                continue
+            if event["event"] == "cell_ready":
+                requests[cell] = event["requests"]
+            elif event["event"] == "slice":
+                median_s = float(np.median(event["durations_ns"])) / 1e9
+                seen = Seen(median_s, float(mine[cell] * requests.get(cell, 1)))
+                found[event["session"], event["round"]][cell] = seen
+    return found
+
+
+class RacedRounds(Rounds):
+    """Measures the lanes of a workload at all batch sizes, until it is clear which cell is the best one.
+
+    Parameters
+    ----------
+    order : random.Random
+        Shuffles the cells of each round.
+    missing : Mapping[str, Sequence[int]]
+        The batch sizes of each lane that take part.
+    settle : Settle
+        Called with the verdict of each of those cells, once.
+    leave_out : LeaveOut
+        Called instead with those that need not be measured, or for which there is no time.
+    time : TimeBudget | None
+        What ends the race when nothing of it is left.
+    objective : Raced
+        What the best one is best in.
+    lanes : Sequence[Lane]
+        All of the workload.
+    before : Before
+        What earlier sessions measured of them.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        journal: Journal,
+        order: random.Random,
+        missing: Mapping[str, Sequence[int]],
+        settle: Settle,
+        leave_out: LeaveOut,
+        time: TimeBudget | None = None,
+        *,
+        objective: Raced,
+        lanes: Sequence[Lane],
+        before: Before,
+    ) -> None:
+        super().__init__(study, journal, order, missing, settle, leave_out, time)
+        self._lanes = {lane.cell(batch): (lane, batch) for lane in lanes for batch in lane.batch_sizes}
+        self._race = Race({cell: Entrant(lane.id, batch) for cell, (lane, batch) in self._lanes.items()}, objective)
+        for round_, seen in sorted(before.items()):
+            durations = {cell: one.median_s for cell, one in seen.items()}
+            self._race.measured(round_, durations, {cell: one.samples for cell, one in seen.items()})
+        self._limits: Sequence[Limit] = study.kept_limits
+        self._on_track: dict[str, Starter] = {}
+        """Cells that are loaded."""
+        self._parked: dict[str, tuple[Starter, Loaded]] = {}
+        """Cells in the race for which there was no memory left."""
+        self._slices: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        """By cell, as the processes reported them; kept for the limits."""
+        self._broken: dict[str, Limit] = {}
+        """By cell, a limit that it does not keep as things stand."""
+
+    def race(self, runners: Sequence[LaneRunner]) -> None:
+        """Measure, and settle the cells."""
+        batch_sizes = self._race.batch_sizes
+        for place, batch in enumerate(batch_sizes):
+            if not self._time.over:
+                with self._time.share(self._time.left() / (len(batch_sizes) - place + 1)):
+                    self._heat(runners, batch)
+        self._take_rounds(final=True)
+        self._bring_back()
+        self._conclude()
+
+    def _heat(self, runners: Sequence[LaneRunner], batch: int) -> None:
+        """Let the lanes at a batch size join those that are left, and take rounds of all of them."""
+        waiting = [
+            runner
+            for runner in runners
+            if batch in runner.engines and self._open(runner, batch) and not self._excluded(runner, batch)
+        ]
+        while waiting and not self._time.over:
+            waiting = self._join(waiting, batch)
+            self._take_rounds(final=False)
+            if waiting:
+                self._park()
+
+    def _join(self, waiting: Sequence[LaneRunner], batch: int) -> list[LaneRunner]:
+        """Load as many of the engines as fit into memory beside those that are loaded; returns the others."""
+        joined = []
+        rest = list(waiting)
+        while rest and not self._time.over:
+            fits, reason = self._fits(rest[0], batch)
+            if not fits:
+                lanes = [starter.runner.lane.id for starter in self._on_track.values()]
+                self._journal.append("group_closed", batch=batch, lanes=lanes, reason=reason)
+                break
+            starter = self._enter(rest.pop(0), batch)
+            if starter is not None:
+                joined.append(starter.cell)
+        self._race.start(joined)
+        return rest
+
+    def _enter(self, runner: LaneRunner, batch: int) -> Starter | None:
+        """Load the engine of a cell, which goes on where it was if it has been measured before; None where it fails."""
+        starter = Starter(runner if runner.loaded is None else runner.twin(), batch)
+        continued = self._race.rounds(starter.cell) > 0
+        step = partial(self._load, starter.runner, batch, continued=continued)
+        if not self._attempt(starter.runner, batch, step):
+            self._race.withdraw(starter.cell)
+            return None
+        self._on_track[starter.cell] = starter
+        return starter
+
+    def _excluded(self, runner: LaneRunner, batch: int) -> bool:
+        """Whether a cell need not be measured at all."""
+        cell, size_mb = runner.lane.cell(batch), runner.engines[batch].size_bytes / 1e6
+        reason = next(
+            (
+                f"its engine has {size_mb:.1f} MB, and the limit is {limit}"
+                for limit in self._limits
+                if limit.metric == "engine_size_mb" and not limit.kept_by(size_mb)
+            ),
+            "",
+        )
+        if not reason and (exclusion := self._race.exclusion(cell)) is not None:
+            smaller = self._lanes[exclusion.smaller][1]
+            reason = f"cannot win: an inference at batch {batch} takes no less than one at batch {smaller}"
+            if exclusion.bound < 1:
+                reason += f", so that it is at most {exclusion.bound:.2g} times as fast as the best"
+        if not reason:
+            return False
+        self._settled.add((runner.lane.id, batch))
+        self._leave_out(runner.lane, batch, reason, final=True)
+        return True
+
+    def _take_rounds(self, *, final: bool) -> None:
+        """Take rounds until the heat or, if it is the final, the race is over, or no further one fits into the time."""
+        left = self._time.left()
+        while self._goes_on(final=final) and not self._late(left):
+            left = self._time.left()
+            self._take_round()
+            self._dismiss()
+
+    def _goes_on(self, *, final: bool) -> bool:
+        """Whether another round may change anything."""
+        runners = [starter.runner for starter in self._on_track.values()]
+        if any(not _loaded(runner).durations for runner in runners):
+            return True
+        if not runners or self._race.decided() or (not final and self._race.heat_over()):
+            return False
+        fresh = [starter.runner for cell, starter in self._on_track.items() if self._race.is_fresh(cell)]
+        return any(
+            runner.wants_more(accompanying=True) and not self._has_no_time(runner)
+            for runner in (runners if final else fresh)
+        )
+
+    def _take_round(self) -> None:
+        """Time a slice of every cell on the track."""
+        number, self._round = self._round, self._round + 1
+        for starter in [one for one in self._on_track.values() if one.runner.renew()]:
+            self._step(starter, starter.runner.renewed)
+        turn = list(self._on_track.values())
+        self._order.shuffle(turn)
+        batches = ", ".join(map(str, sorted({starter.batch for starter in turn})))
+        self._journal.tell("round", batch=batches, round=number, lanes=[starter.runner.lane.id for starter in turn])
+        for position, starter in enumerate(turn):
+            if not self._has_no_time(starter.runner):
+                self._step(starter, partial(self._slice, starter, number, position))
+            elif not _loaded(starter.runner).durations:
+                self._give_up(starter)
+
+    def _give_up(self, starter: Starter) -> None:
+        """Leave out a cell that cannot be measured once in the time that is left."""
+        takes = f"one inference takes about {duration(_loaded(starter.runner).call_s)}"
+        reason = f"{takes}; {duration(max(0.0, self._time.left()))} were left"
+        self._race.withdraw(starter.cell)
+        self._free(starter)
+        self._settled.add((starter.runner.lane.id, starter.batch))
+        self._leave_out(starter.runner.lane, starter.batch, reason, final=False)
+
+    def _slice(self, starter: Starter, number: int, position: int) -> None:
+        runner, cell = starter.runner, starter.cell
+        taken = runner.slice(number, position, companion=False)
+        loaded = _loaded(runner)
+        median_s, samples = float(np.median(loaded.durations[-1])) / 1e9, float(starter.batch * loaded.requests)
+        self._race.measured((runner.session, number), {cell: median_s}, {cell: samples})
+        if self._limits:
+            self._slices[cell].append({"session": runner.session, "round": number, **taken})
+
+    def _step(self, starter: Starter, step: Callable[[], object]) -> bool:
+        """Do a step of a cell; one that fails is out of the race."""
+        if self._attempt(starter.runner, starter.batch, step):
+            return True
+        del self._on_track[starter.cell]
+        self._race.withdraw(starter.cell)
+        return False
+
+    def _dismiss(self) -> None:
+        """Let those leave that cannot be the answer any more."""
+        for starter in list(self._on_track.values()):
+            loaded = _loaded(starter.runner)
+            if loaded.problem:
+                self._race.withdraw(starter.cell)
+                self._settle_cell(starter, loaded, "")
+            elif self._limits:
+                self._hold_against_limits(starter, loaded)
+        for departure in self._race.departures():
+            self._part_with(departure)
+
+    def _hold_against_limits(self, starter: Starter, loaded: Loaded) -> None:
+        """Nothing leaves because of a cell that does not keep the limits; one that cannot keep them any more leaves itself."""
+        lane, batch, cell = starter.runner.lane, starter.batch, starter.cell
+        slices, processors = self._slices[cell], psutil.cpu_count() or 1
+        metrics = standing.figures(lane, batch, starter.runner.engines[batch], loaded.requests, slices, processors)
+        baseline = self._baseline_cell(lane, batch)
+        if baseline is not None and self._race.rounds(baseline):
+            metrics["speedup"] = float(self._race.ratio(cell, baseline).value)
+        broken = standing.broken(self._limits, metrics)
+        self._race.barred.discard(cell)
+        self._broken.pop(cell, None)
+        if broken is not None:
+            self._race.barred.add(cell)
+            self._broken[cell] = broken
+        study = self._study
+        most = study.adaptive.max_repetitions if study.repetitions == "auto" else study.repetitions
+        limit = standing.hopeless(self._limits, metrics, slices, most * len(self._race.batch_sizes))
+        if limit is not None:
+            self._race.withdraw(cell)
+            reason = f"left after {_rounds(self._race.rounds(cell))}: it cannot keep {limit} any more"
+            self._settle_cell(starter, loaded, reason)
+
+    def _baseline_cell(self, lane: Lane, batch: int) -> str | None:
+        return next(
+            (
+                cell
+                for cell, (other, size) in self._lanes.items()
+                if (other.compiler, other.precision, size) == (BASELINE, lane.precision, batch)
+            ),
+            None,
+        )
+
+    def _part_with(self, departure: Departure) -> None:
+        """A cell cannot be the best any more: that goes into the journal, with what says so."""
+        starter, loaded = self._take_off(departure.cell)
+        self._journal.append(
+            "lane_left",
+            cell=departure.cell,
+            lane=starter.runner.lane.id,
+            batch=starter.batch,
+            round=self._round - 1,
+            rounds=self._race.rounds(departure.cell),
+            rival=departure.rival,
+            shared=departure.rounds,
+            ratio=departure.ratio,
+            bound=departure.bound,
+        )
+        rival = self._named(departure.rival, starter.batch)
+        reason = (
+            f"left after {_rounds(self._race.rounds(departure.cell))}: about {departure.ratio:.2g} times as fast as {rival}, "
+            f"and at most {departure.bound:.2g} times as fast as the best"
+        )
+        self._settle_cell(starter, loaded, reason)
+
+    def _take_off(self, cell: str) -> tuple[Starter, Loaded]:
+        """A cell that is on the track, or was."""
+        if cell in self._parked:
+            return self._parked.pop(cell)
+        starter = self._on_track[cell]
+        return starter, _loaded(starter.runner)
+
+    def _settle_cell(self, starter: Starter, loaded: Loaded, reason: str, *, serve: bool = False) -> None:
+        """Give a cell its verdict, and free its engine.
+
+        Parameters
+        ----------
+        reason : str
+            What a reader should know of a cell that is ok.
+        serve : bool
+            Requests arrive at it, if they do at any.
+        """
+        runner, batch = starter.runner, starter.batch
+        verdict, found = self._judge(loaded) if loaded.durations else _without_rounds(loaded)
+        told = found if verdict is not Verdict.OK else "; ".join(filter(None, (reason, loaded.note)))
+        if verdict is Verdict.PARITY_FAILED:
+            runner.disown(batch, told)
+        self._close(runner, batch, verdict, told, "", loaded.warm_up)
+        if self._study.arrivals is not None and verdict is Verdict.OK:
+            if serve and starter.cell in self._on_track and not self._time.over:
+                self._serve(runner, batch)
+            else:
+                lane = runner.lane
+                why = "the cell was out of the race"
+                self._journal.append("arrivals_ended", cell=starter.cell, lane=lane.id, batch=batch, reason=why)
+        self._free(starter)
+
+    def _free(self, starter: Starter) -> None:
+        """Free the engine of a cell; the lane's own process lives on, for the next batch size."""
+        if self._on_track.pop(starter.cell, None) is None:
+            return
+        if starter.runner.is_twin:
+            starter.runner.close()
+        else:
+            self._release(starter.runner)
+
+    def _park(self) -> None:
+        """Make room: all but the leader have to wait until the others have been measured beside it."""
+        leader = self._race.leader()
+        for cell, starter in list(self._on_track.items()):
+            if cell != leader:
+                self._parked[cell] = starter, _loaded(starter.runner)
+                self._free(starter)
+                # What a process once had it keeps, and others need it.
+                starter.runner.close()
+
+    def _bring_back(self) -> None:
+        """Measure those that had to make room once more, beside whoever leads now."""
+        waiting = [cell for cell in self._race.racing if cell in self._parked]
+        while waiting and not self._time.over and not self._race.decided():
+            joined: list[str] = []
+            while waiting and not self._time.over:
+                starter, _ = self._parked[waiting[0]]
+                if not self._fits(starter.runner, starter.batch)[0]:
+                    if joined:
+                        break
+                    self._park()
+                del self._parked[waiting.pop(0)]
+                entered = self._enter(starter.runner, starter.batch)
+                if entered is not None:
+                    joined.append(entered.cell)
+            self._race.start(joined)
+            self._take_rounds(final=True)
+            waiting = [cell for cell in waiting if cell in self._parked]
+
+    def _fits(self, runner: LaneRunner, batch: int) -> tuple[bool, str]:
+        """Whether an engine fits into memory beside those that are loaded, and why not."""
+        expected, available = runner.expected_bytes(batch), memory.available_bytes()
+        # A race needs two, whether they seem to fit or not.
+        if len(self._on_track) < 2 or expected <= available - RESERVE_BYTES:
+            return True, ""
+        needed = f"{runner.lane.compiler_label} may need {expected / 1e9:.1f} GB"
+        return False, f"{available / 1e9:.1f} GB of memory are left, and {needed}"
+
+    def _conclude(self) -> None:
+        """Say how the race has ended, and settle those that were in it to the end."""
+        race = self._race
+        leader, ending = race.leader(), race.decided()
+        others = [cell for cell in race.racing if cell != leader and race.rounds(cell)]
+        contenders = [*(cell for cell in (leader,) if cell is not None), *others]
+        if not contenders:
+            return
+        wanting = any(starter.runner.wants_more(accompanying=True) for starter in self._on_track.values())
+        self._journal.append(
+            "race_ended",
+            workload=self._lanes[contenders[0]][0].workload,
+            objective=self._study.objective,
+            ending=ending or ("time" if wanting and self._time.limited else "repetitions"),
+            leader=leader,
+            alpha=racing.ALPHA,
+            indifferent=racing.INDIFFERENT,
+            contenders=[self._placed(cell) for cell in contenders],
+        )
+        for cell in contenders:
+            starter, loaded = self._take_off(cell)
+            self._settle_cell(starter, loaded, self._outcome(cell, leader, ending), serve=True)
+
+    def _placed(self, cell: str) -> dict[str, Any]:
+        """Where a cell stands at the end, for the journal."""
+        lane, batch = self._lanes[cell]
+        placed: dict[str, Any] = {"cell": cell, "lane": lane.id, "batch": batch, "rounds": self._race.rounds(cell)}
+        beside = self._race.beside_leader(cell)
+        if beside is not None:
+            low, high = (float(end) for end in beside.interval())
+            known = bool(beside.known)
+            placed.update(ratio=float(beside.value), low=low if known else None, high=high if known else None)
+        return placed
+
+    def _outcome(self, cell: str, leader: str | None, ending: Ending | None) -> str:
+        """What a reader should know of a cell that was in the race to its end."""
+        after = f"after {_rounds(self._race.rounds(cell))}"
+        broken = f"; it does not keep {self._broken[cell]}" if cell in self._broken else ""
+        if cell == leader:
+            words = {
+                "won": f"won {after}",
+                "alike": f"ahead {after}; no other is more than {100 * racing.INDIFFERENT:g} % better",
+                None: f"ahead {after}, which do not tell it from all others",
+            }
+            return words[ending]
+        beside = self._race.beside_leader(cell)
+        if beside is None or leader is None:
+            return f"in the race to its end, {after}{broken}"
+        rival = self._named(leader, self._lanes[cell][1])
+        return f"in the race to its end, {after}: about {float(beside.value):.3g} times as fast as {rival}{broken}"
+
+    def _named(self, cell: str, batch: int) -> str:
+        """What tells a cell from others of the workload, for a cell at ``batch``."""
+        lane, size = self._lanes[cell]
+        precisions = {other.precision for other, _ in self._lanes.values()}
+        name = lane.compiler_label if len(precisions) == 1 else f"{lane.compiler_label} {lane.precision}"
+        return name if size == batch else f"{name} at batch {size}"
+
+
+def _loaded(runner: LaneRunner) -> Loaded:
+    if runner.loaded is None:
+        raise RuntimeError(f"lane {runner.lane.id} is in a race without an engine")
+    return runner.loaded
+
+
+def _without_rounds(loaded: Loaded) -> tuple[Verdict, str]:
+    """The verdict on a cell whose rounds are all of earlier sessions."""
+    if loaded.unverified:
+        return Verdict.UNVERIFIED, loaded.unverified
+    return (Verdict.PARITY_FAILED, loaded.problem) if loaded.problem else (Verdict.OK, "")
+
+
+def _rounds(count: int) -> str:
+    return counted(count, "round")

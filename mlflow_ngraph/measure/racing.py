@@ -1,0 +1,415 @@
+"""Which cells of a workload cannot be its best one any more: a test that stays valid however often one looks at it.
+
+What is tested are the differences between two cells in rounds that both were measured in, on the logarithmic scale. Each
+test is a bet against the hypothesis that it tests (an e-process): while the hypothesis is true, what is staked is not
+expected to grow, whenever one looks, so that it ever becomes a hundredfold in at most one of a hundred races (Ville 1939).
+docs/method.md derives the formulas. Everything here is a function of the rounds alone: a journal gives the same race again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+import numpy as np
+from scipy import special
+
+from mlflow_ngraph.estimates import Array, Estimate
+from mlflow_ngraph.measure import statistics
+from mlflow_ngraph.objectives import Raced
+
+Round = tuple[int, int]
+"""Session and number."""
+Ending = Literal["won", "alike"]
+"""How a race is decided: one cell is left, or none that is left is noticeably better than the first."""
+
+ALPHA = 0.05
+"""Of so many races at most one is decided wrongly."""
+LEAVING, EXCLUDING, DECIDING = 0.4, 0.1, 0.5
+"""Shares of `ALPHA`: for cells that leave, for those that need not start, and for the end of the race."""
+MARGIN = 0.01
+"""A cell leaves when it is slower than another by more than this. So what rounds do not know of, such as where a
+process happens to lie in memory, decides nothing by itself."""
+_SLOWER = -math.log1p(MARGIN)
+INDIFFERENT = 0.02
+"""Nobody waits for a difference smaller than this."""
+HEAT_ROUNDS = 6
+"""Rounds after which the next batch size joins those that are left."""
+FEWEST_ROUNDS = 3
+"""Of the winner, however soon all others have left: it is told with its figures."""
+
+CAP = 4.0
+"""How many times what is staked on `_gaussian` may grow with each round."""
+LARGEST_NOISE = 0.5
+"""What a slice is off by, in logarithms and as a standard deviation, on the most restless machine: 0.5 is a factor of 1.6."""
+LARGEST_COUNTED = 1.5
+"""What one round may say to `_bounded`, a factor of 4.5: one slice that was held up for however long removes no cell."""
+LARGE_EFFECT = 4.0
+"""What `_bounded` bets on: differences of about so many times the largest noise."""
+EFFECTS = np.array([0.5, 2.0, 8.0, 32.0])
+"""What `_gaussian` bets on: differences of about so many times the noise, whatever that is."""
+NOISES = np.geomspace(0.002, 1.0, 18)
+"""Standard deviations of the differences, in logarithms, that `_gaussian` thinks of."""
+STAKES = np.array([0.2, 0.45, 0.7, 0.95])
+"""Shares of what it has that `_symmetric` bets on the sign of the next difference."""
+QUARTER = 0.3186
+"""A quarter of a normal distribution lies nearer to its centre than so many standard deviations."""
+FIRST_SCALE, SMALLEST_SCALE = 0.03, 0.002
+"""The scatter of differences before three of them tell it, and the least that is believed."""
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A cell that may be the best of its workload."""
+
+    lane: str
+    batch: int
+
+
+@dataclass(frozen=True)
+class Departure:
+    """A cell that cannot be the best any more."""
+
+    cell: str
+    rival: str
+    """The one that says so most clearly."""
+    rounds: int
+    """That it was measured in together with the rival."""
+    ratio: float
+    """Its figure over that of the rival, as estimated; above 1 is better."""
+    bound: float
+    """What its figure over that of the best of all others is at most."""
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """A cell that need not start, because of what its lane did at a smaller batch size."""
+
+    cell: str
+    smaller: str
+    """The cell of the same lane that was measured."""
+    bound: float
+    """What the figure of the cell over that of the best of all others is at most."""
+
+
+class Pair:
+    """The differences of two cells in the rounds that both have, in order, and how far they scattered before each."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._differences: list[float] = []
+        self._scales: list[float] = []
+
+    def follow(self, ours: Mapping[Round, float], theirs: Mapping[Round, float]) -> Pair:
+        """Take in rounds that were not there the last time."""
+        for round_ in list(ours)[self._seen :]:
+            if round_ in theirs:
+                self._scales.append(_scale(self._differences))
+                self._differences.append(ours[round_] - theirs[round_])
+        self._seen = len(ours)
+        return self
+
+    @property
+    def differences(self) -> Array:
+        """One a round."""
+        return np.array(self._differences)
+
+    def log_evidence(self, centre: float) -> float:
+        """As `log_evidence`."""
+        return _log_evidence(self.differences, np.array(self._scales), centre)
+
+
+class Race:
+    """The cells of one workload, on their way to the best one.
+
+    Parameters
+    ----------
+    entrants : Mapping[str, Entrant]
+        All cells that may ever take part, by their ids. Whoever could win shares in the risk of a wrong decision, whether
+        it is ever measured or not.
+    objective : Raced
+        What the best one is best in.
+    """
+
+    def __init__(self, entrants: Mapping[str, Entrant], objective: Raced) -> None:
+        self.racing: list[str] = []
+        """Cells that have started and are still in the race."""
+        self.barred: set[str] = set()
+        """Cells that cannot be the answer as things stand, whatever their figure: nothing leaves because of them."""
+        self._entrants = dict(entrants)
+        self._objective = objective
+        self._figures: dict[str, dict[Round, float]] = {cell: {} for cell in entrants}
+        self._fresh: set[str] = set()
+        """Those that started last."""
+        self._pairs: dict[tuple[str, str], Pair] = {}
+
+    @property
+    def batch_sizes(self) -> list[int]:
+        """In the order in which they start.
+
+        The smallest one first: it costs least to learn there who is hopeless. Then, if more samples at once mean more
+        samples a second, from the largest one on.
+        """
+        smallest, *others = sorted({entrant.batch for entrant in self._entrants.values()})
+        return [smallest, *(reversed(others) if self._objective == "throughput" else others)]
+
+    def start(self, cells: Iterable[str]) -> None:
+        """Let cells take part from now on."""
+        self._fresh = set(cells)
+        self.racing.extend(cell for cell in self._entrants if cell in self._fresh and cell not in self.racing)
+
+    def withdraw(self, cell: str) -> None:
+        """Take a cell out."""
+        if cell in self.racing:
+            self.racing.remove(cell)
+
+    def measured(self, round_: Round, durations_s: Mapping[str, float], samples: Mapping[str, float]) -> None:
+        """Take in a round.
+
+        Parameters
+        ----------
+        durations_s : Mapping[str, float]
+            The median duration of a repetition in it, by cell.
+        samples : Mapping[str, float]
+            Inferences within a repetition, by cell.
+        """
+        for cell, seconds in durations_s.items():
+            gained = math.log(samples[cell]) if self._objective == "throughput" else 0.0
+            self._figures[cell][round_] = gained - math.log(seconds)
+
+    def rounds(self, cell: str) -> int:
+        """In how many rounds a cell was measured."""
+        return len(self._figures[cell])
+
+    def ratio(self, cell: str, other: str) -> Estimate:
+        """The figure of a cell over that of another: by the rounds that both share, else by all rounds of each."""
+        differences = self._pair(cell, other).differences
+        if differences.size:
+            return statistics.paired_ratio(np.exp(differences), np.ones_like(differences))
+        alone = (np.exp(np.array(list(self._figures[one].values()))) for one in (cell, other))
+        top, bottom = (statistics.geometric_mean(figures) for figures in alone)
+        return top.over(bottom)
+
+    def leader(self) -> str | None:
+        """The cell that is ahead of those in the race which may be the answer; None where there is none."""
+        ahead: str | None = None
+        for cell in self.racing:
+            if cell in self.barred or not self._figures[cell]:
+                continue
+            if ahead is None or float(self.ratio(cell, ahead).log) > 0:
+                ahead = cell
+        return ahead
+
+    def departures(self) -> list[Departure]:
+        """The cells that cannot be the best any more, by all rounds so far. They leave the race."""
+        leader = self.leader()
+        asked = (cell for cell in self.racing if cell != leader and self._figures[cell])
+        found = [self._departure(cell) for cell in asked if self._beaten(cell, _SLOWER, LEAVING)]
+        for departure in found:
+            self.withdraw(departure.cell)
+        return found
+
+    def exclusion(self, cell: str) -> Exclusion | None:
+        """Whether a cell need not start, because an inference at a larger batch size takes no less than at a smaller one."""
+        entrant = self._entrants[cell]
+        smaller = [
+            other
+            for other, one in self._entrants.items()
+            if one.lane == entrant.lane and one.batch < entrant.batch and self._figures[other]
+        ]
+        if not smaller:
+            return None
+        nearest = max(smaller, key=lambda other: self._entrants[other].batch)
+        if self._objective == "latency":
+            return None if nearest in self.barred else Exclusion(cell, nearest, 1.0)
+        gain = entrant.batch / self._entrants[nearest].batch
+        centre = _SLOWER - math.log(gain)
+        if not self._beaten(nearest, centre, EXCLUDING):
+            return None
+        return Exclusion(cell, nearest, gain * math.exp(self._bound(nearest, centre, EXCLUDING)))
+
+    def decided(self) -> Ending | None:
+        """How the race is decided, for those who are in it; None while it is not."""
+        leader = self.leader()
+        if leader is None or self.rounds(leader) < FEWEST_ROUNDS:
+            return None
+        others = [cell for cell in self.racing if cell != leader]
+        if not others:
+            return "won"
+        return "alike" if all(self._no_better(cell, leader) for cell in others) else None
+
+    def beside_leader(self, cell: str) -> Estimate | None:
+        """The figure of a cell over that of the leader; None for the leader itself, and where one of them has none."""
+        leader = self.leader()
+        if leader is None or cell == leader or not self._figures[cell]:
+            return None
+        return self.ratio(cell, leader)
+
+    def heat_over(self) -> bool:
+        """Whether the next batch size may join: those that started last have had their rounds, or have left."""
+        return all(self.rounds(cell) >= HEAT_ROUNDS for cell in self.racing if cell in self._fresh)
+
+    def is_fresh(self, cell: str) -> bool:
+        """Whether a cell is among those that started last."""
+        return cell in self._fresh
+
+    def _departure(self, cell: str) -> Departure:
+        bets = {rival: self._evidence(cell, rival, _SLOWER) for rival in self._rivals(cell)}
+        rival = max(bets, key=lambda name: (bets[name], -float(self.ratio(cell, name).log)))
+        ratio, shared = float(self.ratio(cell, rival).value), self._pair(cell, rival).differences.size
+        return Departure(cell, rival, shared, ratio, math.exp(self._bound(cell, _SLOWER, LEAVING)))
+
+    def _rivals(self, cell: str) -> list[str]:
+        """Those that it shares rounds with, whether they are still in the race or not."""
+        return [
+            other
+            for other, figures in self._figures.items()
+            if other != cell and other not in self.barred and not figures.keys().isdisjoint(self._figures[cell])
+        ]
+
+    def _beaten(self, cell: str, centre: float, share: float) -> bool:
+        """Whether it is certain that the figure of a cell over that of the best other one is below ``exp(centre)``."""
+        weights = self._weights(cell)
+        bets = [math.log(weights[rival]) + self._evidence(cell, rival, centre) for rival in self._rivals(cell)]
+        return bool(bets) and _log_mean(np.array(bets)) + math.log(len(bets)) >= -math.log(share * ALPHA)
+
+    def _no_better(self, cell: str, leader: str) -> bool:
+        """Whether it is certain that a cell is not noticeably better than the leader."""
+        weight = self._weights(cell)[leader]
+        return self._evidence(cell, leader, math.log1p(INDIFFERENT)) >= -math.log(weight * DECIDING * ALPHA)
+
+    def _bound(self, cell: str, known: float, share: float) -> float:
+        """The smallest logarithm that the figure of a cell over that of the best other one is certainly below.
+
+        Parameters
+        ----------
+        known : float
+            One that it is certainly below.
+        """
+        certain, open_ = (
+            known,
+            min(float(self._pair(cell, rival).differences.min()) for rival in self._rivals(cell)) - 1,
+        )
+        while certain - open_ > 1e-3:
+            middle = (certain + open_) / 2
+            certain, open_ = (middle, open_) if self._beaten(cell, middle, share) else (certain, middle)
+        return certain
+
+    def _evidence(self, cell: str, rival: str, centre: float) -> float:
+        return self._pair(cell, rival).log_evidence(centre)
+
+    def _pair(self, cell: str, other: str) -> Pair:
+        pair = self._pairs.setdefault((cell, other), Pair())
+        return pair.follow(self._figures[cell], self._figures[other])
+
+    def _weights(self, cell: str) -> dict[str, float]:
+        """How what is staked against a cell is spread over its rivals: half on those of its own batch size."""
+        batch = self._entrants[cell].batch
+        same = [other for other, one in self._entrants.items() if other != cell and one.batch == batch]
+        others = [other for other, one in self._entrants.items() if one.batch != batch]
+        halves = 0.5 if same and others else 1.0
+        return {
+            **dict.fromkeys(same, halves / max(1, len(same))),
+            **dict.fromkeys(others, halves / max(1, len(others))),
+        }
+
+
+def log_evidence(differences: Array, centre: float) -> float:
+    """The logarithm of what a stake of 1 has become against the hypothesis that differences lie around ``centre`` or above.
+
+    A third is staked on each of three ways in which they may lie below it. Their sum is what counts: each grows where its
+    own view of the noise is right, and none is expected to while the hypothesis is true.
+
+    Parameters
+    ----------
+    differences : Array
+        One a round, in the order of rounds.
+    centre : float
+        Of the hypothesis.
+    """
+    scales = np.array([_scale(differences[:place]) for place in range(differences.size)])
+    return _log_evidence(differences, scales, centre)
+
+
+def _log_evidence(differences: Array, scales: Array, centre: float) -> float:
+    if not differences.size:
+        return 0.0
+    below = differences - centre
+    bets = (
+        _symmetric(below, scales),
+        min(_gaussian(below), differences.size * math.log(CAP)),
+        _bounded(below),
+    )
+    return _log_mean(np.array(bets))
+
+
+def _symmetric(below: Array, scales: Array) -> float:
+    """For noise that is symmetric, however long its tails: a bet on each sign, smaller where the difference is small.
+
+    With ``f`` odd and at most 1, the mean of ``1 + f(x)`` over a symmetric ``x`` is 1 (Vovk and Wang, arXiv 2208.08925).
+    """
+    signs = np.tanh(below / scales)
+    wealth = np.log1p(-STAKES[:, None] * signs).sum(axis=1)
+    return _log_mean(wealth)
+
+
+def _scale(before: Sequence[float] | Array) -> float:
+    """The scatter of the differences before a round: what is staked on it may not depend on it.
+
+    By the quarter of them that lie next to their median, which says how they scatter in rounds that nobody disturbed.
+    """
+    if len(before) < 3:
+        return FIRST_SCALE
+    middle = median(before)
+    distances = sorted(abs(difference - middle) for difference in before)
+    return max(float(distances[len(distances) // 4]) / QUARTER, SMALLEST_SCALE)
+
+
+def _log_mean(logs: Array) -> float:
+    """The logarithm of the mean of what has these logarithms."""
+    largest = float(logs.max())
+    if not math.isfinite(largest):
+        return largest
+    return largest + math.log(float(np.exp(logs - largest).mean()))
+
+
+def _gaussian(below: Array) -> float:
+    """For normal noise of unknown size: the likelihood of differences below, over the largest one that allows for none.
+
+    Whatever weighs the alternatives, that quotient is an e-process (Wasserman, Ramdas and Balakrishnan 2020; Wang and
+    Ramdas, arXiv 2310.03722).
+    """
+    count, total, squares = below.size, float(below.sum()), float(below @ below)
+    # The most likely noise of the hypothesis; its centre is where it is least wrong.
+    variance = (squares - (total**2 / count if total > 0 else 0.0)) / count
+    if variance <= 0:
+        return -math.inf
+    likelihoods = -count * np.log(NOISES) - squares / (2 * NOISES**2)
+    grown = _mixture(-total / NOISES[:, None], count, EFFECTS[None, :])
+    alternatives = _log_mean(likelihoods[:, None] + grown)
+    return alternatives + count * (math.log(variance) + 1) / 2
+
+
+def _bounded(below: Array) -> float:
+    """For noise that is never larger than `LARGEST_NOISE`, whatever its shape: a factor of five needs two rounds."""
+    score = np.array(-np.maximum(below, -LARGEST_COUNTED).sum() / LARGEST_NOISE)
+    return float(_mixture(score, below.size, np.array(LARGE_EFFECT)))
+
+
+def _mixture(scores: Array, count: int, effects: Array) -> Array:
+    """The logarithm of ``exp(d s - n d² / 2)``, averaged over ``d`` from half a normal distribution of width ``effects``.
+
+    Parameters
+    ----------
+    scores : Array
+        Sums of ``count`` differences in units of their standard deviation: ``s``.
+    effects : Array
+        Differences that are bet on, in the same units.
+    """
+    precision = count + 1 / effects**2
+    reduced = scores / np.sqrt(precision)
+    found: Array = math.log(2) - np.log1p(count * effects**2) / 2 + reduced**2 / 2 + special.log_ndtr(reduced)
+    return found
