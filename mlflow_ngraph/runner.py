@@ -7,7 +7,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -76,11 +76,11 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """0: every cell is ok. 3: some are not. 1: the tracking server lacks something."""
+        """0: every cell that was measured is ok. 3: some are not, or there are none. 1: the tracking server lacks something."""
         if self.unrecorded:
             return 1
         cells = [cell for lane in self.record.lanes.values() for cell in lane.cells.values()]
-        return 0 if all(cell.verdict is Verdict.OK for cell in cells) else 3
+        return 0 if cells and all(cell.verdict is Verdict.OK for cell in cells) else 3
 
 
 def plan_study(study: Study, home: Path | None = None) -> StudyPlan:
@@ -199,7 +199,7 @@ def run_study(
         # Whoever held the machine may have run this very study.
         continued = _resumable(study, resume, root, key)
         directory = continued or places.new_directory(root, study, key)
-        journal = stack.enter_context(Journal(directory, observer.on_event if observer else lambda event: None))
+        journal = stack.enter_context(Journal(directory, _heard_by(plan.experience, observer)))
         if continued is None:
             _start(journal, directory, plan, machine)
         recording = Recording(recorder, directory, journal)
@@ -270,6 +270,17 @@ def sync_study(
             recorder.record_lane(record, lane.lane.id)
     recorder.close(record, "FINISHED" if record.finished_at is not None else "KILLED")
     return Outcome(record, directory, recorder.where())
+
+
+def _heard_by(experience: Experience, observer: Observer | None) -> Callable[[Event], None]:
+    """Tells the observer of each event, and keeps what it says about the time that things take."""
+
+    def hear(event: Event) -> None:
+        experience.take_in([event])
+        if observer is not None:
+            observer.on_event(event)
+
+    return hear
 
 
 def _say_who_measures(observer: Observer | None, holder: Holder | None) -> None:

@@ -22,6 +22,11 @@ class Verdict(str, Enum):
         return self.value
 
     @property
+    def measured(self) -> bool:
+        """Whether the engine ran to the end of its rounds, and nothing is wrong with what it computes, as far as can be told."""
+        return self in (Verdict.OK, Verdict.UNSTABLE, Verdict.UNVERIFIED)
+
+    @property
     def retryable(self) -> bool:
         """Whether measuring again can end differently: the cause may lie outside the cell."""
         return self in (Verdict.UNSTABLE, Verdict.TIMEOUT, Verdict.OOM, Verdict.CRASHED)

@@ -177,7 +177,7 @@ def execute(study: Study, *, as_json: bool, home: Path | None = None, **how: Any
     plan = make(study, create(study.device), known_times(home))
     messages = output.console(stderr=True)
     for note in _notes(plan, home):
-        messages.print(f"note: {note}", style="yellow", soft_wrap=True)
+        messages.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
     with Progress(State.of(plan), messages) as progress:
         outcome = run_study(study, observer=progress, home=home, **how)
     show_outcome(outcome, as_json=as_json)
@@ -240,7 +240,7 @@ def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
         f"engines of about {plan.engine_bytes / 1e9:.1f} GB"
     )
     for note in _notes(plan, home):
-        console.print(f"note: {note}", style="yellow", soft_wrap=True)
+        console.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
     return 0
 
 

@@ -60,13 +60,19 @@ class Allotment:
     Parameters
     ----------
     time : TimeBudget
-        Counts down.
+        Counts down the share of the workload.
+    waiting : Sequence[WorkloadPlan]
+        Those that share the time: this one first.
     """
 
-    def __init__(self, plan: StudyPlan, workload: WorkloadPlan, time: TimeBudget) -> None:
+    def __init__(
+        self, plan: StudyPlan, workload: WorkloadPlan, time: TimeBudget, waiting: Sequence[WorkloadPlan]
+    ) -> None:
         self._plan = plan
         self._workload = workload
         self._time = time
+        self._waiting = waiting
+        self._began = time.left_outside()
         self._reserve = MEASURED_SHARE * time.left() if time.limited else 0.0
         """Seconds that compiling leaves for measuring."""
 
@@ -74,6 +80,23 @@ class Allotment:
     def spent(self) -> bool:
         """Whether nothing is left."""
         return self._time.over
+
+    def preparing(self) -> AbstractContextManager[None]:
+        """Within the block children are ended when the time of all workloads is nearly up.
+
+        A model that takes longer than its share is worth more than another one that nobody has begun.
+        """
+        return self._time.deadline((1 - MEASURED_SHARE) * self._time.left_outside())
+
+    def prepared(self) -> None:
+        """The model is built: what is left is shared anew, by what that took."""
+        if not self._time.limited:
+            return
+        ref, left = str(self._workload.ref), self._time.left_outside()
+        self._plan.experience.prepared(ref, self._began - left)
+        seconds = share(self._plan, self._waiting, left, begun=ref)[ref]
+        self._time.share_anew(seconds)
+        self._reserve = MEASURED_SHARE * seconds
 
     def building(self) -> AbstractContextManager[None]:
         """Within the block children are ended when only the time for measuring is left."""
@@ -113,24 +136,30 @@ class Allotment:
         return f"preparing it takes about {duration(least.seconds)}; {duration(max(0.0, left))} were left"
 
 
-def share(plan: StudyPlan, workloads: Sequence[WorkloadPlan], seconds: float) -> dict[str, float]:
+def share(
+    plan: StudyPlan, workloads: Sequence[WorkloadPlan], seconds: float, *, begun: str = ""
+) -> dict[str, float]:
     """The seconds of each workload, the first ones first; those for which nothing is left are missing.
 
     A workload gets what it needs at least, and of the rest a part in proportion to what it takes as a whole.
+
+    Parameters
+    ----------
+    begun : str
+        One of which the model is built.
     """
     least: dict[str, float] = {}
+    more: dict[str, float] = {}
     rest = seconds
     for workload in workloads:
-        needed = _least(plan, workload)
+        ref = str(workload.ref)
+        done = expected_time.preparing(plan, workload).seconds if ref == begun else 0.0
+        needed = _least(plan, workload) - done
         if least and needed > rest:
             continue
-        least[str(workload.ref)] = needed
-        rest -= needed
-    more = {
-        str(workload.ref): max(0.0, expected_time.of_workload(plan, workload).seconds - least[str(workload.ref)])
-        for workload in workloads
-        if str(workload.ref) in least
-    }
+        least[ref] = min(needed, max(0.0, rest))
+        rest -= least[ref]
+        more[ref] = max(0.0, expected_time.of_workload(plan, workload).seconds - done - least[ref])
     whole = sum(more.values())
     return {
         ref: needed + (max(0.0, rest) * (more[ref] / whole if whole else 1 / len(least)) if rest > 0 else 0.0)
@@ -239,11 +268,11 @@ def _fewest_rounds(plan: StudyPlan, workload: WorkloadPlan, lane: Lane, batch: i
 
 
 def _least(plan: StudyPlan, workload: WorkloadPlan) -> float:
-    """Preparing a workload and measuring the first cells of it."""
-    everything = {lane.id: set(lane.batch_sizes) for lane in workload.lanes}
-    seconds = expected_time.preparing(plan, workload).seconds
-    for lane, batch in list(_in_order(plan, workload, everything))[:FEWEST_LANES]:
-        group = next(group for group in create(lane.compiler, lane.flags).engines(lane.batch_sizes) if batch in group)
-        seconds += expected_time.building(plan, lane, group).seconds
-        seconds += _fewest_rounds(plan, workload, lane, batch).seconds
-    return seconds
+    """Preparing a workload and measuring the cheapest cells that can be compared."""
+    first = batch_order(plan, workload)[0]
+    costs = []
+    for lane in workload.lanes:
+        group = next(group for group in create(lane.compiler, lane.flags).engines(lane.batch_sizes) if first in group)
+        building, measuring = expected_time.building(plan, lane, group), _fewest_rounds(plan, workload, lane, first)
+        costs.append(building.seconds + measuring.seconds)
+    return expected_time.preparing(plan, workload).seconds + sum(sorted(costs)[:FEWEST_LANES])

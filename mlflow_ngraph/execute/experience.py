@@ -10,6 +10,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -100,6 +101,8 @@ class Experience:
         self._checking: dict[str, list[float]] = defaultdict(list)
         self._calling: dict[tuple[str, int], list[float]] = defaultdict(list)
         self._kept: set[tuple[str, str, str]] = set()
+        self._compilers: dict[str, str] = {}
+        """By lane."""
 
     def preparing(self, workload: str, otherwise: float) -> Duration:
         """Building a model, running the baseline, and exporting it.
@@ -164,17 +167,19 @@ class Experience:
         """Engines of this kind are kept on this machine."""
         self._kept.add((workload, compiler, precision))
 
+    def prepared(self, workload: str, seconds: float) -> None:
+        """Preparing a workload took so long."""
+        self._preparing[workload].append(seconds)
+
     def take_in(self, events: Iterable[journal.Event]) -> None:
-        """Learn from the events of one study; those of slices are not needed."""
-        compilers: dict[str, str] = {}
+        """Learn from events of a study, in order; those of slices are not needed."""
         for event in events:
             kind = event["event"]
-            compilers.update(
-                {lane["id"]: lane["compiler"] for lane in event.get("lanes", ()) if isinstance(lane, dict)}
-            )
-            compiler = compilers.get(event.get("lane", ""), "")
+            lanes = [lane for lane in event.get("lanes", ()) if isinstance(lane, dict)]
+            self._compilers.update({lane["id"]: lane["compiler"] for lane in lanes})
+            compiler = self._compilers.get(event.get("lane", ""), "")
             if kind == "workload_prepared":
-                self._preparing[event["workload"]].append(event["seconds"])
+                self.prepared(event["workload"], event["seconds"])
             elif kind == "engine_built" and event["reused"] is None:
                 # Exports are part of what preparing took.
                 seconds = sum(took for stage, took in event["stages"].items() if stage != "export")
@@ -205,8 +210,9 @@ def learn(home: Path) -> Experience:
     for path in journals[:STUDIES]:
         events = _events(path)
         first = next(events, None)
-        if first is not None and first["event"] == "study_started" and _processors(first) == processors:
-            found.take_in([first, *events])
+        with suppress(KeyError, TypeError, AttributeError):  # a journal of another version says other things
+            if first is not None and _processors(first) == processors:
+                found.take_in([first, *events])
     return found
 
 

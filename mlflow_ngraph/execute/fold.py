@@ -178,6 +178,8 @@ def _arrivals_ended(record: StudyRecord, event: journal.Event) -> None:
 
 
 def _left_out(record: StudyRecord, event: journal.Event) -> None:
+    if event["batch"] in record.lanes[event["lane"]].cells:
+        return  # it was measured before, and only not any further
     record.left_out[event["cell"]] = {name: event[name] for name in ("lane", "batch", "reason", "final")}
 
 
@@ -277,5 +279,5 @@ class _Cells:
             ready={name: ready[name] for name in ("load_s", "first_inference_s", "requests") if name in ready},
             warm_up=event.get("warm_up") or {},
             samples=self._slices.pop(cell, []),
-            left={name: gone[name] for name in ("round", "rival", "ratio", "bound") if gone},
+            left={name: gone[name] for name in ("round", "rival", "ratio", "bound", "limit") if gone},
         )

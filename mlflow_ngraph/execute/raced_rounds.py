@@ -10,45 +10,34 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
+from numpy.typing import ArrayLike
 
 from mlflow_ngraph.devices import memory
-from mlflow_ngraph.errors import JournalError
-from mlflow_ngraph.execute import journal as journals
 from mlflow_ngraph.execute import standing
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.lane_memory import Loaded
+from mlflow_ngraph.execute.race_words import RaceWords
+from mlflow_ngraph.execute.raced_before import Before, slice_timed
 from mlflow_ngraph.execute.record import Lane
 from mlflow_ngraph.execute.rounds import RESERVE_BYTES, LeaveOut, Rounds, Settle
 from mlflow_ngraph.execute.time_budget import TimeBudget
 from mlflow_ngraph.measure import racing
-from mlflow_ngraph.measure.racing import Departure, Ending, Entrant, Race, Round
+from mlflow_ngraph.measure.racing import Departure, Entrant, Race, Timed
 from mlflow_ngraph.objectives import Limit, Raced
 from mlflow_ngraph.study import BASELINE, Study
-from mlflow_ngraph.text import counted, duration
+from mlflow_ngraph.text import duration
 from mlflow_ngraph.verdicts import Verdict
 
 
-@dataclass(frozen=True)
-class Seen:
-    """A slice that an earlier session took."""
-
-    median_s: float
-    """Of its repetitions."""
-    samples: float
-    """Inferences within a repetition."""
-
-
-Before = Mapping[Round, Mapping[str, Seen]]
-"""The slices of earlier sessions, by round and cell."""
+_NO_EVIDENCE: Mapping[str, Any] = dict.fromkeys(("rival", "shared", "ratio", "bound", "limit"))
+"""What a cell may have left by: a rival with the rounds that both share, their ratio and its bound; or a limit."""
 
 
 @dataclass(frozen=True)
@@ -61,31 +50,6 @@ class Starter:
     @property
     def cell(self) -> str:
         return self.runner.lane.cell(self.batch)
-
-
-def rounds_before(directory: Path, lanes: Iterable[Lane]) -> Before:
-    """The rounds that a study has on disk of some lanes.
-
-    Parameters
-    ----------
-    directory : Path
-        Of the study.
-    """
-    mine = {lane.cell(batch): batch for lane in lanes for batch in lane.batch_sizes}
-    found: dict[Round, dict[str, Seen]] = defaultdict(dict)
-    requests: dict[str, int] = {}
-    with suppress(JournalError):  # a study that has just begun has none
-        for event in journals.read(directory):
-            cell = event.get("cell")
-            if cell not in mine:
-                continue
-            if event["event"] == "cell_ready":
-                requests[cell] = event["requests"]
-            elif event["event"] == "slice":
-                median_s = float(np.median(event["durations_ns"])) / 1e9
-                seen = Seen(median_s, float(mine[cell] * requests.get(cell, 1)))
-                found[event["session"], event["round"]][cell] = seen
-    return found
 
 
 class RacedRounds(Rounds):
@@ -128,14 +92,16 @@ class RacedRounds(Rounds):
         super().__init__(study, journal, order, missing, settle, leave_out, time)
         self._lanes = {lane.cell(batch): (lane, batch) for lane in lanes for batch in lane.batch_sizes}
         self._race = Race({cell: Entrant(lane.id, batch) for cell, (lane, batch) in self._lanes.items()}, objective)
-        for round_, seen in sorted(before.items()):
-            durations = {cell: one.median_s for cell, one in seen.items()}
-            self._race.measured(round_, durations, {cell: one.samples for cell, one in seen.items()})
+        for round_, seen in sorted(before.rounds.items()):
+            for cell, timed in seen.items():
+                self._race.measured(round_, cell, timed)
+        self._race.barred.update(before.barred)
+        self._words = RaceWords(self._race, self._lanes)
         self._limits: Sequence[Limit] = study.kept_limits
         self._on_track: dict[str, Starter] = {}
         """Cells that are loaded."""
         self._parked: dict[str, tuple[Starter, Loaded]] = {}
-        """Cells in the race for which there was no memory left."""
+        """Cells in the race that are not loaded any more, for lack of memory or of time."""
         self._slices: dict[str, list[dict[str, Any]]] = defaultdict(list)
         """By cell, as the processes reported them; kept for the limits."""
         self._broken: dict[str, Limit] = {}
@@ -190,6 +156,10 @@ class RacedRounds(Rounds):
             self._race.withdraw(starter.cell)
             return None
         self._on_track[starter.cell] = starter
+        self._race.barred.discard(starter.cell)
+        loaded = _loaded(starter.runner)
+        fastest = min(float(loaded.warm_up["fastest_s"]), loaded.first_call_s)
+        self._race.warmed_up(starter.cell, Timed(fastest, fastest, float(batch * loaded.requests)))
         return starter
 
     def _excluded(self, runner: LaneRunner, batch: int) -> bool:
@@ -204,10 +174,7 @@ class RacedRounds(Rounds):
             "",
         )
         if not reason and (exclusion := self._race.exclusion(cell)) is not None:
-            smaller = self._lanes[exclusion.smaller][1]
-            reason = f"cannot win: an inference at batch {batch} takes no less than one at batch {smaller}"
-            if exclusion.bound < 1:
-                reason += f", so that it is at most {exclusion.bound:.2g} times as fast as the best"
+            reason = self._words.excluded(exclusion)
         if not reason:
             return False
         self._settled.add((runner.lane.id, batch))
@@ -263,8 +230,8 @@ class RacedRounds(Rounds):
         runner, cell = starter.runner, starter.cell
         taken = runner.slice(number, position, companion=False)
         loaded = _loaded(runner)
-        median_s, samples = float(np.median(loaded.durations[-1])) / 1e9, float(starter.batch * loaded.requests)
-        self._race.measured((runner.session, number), {cell: median_s}, {cell: samples})
+        timed = slice_timed(loaded.durations[-1], starter.batch, loaded.requests)
+        self._race.measured((runner.session, number), cell, timed)
         if self._limits:
             self._slices[cell].append({"session": runner.session, "round": number, **taken})
 
@@ -272,16 +239,29 @@ class RacedRounds(Rounds):
         """Do a step of a cell; one that fails is out of the race."""
         if self._attempt(starter.runner, starter.batch, step):
             return True
-        del self._on_track[starter.cell]
-        self._race.withdraw(starter.cell)
+        if self._on_track.pop(starter.cell, None) is not None:
+            self._bar(starter.cell)
         return False
+
+    def _run_out(self, runner: LaneRunner, batch: int, loaded: Loaded | None, reason: str) -> None:
+        cell = runner.lane.cell(batch)
+        if cell in self._on_track and loaded is not None and loaded.durations:
+            # It is in the race to its end, which is near.
+            self._parked[cell] = self._on_track.pop(cell), loaded
+        else:
+            super()._run_out(runner, batch, loaded, reason)
+
+    def _bar(self, cell: str) -> None:
+        """A cell is out, and nothing leaves because of it."""
+        self._race.withdraw(cell)
+        self._race.barred.add(cell)
 
     def _dismiss(self) -> None:
         """Let those leave that cannot be the answer any more."""
         for starter in list(self._on_track.values()):
             loaded = _loaded(starter.runner)
             if loaded.problem:
-                self._race.withdraw(starter.cell)
+                self._bar(starter.cell)
                 self._settle_cell(starter, loaded, "")
             elif self._limits:
                 self._hold_against_limits(starter, loaded)
@@ -306,9 +286,9 @@ class RacedRounds(Rounds):
         most = study.adaptive.max_repetitions if study.repetitions == "auto" else study.repetitions
         limit = standing.hopeless(self._limits, metrics, slices, most * len(self._race.batch_sizes))
         if limit is not None:
-            self._race.withdraw(cell)
-            reason = f"left after {_rounds(self._race.rounds(cell))}: it cannot keep {limit} any more"
-            self._settle_cell(starter, loaded, reason)
+            self._bar(cell)
+            self._say_left(starter, limit=str(limit))
+            self._settle_cell(starter, loaded, self._words.too_much(cell, str(limit)))
 
     def _baseline_cell(self, lane: Lane, batch: int) -> str | None:
         return next(
@@ -323,24 +303,22 @@ class RacedRounds(Rounds):
     def _part_with(self, departure: Departure) -> None:
         """A cell cannot be the best any more: that goes into the journal, with what says so."""
         starter, loaded = self._take_off(departure.cell)
+        self._say_left(
+            starter, rival=departure.rival, shared=departure.rounds, ratio=departure.ratio, bound=departure.bound
+        )
+        self._settle_cell(starter, loaded, self._words.left(departure))
+
+    def _say_left(self, starter: Starter, **evidence: Any) -> None:
+        """Put into the journal that a cell has left, and why."""
         self._journal.append(
             "lane_left",
-            cell=departure.cell,
+            cell=starter.cell,
             lane=starter.runner.lane.id,
             batch=starter.batch,
             round=self._round - 1,
-            rounds=self._race.rounds(departure.cell),
-            rival=departure.rival,
-            shared=departure.rounds,
-            ratio=departure.ratio,
-            bound=departure.bound,
+            rounds=self._race.rounds(starter.cell),
+            **{**_NO_EVIDENCE, **evidence},
         )
-        rival = self._named(departure.rival, starter.batch)
-        reason = (
-            f"left after {_rounds(self._race.rounds(departure.cell))}: about {departure.ratio:.2g} times as fast as {rival}, "
-            f"and at most {departure.bound:.2g} times as fast as the best"
-        )
-        self._settle_cell(starter, loaded, reason)
 
     def _take_off(self, cell: str) -> tuple[Starter, Loaded]:
         """A cell that is on the track, or was."""
@@ -429,55 +407,27 @@ class RacedRounds(Rounds):
         contenders = [*(cell for cell in (leader,) if cell is not None), *others]
         if not contenders:
             return
-        wanting = any(starter.runner.wants_more(accompanying=True) for starter in self._on_track.values())
         self._journal.append(
             "race_ended",
             workload=self._lanes[contenders[0]][0].workload,
             objective=self._study.objective,
-            ending=ending or ("time" if wanting and self._time.limited else "repetitions"),
+            ending=ending or self._stopped_by(),
             leader=leader,
             alpha=racing.ALPHA,
             indifferent=racing.INDIFFERENT,
-            contenders=[self._placed(cell) for cell in contenders],
+            contenders=[self._words.placed(cell) for cell in contenders],
         )
         for cell in contenders:
             starter, loaded = self._take_off(cell)
-            self._settle_cell(starter, loaded, self._outcome(cell, leader, ending), serve=True)
+            broken = str(self._broken.get(cell, ""))
+            self._settle_cell(starter, loaded, self._words.ended(cell, leader, ending, broken), serve=True)
 
-    def _placed(self, cell: str) -> dict[str, Any]:
-        """Where a cell stands at the end, for the journal."""
-        lane, batch = self._lanes[cell]
-        placed: dict[str, Any] = {"cell": cell, "lane": lane.id, "batch": batch, "rounds": self._race.rounds(cell)}
-        beside = self._race.beside_leader(cell)
-        if beside is not None:
-            low, high = (float(end) for end in beside.interval())
-            known = bool(beside.known)
-            placed.update(ratio=float(beside.value), low=low if known else None, high=high if known else None)
-        return placed
-
-    def _outcome(self, cell: str, leader: str | None, ending: Ending | None) -> str:
-        """What a reader should know of a cell that was in the race to its end."""
-        after = f"after {_rounds(self._race.rounds(cell))}"
-        broken = f"; it does not keep {self._broken[cell]}" if cell in self._broken else ""
-        if cell == leader:
-            words = {
-                "won": f"won {after}",
-                "alike": f"ahead {after}; no other is more than {100 * racing.INDIFFERENT:g} % better",
-                None: f"ahead {after}, which do not tell it from all others",
-            }
-            return words[ending]
-        beside = self._race.beside_leader(cell)
-        if beside is None or leader is None:
-            return f"in the race to its end, {after}{broken}"
-        rival = self._named(leader, self._lanes[cell][1])
-        return f"in the race to its end, {after}: about {float(beside.value):.3g} times as fast as {rival}{broken}"
-
-    def _named(self, cell: str, batch: int) -> str:
-        """What tells a cell from others of the workload, for a cell at ``batch``."""
-        lane, size = self._lanes[cell]
-        precisions = {other.precision for other, _ in self._lanes.values()}
-        name = lane.compiler_label if len(precisions) == 1 else f"{lane.compiler_label} {lane.precision}"
-        return name if size == batch else f"{name} at batch {size}"
+    def _stopped_by(self) -> str:
+        """What an undecided race ended by."""
+        loaded = [*(_loaded(one.runner) for one in self._on_track.values()), *(part for _, part in self._parked.values())]
+        if not any(part.wants_more(self._study, accompanying=True) for part in loaded):
+            return "repetitions"
+        return "time" if self._time.limited else "memory"
 
 
 def _loaded(runner: LaneRunner) -> Loaded:
@@ -491,7 +441,3 @@ def _without_rounds(loaded: Loaded) -> tuple[Verdict, str]:
     if loaded.unverified:
         return Verdict.UNVERIFIED, loaded.unverified
     return (Verdict.PARITY_FAILED, loaded.problem) if loaded.problem else (Verdict.OK, "")
-
-
-def _rounds(count: int) -> str:
-    return counted(count, "round")

@@ -98,7 +98,7 @@ class CellRecord:
     ready: Mapping[str, float] = field(default_factory=dict)
     """``load_s``, ``first_inference_s`` and ``requests`` (inferences in flight within one repetition)."""
     warm_up: Mapping[str, float] = field(default_factory=dict)
-    """``repetitions``, ``seconds``, ``steady`` and ``call_s`` of the warm-up."""
+    """``repetitions``, ``seconds``, ``steady``, ``call_s`` and ``fastest_s`` of the warm-up."""
     arrivals: list[dict[str, Any]] = field(default_factory=list)
     """What became of requests that arrived by themselves, rate by rate: ``rate``, ``window_s``, ``process``, ``purpose``
     (``rate`` of the study, or ``search``), ``step``, ``servers``, and of each request ``due_ns``, ``waited_ns`` and
@@ -111,7 +111,7 @@ class CellRecord:
     """By the names in docs/reference/metrics.md, such as ``throughput`` and ``throughput_ci_low``."""
     left: Mapping[str, Any] = field(default_factory=dict)
     """Where the cell left a race: the ``round``, the ``rival`` (a cell), the ``ratio`` to it as estimated, and the ``bound`` of
-    what it is beside the best one, at most."""
+    what it is beside the best one, at most; or the ``limit`` that it cannot keep."""
     log_medians: dict[str, float] = field(default_factory=dict)
     """The natural logarithm of the median duration in nanoseconds of each round, by session and round such as ``0.3``: what
     lanes that share rounds are compared by. The baseline has those beside cells of other sessions, too."""
@@ -182,8 +182,8 @@ class StudyRecord:
     sessions: int = 0
     """How often it was begun or gone on with."""
     races: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    """How the race of a workload ended, by canonical reference: ``ending`` (``won``, ``alike``, ``repetitions``, ``time``),
-    ``leader`` (a cell, or None) and ``contenders``, the leader first, each with ``cell``, ``lane``, ``batch``, ``rounds`` and,
+    """How the race of a workload ended, by canonical reference: ``ending`` (``won``, ``alike``, ``repetitions``, ``time``,
+    ``memory``), ``leader`` (a cell, or None) and ``contenders``, the leader first, each with ``cell``, ``lane``, ``batch``, ``rounds`` and,
     beside the leader, ``ratio``, ``low`` and ``high``."""
     left_out: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """Cells that were not measured, by id, each with ``lane``, ``batch``, ``reason`` and ``final``: whether there is nothing to

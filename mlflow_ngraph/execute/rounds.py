@@ -254,16 +254,20 @@ class Rounds:
                 runner.disown(batch, failure.reason)
             if not self._open(runner, batch):
                 return False
-            if isinstance(failure, OutOfTime) and loaded is not None and loaded.durations:
-                # What is known by then counts.
-                self._close(runner, batch, *self._judge(loaded), "", loaded.warm_up)
-            elif isinstance(failure, OutOfTime):
-                self._settled.add((runner.lane.id, batch))
-                self._leave_out(runner.lane, batch, failure.reason, final=False)
+            if isinstance(failure, OutOfTime):
+                self._run_out(runner, batch, loaded, failure.reason)
             else:
                 self._close(runner, batch, failure.verdict, failure.reason, failure.tail, {})
             return False
         return True
+
+    def _run_out(self, runner: LaneRunner, batch: int, loaded: Loaded | None, reason: str) -> None:
+        """The time of the study was up: what is known of a cell by then counts."""
+        if loaded is not None and loaded.durations:
+            self._close(runner, batch, *self._judge(loaded), "", loaded.warm_up)
+        else:
+            self._settled.add((runner.lane.id, batch))
+            self._leave_out(runner.lane, batch, reason, final=False)
 
     def _open(self, runner: LaneRunner, batch: int) -> bool:
         """Whether the cell still waits for its verdict; else the lane only accompanies others."""

@@ -16,7 +16,8 @@ from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.plan import StudyPlan, WorkloadPlan
 from mlflow_ngraph.execute.preparation import Materials, Preparation
 from mlflow_ngraph.execute.provision import Provision, while_preparing
-from mlflow_ngraph.execute.raced_rounds import RacedRounds, rounds_before
+from mlflow_ngraph.execute.raced_before import Before, rounds_before
+from mlflow_ngraph.execute.raced_rounds import RacedRounds
 from mlflow_ngraph.execute.record import CellRecord, Lane, LaneRecord, StudyRecord
 from mlflow_ngraph.execute.rounds import Rounds, wanted
 from mlflow_ngraph.execute.time_budget import TIME_UP, TimeBudget
@@ -107,7 +108,7 @@ class Supervisor:
         """
         left = self._time.left()
         with self._time.share(share(self._plan, waiting, left)[str(workload.ref)] if self._time.limited else left):
-            allotment = Allotment(self._plan, workload, self._time)
+            allotment = Allotment(self._plan, workload, self._time, waiting)
             late = allotment.too_late()
             if not late:
                 self._run_workload(workload, missing, allotment)
@@ -157,7 +158,7 @@ class Supervisor:
             self._time,
             objective=raced,
             lanes=workload.lanes,
-            before=rounds_before(self._places.root, workload.lanes) if self._session > 1 else {},
+            before=rounds_before(self._places.root, workload.lanes) if self._session > 1 else Before(),
         )
         race.race(runners)
 
@@ -187,7 +188,7 @@ class Supervisor:
                 for batch in lane.batch_sizes
                 if (batch not in cells and not excluded.get(lane.cell(batch), {}).get("final"))
                 or (batch in cells and self._retry and cells[batch].verdict.retryable)
-                or self._unserved(cells[batch])
+                or (batch in cells and self._unserved(cells[batch]))
             ]
             if batches:
                 found[lane.id] = batches
@@ -238,22 +239,24 @@ class Supervisor:
             # Probably nothing is compiled, and runtimes may be imported while the model is built.
             for runner in runners:
                 runner.start()
-        with allotment.building():
-            try:
+        try:
+            with allotment.preparing():
                 preparation.begin(sorted({batch for batches in missing.values() for batch in batches}))
                 self._tell()
                 materials = preparation.built()
-                if self._changed(workload, materials):
-                    provision.refuse(ChildFailure(Verdict.FAILED, _ANOTHER_MODEL))
-                    return False
-                provision.find(materials)
-                self._economise(provision, missing)
-                provision.export(preparation)
-            except ChildFailure as failure:
-                provision.refuse(while_preparing(failure))
+            if self._changed(workload, materials):
+                provision.refuse(ChildFailure(Verdict.FAILED, _ANOTHER_MODEL))
                 return False
-            finally:
-                preparation.close()
+            allotment.prepared()
+            provision.find(materials)
+            self._economise(provision, missing)
+            with allotment.building():
+                provision.export(preparation)
+        except ChildFailure as failure:
+            provision.refuse(while_preparing(failure))
+            return False
+        finally:
+            preparation.close()
         provision.compile()
         return True
 

@@ -46,6 +46,14 @@ class TimeBudget:
         """Seconds after which children are ended."""
         return min(self._ends) - self._clock()
 
+    def left_outside(self) -> float:
+        """What would be left if what is under way had no share of its own."""
+        return min(*self._ends, *self._shares[:-1], math.inf) - self._clock()
+
+    def share_anew(self, seconds: float) -> None:
+        """Give what is under way so many seconds from now on, in place of its present share."""
+        self._shares[-1] = self._clock() + seconds
+
     def waited(self, seconds: float) -> None:
         """Somebody else had the machine for so long, which counts for nobody."""
         self._ends = [end + seconds for end in self._ends]

@@ -1,24 +1,20 @@
-"""Which cells of a workload cannot be its best one any more: a test that stays valid however often one looks at it.
+"""Which cells of a workload cannot be its best one any more, by bets that stay valid however often one looks at them.
 
-What is tested are the differences between two cells in rounds that both were measured in, on the logarithmic scale. Each
-test is a bet against the hypothesis that it tests (an e-process): while the hypothesis is true, what is staked is not
-expected to grow, whenever one looks, so that it ever becomes a hundredfold in at most one of a hundred races (Ville 1939).
-docs/method.md derives the formulas. Everything here is a function of the rounds alone: a journal gives the same race again.
+What is compared are the figures of two cells in the rounds that both were measured in. docs/method.md says how the risk is
+shared out. Everything here is a function of the rounds alone: a journal gives the same race again.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from statistics import median
 from typing import Literal
 
 import numpy as np
-from scipy import special
 
 from mlflow_ngraph.estimates import Array, Estimate
-from mlflow_ngraph.measure import statistics
+from mlflow_ngraph.measure import bets, statistics
 from mlflow_ngraph.objectives import Raced
 
 Round = tuple[int, int]
@@ -41,24 +37,8 @@ HEAT_ROUNDS = 6
 FEWEST_ROUNDS = 3
 """Of the winner, however soon all others have left: it is told with its figures."""
 
-CAP = 4.0
-"""How many times what is staked on `_gaussian` may grow with each round."""
-LARGEST_NOISE = 0.5
-"""What a slice is off by, in logarithms and as a standard deviation, on the most restless machine: 0.5 is a factor of 1.6."""
-LARGEST_COUNTED = 1.5
-"""What one round may say to `_bounded`, a factor of 4.5: one slice that was held up for however long removes no cell."""
-LARGE_EFFECT = 4.0
-"""What `_bounded` bets on: differences of about so many times the largest noise."""
-EFFECTS = np.array([0.5, 2.0, 8.0, 32.0])
-"""What `_gaussian` bets on: differences of about so many times the noise, whatever that is."""
-NOISES = np.geomspace(0.002, 1.0, 18)
-"""Standard deviations of the differences, in logarithms, that `_gaussian` thinks of."""
-STAKES = np.array([0.2, 0.45, 0.7, 0.95])
-"""Shares of what it has that `_symmetric` bets on the sign of the next difference."""
-QUARTER = 0.3186
-"""A quarter of a normal distribution lies nearer to its centre than so many standard deviations."""
-FIRST_SCALE, SMALLEST_SCALE = 0.03, 0.002
-"""The scatter of differences before three of them tell it, and the least that is believed."""
+OWN_BATCH = 0.8
+"""Of what is staked against a cell, the part on rivals of its own batch size, which it meets in every round."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +50,23 @@ class Entrant:
 
 
 @dataclass(frozen=True)
+class Timed:
+    """What a slice says."""
+
+    median_s: float
+    """Of its repetitions."""
+    fastest_s: float
+    samples: float
+    """Inferences within a repetition."""
+
+
+@dataclass(frozen=True)
 class Departure:
     """A cell that cannot be the best any more."""
 
     cell: str
     rival: str
-    """The one that says so most clearly."""
+    """Of those that say so most clearly the one that is furthest ahead."""
     rounds: int
     """That it was measured in together with the rival."""
     ratio: float
@@ -102,13 +93,15 @@ class Pair:
         self._seen = 0
         self._differences: list[float] = []
         self._scales: list[float] = []
+        self._theirs: list[float] = []
 
     def follow(self, ours: Mapping[Round, float], theirs: Mapping[Round, float]) -> Pair:
         """Take in rounds that were not there the last time."""
         for round_ in list(ours)[self._seen :]:
             if round_ in theirs:
-                self._scales.append(_scale(self._differences))
+                self._scales.append(bets.scale(self._differences))
                 self._differences.append(ours[round_] - theirs[round_])
+                self._theirs.append(theirs[round_])
         self._seen = len(ours)
         return self
 
@@ -117,9 +110,15 @@ class Pair:
         """One a round."""
         return np.array(self._differences)
 
-    def log_evidence(self, centre: float) -> float:
-        """As `log_evidence`."""
-        return _log_evidence(self.differences, np.array(self._scales), centre)
+    def log_evidence(self, centre: float, best: float) -> float:
+        """As `bets.log_evidence`.
+
+        Parameters
+        ----------
+        best : float
+            The best figure that the first of the two cells ever had.
+        """
+        return bets.log_evidence(self.differences, best - np.array(self._theirs), centre, np.array(self._scales))
 
 
 class Race:
@@ -142,6 +141,8 @@ class Race:
         self._entrants = dict(entrants)
         self._objective = objective
         self._figures: dict[str, dict[Round, float]] = {cell: {} for cell in entrants}
+        self._best = dict.fromkeys(entrants, -math.inf)
+        """The figure of the fastest repetition of each cell, timed or not."""
         self._fresh: set[str] = set()
         """Those that started last."""
         self._pairs: dict[tuple[str, str], Pair] = {}
@@ -166,19 +167,14 @@ class Race:
         if cell in self.racing:
             self.racing.remove(cell)
 
-    def measured(self, round_: Round, durations_s: Mapping[str, float], samples: Mapping[str, float]) -> None:
-        """Take in a round.
+    def warmed_up(self, cell: str, timed: Timed) -> None:
+        """Take in what a cell did before its rounds: what disturbs it then only makes it slower."""
+        self._best[cell] = max(self._best[cell], self._figure(timed.fastest_s, timed))
 
-        Parameters
-        ----------
-        durations_s : Mapping[str, float]
-            The median duration of a repetition in it, by cell.
-        samples : Mapping[str, float]
-            Inferences within a repetition, by cell.
-        """
-        for cell, seconds in durations_s.items():
-            gained = math.log(samples[cell]) if self._objective == "throughput" else 0.0
-            self._figures[cell][round_] = gained - math.log(seconds)
+    def measured(self, round_: Round, cell: str, timed: Timed) -> None:
+        """Take in what a cell did in a round."""
+        self._figures[cell][round_] = self._figure(timed.median_s, timed)
+        self._best[cell] = max(self._best[cell], self._figure(timed.fastest_s, timed))
 
     def rounds(self, cell: str) -> int:
         """In how many rounds a cell was measured."""
@@ -256,9 +252,14 @@ class Race:
         """Whether a cell is among those that started last."""
         return cell in self._fresh
 
+    def _figure(self, seconds: float, timed: Timed) -> float:
+        """The logarithm of the objective, of which more is better."""
+        return (math.log(timed.samples) if self._objective == "throughput" else 0.0) - math.log(seconds)
+
     def _departure(self, cell: str) -> Departure:
-        bets = {rival: self._evidence(cell, rival, _SLOWER) for rival in self._rivals(cell)}
-        rival = max(bets, key=lambda name: (bets[name], -float(self.ratio(cell, name).log)))
+        stakes = {rival: self._evidence(cell, rival, _SLOWER) for rival in self._rivals(cell)}
+        clear = [rival for rival, stake in stakes.items() if stake >= max(stakes.values()) - math.log(10)]
+        rival = min(clear, key=lambda name: float(self.ratio(cell, name).log))
         ratio, shared = float(self.ratio(cell, rival).value), self._pair(cell, rival).differences.size
         return Departure(cell, rival, shared, ratio, math.exp(self._bound(cell, _SLOWER, LEAVING)))
 
@@ -273,8 +274,8 @@ class Race:
     def _beaten(self, cell: str, centre: float, share: float) -> bool:
         """Whether it is certain that the figure of a cell over that of the best other one is below ``exp(centre)``."""
         weights = self._weights(cell)
-        bets = [math.log(weights[rival]) + self._evidence(cell, rival, centre) for rival in self._rivals(cell)]
-        return bool(bets) and _log_mean(np.array(bets)) + math.log(len(bets)) >= -math.log(share * ALPHA)
+        stakes = [math.log(weights[rival]) + self._evidence(cell, rival, centre) for rival in self._rivals(cell)]
+        return bool(stakes) and bets.log_sum(np.array(stakes)) >= -math.log(share * ALPHA)
 
     def _no_better(self, cell: str, leader: str) -> bool:
         """Whether it is certain that a cell is not noticeably better than the leader."""
@@ -299,117 +300,17 @@ class Race:
         return certain
 
     def _evidence(self, cell: str, rival: str, centre: float) -> float:
-        return self._pair(cell, rival).log_evidence(centre)
+        return self._pair(cell, rival).log_evidence(centre, self._best[cell])
 
     def _pair(self, cell: str, other: str) -> Pair:
         pair = self._pairs.setdefault((cell, other), Pair())
         return pair.follow(self._figures[cell], self._figures[other])
 
     def _weights(self, cell: str) -> dict[str, float]:
-        """How what is staked against a cell is spread over its rivals: half on those of its own batch size."""
+        """How what is staked against a cell is spread over its rivals: most of it on those of its own batch size."""
         batch = self._entrants[cell].batch
         same = [other for other, one in self._entrants.items() if other != cell and one.batch == batch]
         others = [other for other, one in self._entrants.items() if one.batch != batch]
-        halves = 0.5 if same and others else 1.0
-        return {
-            **dict.fromkeys(same, halves / max(1, len(same))),
-            **dict.fromkeys(others, halves / max(1, len(others))),
-        }
-
-
-def log_evidence(differences: Array, centre: float) -> float:
-    """The logarithm of what a stake of 1 has become against the hypothesis that differences lie around ``centre`` or above.
-
-    A third is staked on each of three ways in which they may lie below it. Their sum is what counts: each grows where its
-    own view of the noise is right, and none is expected to while the hypothesis is true.
-
-    Parameters
-    ----------
-    differences : Array
-        One a round, in the order of rounds.
-    centre : float
-        Of the hypothesis.
-    """
-    scales = np.array([_scale(differences[:place]) for place in range(differences.size)])
-    return _log_evidence(differences, scales, centre)
-
-
-def _log_evidence(differences: Array, scales: Array, centre: float) -> float:
-    if not differences.size:
-        return 0.0
-    below = differences - centre
-    bets = (
-        _symmetric(below, scales),
-        min(_gaussian(below), differences.size * math.log(CAP)),
-        _bounded(below),
-    )
-    return _log_mean(np.array(bets))
-
-
-def _symmetric(below: Array, scales: Array) -> float:
-    """For noise that is symmetric, however long its tails: a bet on each sign, smaller where the difference is small.
-
-    With ``f`` odd and at most 1, the mean of ``1 + f(x)`` over a symmetric ``x`` is 1 (Vovk and Wang, arXiv 2208.08925).
-    """
-    signs = np.tanh(below / scales)
-    wealth = np.log1p(-STAKES[:, None] * signs).sum(axis=1)
-    return _log_mean(wealth)
-
-
-def _scale(before: Sequence[float] | Array) -> float:
-    """The scatter of the differences before a round: what is staked on it may not depend on it.
-
-    By the quarter of them that lie next to their median, which says how they scatter in rounds that nobody disturbed.
-    """
-    if len(before) < 3:
-        return FIRST_SCALE
-    middle = median(before)
-    distances = sorted(abs(difference - middle) for difference in before)
-    return max(float(distances[len(distances) // 4]) / QUARTER, SMALLEST_SCALE)
-
-
-def _log_mean(logs: Array) -> float:
-    """The logarithm of the mean of what has these logarithms."""
-    largest = float(logs.max())
-    if not math.isfinite(largest):
-        return largest
-    return largest + math.log(float(np.exp(logs - largest).mean()))
-
-
-def _gaussian(below: Array) -> float:
-    """For normal noise of unknown size: the likelihood of differences below, over the largest one that allows for none.
-
-    Whatever weighs the alternatives, that quotient is an e-process (Wasserman, Ramdas and Balakrishnan 2020; Wang and
-    Ramdas, arXiv 2310.03722).
-    """
-    count, total, squares = below.size, float(below.sum()), float(below @ below)
-    # The most likely noise of the hypothesis; its centre is where it is least wrong.
-    variance = (squares - (total**2 / count if total > 0 else 0.0)) / count
-    if variance <= 0:
-        return -math.inf
-    likelihoods = -count * np.log(NOISES) - squares / (2 * NOISES**2)
-    grown = _mixture(-total / NOISES[:, None], count, EFFECTS[None, :])
-    alternatives = _log_mean(likelihoods[:, None] + grown)
-    return alternatives + count * (math.log(variance) + 1) / 2
-
-
-def _bounded(below: Array) -> float:
-    """For noise that is never larger than `LARGEST_NOISE`, whatever its shape: a factor of five needs two rounds."""
-    score = np.array(-np.maximum(below, -LARGEST_COUNTED).sum() / LARGEST_NOISE)
-    return float(_mixture(score, below.size, np.array(LARGE_EFFECT)))
-
-
-def _mixture(scores: Array, count: int, effects: Array) -> Array:
-    """The logarithm of ``exp(d s - n d² / 2)``, averaged over ``d`` from half a normal distribution of width ``effects``.
-
-    Parameters
-    ----------
-    scores : Array
-        Sums of ``count`` differences in units of their standard deviation: ``s``.
-    effects : Array
-        Differences that are bet on, in the same units.
-    """
-    precision = count + 1 / effects**2
-    reduced = scores / np.sqrt(precision)
-    found: Array = math.log(2) - np.log1p(count * effects**2) / 2 + reduced**2 / 2 + special.log_ndtr(reduced)
-    return found
+        share = OWN_BATCH if same and others else 1.0
+        found = dict.fromkeys(same, share / max(1, len(same)))
+        return {**found, **dict.fromkeys(others, (1 - share if same else 1.0) / max(1, len(others)))}

@@ -9,6 +9,14 @@ from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.text import counted
 
 
+_STOPPED = {
+    "time": "the time was up",
+    "repetitions": "no repetitions were left",
+    "memory": "not all of them fit into memory together",
+}
+"""Why a race was not decided."""
+
+
 def told(record: StudyRecord) -> Iterator[str]:
     """A line for each race, and one for each reason for which cells were left out."""
     for workload, race in record.races.items():
@@ -37,7 +45,7 @@ def _ended(record: StudyRecord, workload: str, race: Mapping[str, Any]) -> str:
         return (
             f"{by}: {name} is the best or nearly so, none is more than {100 * race['indifferent']:g} % better: {known}"
         )
-    end = "the time was up" if race["ending"] == "time" else "no repetitions were left"
+    end = _STOPPED[race["ending"]]
     known = ", ".join(_beside(record, other) for other in others)
     return f"{by}: undecided, because {end}; {name} is ahead of {known}"
 

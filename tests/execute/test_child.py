@@ -1,5 +1,6 @@
 """Every way a child can end, with real processes that really end that way."""
 
+import math
 import os
 import signal
 import subprocess
@@ -13,12 +14,12 @@ import psutil
 import pytest
 
 from mlflow_ngraph.engines import environment
-from mlflow_ngraph.execute.child import Child, ChildFailure, Warden
+from mlflow_ngraph.execute.child import Child, ChildFailure, OutOfTime, Warden
 from mlflow_ngraph.verdicts import Verdict
 
 
 @contextmanager
-def child(tmp_path, **modules):
+def child(tmp_path, left=lambda: math.inf, **modules):
     """A worker that can import ``modules``, given as source text."""
     for name, source in modules.items():
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
@@ -26,7 +27,7 @@ def child(tmp_path, **modules):
     env["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *sys.path])
     warden = Warden()
     try:
-        worker = Child("test", env, tmp_path / "child.log", warden)
+        worker = Child("test", env, tmp_path / "child.log", warden, left)
         yield worker
         worker.close()
     finally:
@@ -52,6 +53,17 @@ def test_results_come_back_and_the_child_stays(tmp_path):
         assert run_module(worker, "fine") is None
         assert run_module(worker, "fine") is None
         assert "noise on standard output" in worker.tail()
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_child_ends_when_the_time_of_the_study_is_up(tmp_path):
+    left = [math.inf]
+    with child(tmp_path, lambda: left[0], fine="", slow="import time; time.sleep(600)") as worker:
+        run_module(worker, "fine")
+        left[0] = 0.2
+        with pytest.raises(OutOfTime, match="import was ended, because the time of the study was up"):
+            run_module(worker, "slow")
+        assert gone(worker.pid)
 
 
 @pytest.mark.usefixtures("processes")

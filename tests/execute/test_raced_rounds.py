@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from mlflow_ngraph.execute import journal, raced_rounds
-from mlflow_ngraph.execute.raced_rounds import RacedRounds, rounds_before
+from mlflow_ngraph.execute.raced_before import Before, rounds_before
+from mlflow_ngraph.execute.raced_rounds import RacedRounds
 from mlflow_ngraph.execute.time_budget import TimeBudget
 from mlflow_ngraph.measure import racing
 from mlflow_ngraph.study import parse
 from mlflow_ngraph.verdicts import Verdict
-from tests.support.scripted_lanes import ScriptedLane
+from tests.support.scripted_lanes import ScriptedLane, lane
 
 MANY = 40
 
@@ -38,6 +39,7 @@ class Run:
         self.settled: dict[str, tuple[Verdict, str]] = {}
         self.left_out: dict[str, tuple[str, bool]] = {}
         with journal.Journal(tmp_path) as written:
+            self._journal = written
             self.lanes = {
                 name: ScriptedLane(given, written, name, takes, session=session, **lanes.get(name, {}))
                 for name, takes in seconds.items()
@@ -54,7 +56,7 @@ class Run:
                 time or TimeBudget(),
                 objective=given.raced,
                 lanes=[one.lane for one in self.lanes.values()],
-                before=rounds_before(tmp_path, [one.lane for one in self.lanes.values()]) if session > 1 else {},
+                before=rounds_before(tmp_path, [one.lane for one in self.lanes.values()]) if session > 1 else Before(),
             )
             race.race(list(self.lanes.values()))  # type: ignore[arg-type]  # lanes without processes
         self.events = list(journal.read(tmp_path))
@@ -63,6 +65,7 @@ class Run:
         cell = runner.lane.cell(batch)
         assert cell not in self.settled, "settled twice"
         self.settled[cell] = verdict, reason
+        self._journal.append("cell_finished", cell=cell, lane=runner.lane.id, batch=batch, verdict=str(verdict))
 
     def _leave_out(self, lane, batch, reason, *, final):
         self.left_out[lane.cell(batch)] = reason, final
@@ -192,6 +195,15 @@ def test_a_lane_that_crashes_is_out_and_the_others_go_on(tmp_path):
     run = Run(tmp_path, study(), {"identity": flat(0.02), "good": flat(0.01), "best": flat(0.005)}, fails={"best": 1})
     assert run.settled["best-b1"][0] is Verdict.CRASHED
     assert run.ended()["leader"] == "good-b1"
+
+
+def test_what_failed_or_was_too_late_in_an_earlier_session_still_beats_nobody(tmp_path):
+    given = study(bounds={"max_latency_ms": 8}, repetitions=60)
+    lanes = {"identity": flat(0.007), "late": flat(0.009), "dead": flat(0.005)}
+    Run(tmp_path, given, {**lanes, "identity": flat(0.0071)}, fails={"dead": 3})
+    found = rounds_before(tmp_path, [lane(name, (1,)) for name in lanes])
+    assert found.barred == {"late-b1", "dead-b1"}
+    assert len(found.rounds) > 3
 
 
 def test_lanes_that_do_not_fit_into_memory_meet_the_leader(tmp_path, monkeypatch):

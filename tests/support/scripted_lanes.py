@@ -85,7 +85,7 @@ class ScriptedLane:
 
     def warm_up(self) -> None:
         assert self.loaded is not None
-        self.loaded.warm_up = {"call_s": self._seconds(self.loaded.batch, 0), "repetitions": 0, "seconds": 0.0}
+        self.loaded.warm_up = {"call_s": self.loaded.first_call_s, "fastest_s": self.loaded.first_call_s}
 
     def renew(self) -> bool:
         return False
@@ -98,7 +98,12 @@ class ScriptedLane:
         seconds = self._seconds(loaded.batch, self._taken) * float(np.exp(self._rng.normal(0, 0.01)))
         self._taken += 1
         durations = [int(seconds * 1e9)] * self._study.slice_repetitions
-        taken: dict[str, Any] = {"durations_ns": durations, "wall_s": sum(durations) / 1e9, "peak_bytes": 10**8, "started_ns": 0}
+        taken: dict[str, Any] = {
+            "durations_ns": durations,
+            "wall_s": sum(durations) / 1e9,
+            "peak_bytes": 10**8,
+            "started_ns": 0,
+        }
         loaded.durations.append(np.asarray(durations, float))
         loaded.slices.append(SliceFacts(seconds, taken["wall_s"]))
         self._journal.append(
