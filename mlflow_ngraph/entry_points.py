@@ -46,11 +46,11 @@ class Registry(Generic[T]):
     @cached_property
     def entries(self) -> Mapping[str, Entry]:
         """Every known name, built in or from an installed package."""
-        found = {
+        installed = {
             point.name: Entry(point.value, f"pip install --upgrade {point.dist.name}" if point.dist else "")
             for point in entry_points(group=self.group)
         }
-        return MappingProxyType({**found, **self._builtin})
+        return MappingProxyType({**installed, **self._builtin})
 
     def names(self) -> list[str]:
         """All names: the built-in ones in their own order, then the others sorted."""

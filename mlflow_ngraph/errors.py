@@ -11,7 +11,8 @@
     │   ├── DeviceError             this machine cannot serve the requested device
     │   │   └── DeviceBusyError     somebody else is measuring on this machine
     │   ├── DependencyError         a package that the request needs is not installed
-    │   └── TrackingError           the tracking server cannot be reached or refuses the request
+    │   └── TrackingError           the tracking server refuses the request
+    │       └── UnreachableError    the tracking server does not answer; exit code 1
     ├── CellError                   a cell has no trustworthy number; carries its verdict
     │   ├── UnsupportedError        the compiler cannot express this model, precision or mode
     │   ├── ImpossibleReadingError  a clock or a counter says what cannot be
@@ -70,11 +71,11 @@ class UnknownNameError(UsageError):
 
 def _beginning(name: str, known: Iterable[str]) -> list[str]:
     """What begins with a name, without what goes on from another such one."""
-    found: list[str] = []
+    names: list[str] = []
     for text in known:
-        if name and text.startswith(name) and not any(text.startswith(f"{other}_") for other in found):
-            found.append(text)
-    return found
+        if name and text.startswith(name) and not any(text.startswith(f"{other}_") for other in names):
+            names.append(text)
+    return names
 
 
 class WorkloadError(UsageError):
@@ -99,6 +100,12 @@ class DependencyError(UsageError):
 
 class TrackingError(UsageError):
     """The tracking server cannot be reached, or refuses the request."""
+
+
+class UnreachableError(TrackingError):
+    """The tracking server does not answer: nothing is wrong with the request."""
+
+    exit_code = 1
 
 
 class CellError(NGraphError):

@@ -100,14 +100,14 @@ class Estimate:
         tail = np.where(np.isinf(self.freedom), normal, student)
         # stdtr has no answer at infinity.
         tail = np.where(np.isinf(score), (score > 0).astype(float), tail)
-        found: Array = np.where(np.isnan(self.error), np.nan, tail)
-        return found
+        share: Array = np.where(np.isnan(self.error), np.nan, tail)
+        return share
 
 
 def exactly(values: ArrayLike) -> Estimate:
     """Estimate that are known."""
-    found = np.log(np.asarray(values, float))
-    return Estimate(found, np.zeros_like(found), np.full_like(found, np.inf))
+    logs = np.log(np.asarray(values, float))
+    return Estimate(logs, np.zeros_like(logs), np.full_like(logs, np.inf))
 
 
 def unknown(count: int) -> Estimate:
@@ -169,5 +169,5 @@ def quantile(freedom: ArrayLike, level: float = LEVEL) -> Array:
     # scipy.stats has the same in one call, but importing it takes longer than most questions about results.
     with np.errstate(invalid="ignore"):
         student = special.stdtrit(np.where(np.isfinite(known), known, 1.0), (1 + level) / 2)
-    found: Array = np.where(np.isposinf(known), special.ndtri((1 + level) / 2), student)
-    return np.where(np.isnan(known), np.nan, found)
+    quantiles: Array = np.where(np.isposinf(known), special.ndtri((1 + level) / 2), student)
+    return np.where(np.isnan(known), np.nan, quantiles)

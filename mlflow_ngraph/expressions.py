@@ -19,10 +19,10 @@ FUNCTIONS: dict[str, tuple[int, Callable[..., float]]] = {
 }
 """Functions by name, with how many arguments they take; ``min`` and ``max`` take that many or more."""
 _OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
-    ast.Add: lambda one, two: one + two,
-    ast.Sub: lambda one, two: one - two,
-    ast.Mult: lambda one, two: one * two,
-    ast.Div: lambda one, two: one / two,
+    ast.Add: lambda left, right: left + right,
+    ast.Sub: lambda left, right: left - right,
+    ast.Mult: lambda left, right: left * right,
+    ast.Div: lambda left, right: left / right,
     ast.Pow: math.pow,
 }
 _LONGEST = 500
@@ -69,10 +69,10 @@ class Expression:
     def value(self, numbers: Mapping[str, float]) -> float:
         """The formula with these numbers; NaN where a number is missing or the formula has no value."""
         try:
-            found = float(_value(self._root, numbers))
+            value = float(_value(self._root, numbers))
         except (KeyError, ValueError, ZeroDivisionError, OverflowError):
             return math.nan
-        return found if math.isfinite(found) else math.nan
+        return value if math.isfinite(value) else math.nan
 
 
 def _names(node: ast.expr) -> set[str]:
@@ -98,7 +98,7 @@ def _names_of_call(node: ast.Call) -> set[str]:
     several = function in (min, max)
     if node.keywords or len(node.args) < count or (len(node.args) > count and not several):
         raise ValueError(f"{name} takes {count}{' or more' if several else ''} {'numbers' if count > 1 else 'number'}")
-    return {found for argument in node.args for found in _names(argument)}
+    return {variable for argument in node.args for variable in _names(argument)}
 
 
 def _value(node: ast.expr, numbers: Mapping[str, float]) -> float:

@@ -15,7 +15,7 @@ Interval = Literal["none", "own", "complement", "reciprocal"]
 metric which it is an exact number divided by."""
 LOW, HIGH = "_ci_low", "_ci_high"
 """After the name of a metric: the ends of its 95 % interval."""
-ROUNDS, NOISE, UNSTEADY = "log_medians", "noise", "unsteady"
+ROUNDS, NOISE, UNSTEADY, BEATEN_BY = "log_medians", "noise", "unsteady", "beaten_by"
 """Columns of a cell: its rounds, what disturbed the machine, and the names of its figures that this touches."""
 LOG_ERROR, FREEDOM = "_log_se", "_df"
 """After the name of a metric: the standard error of its logarithm (of a complement: of the logarithm of ``1 - metric``), and
@@ -166,7 +166,7 @@ def _ends(metric: Metric) -> list[Metric]:
 
 
 CELL_METRICS: dict[str, Metric] = {
-    one.name: one for metric in _METRICS for one in [metric, *(_ends(metric) if metric.estimated else ())]
+    column.name: column for metric in _METRICS for column in [metric, *(_ends(metric) if metric.estimated else ())]
 }
 """The metrics of a cell and the ends of their intervals, by name: what MLflow gets."""
 ESTIMATES = tuple(name + end for name, metric in METRICS.items() if metric.estimated for end in (LOG_ERROR, FREEDOM))
@@ -190,6 +190,7 @@ TEXT_COLUMNS = (
     "reason",
     NOISE,
     UNSTEADY,
+    BEATEN_BY,
     "engine",
     "engine_reused",
     "lane",
@@ -202,9 +203,9 @@ TEXT_COLUMNS = (
 )
 """``flags`` is JSON: every flag with the value in force. ``engine_reused`` is the study that compiled the engine, where
 it was another one. ``custom_metrics`` is JSON: formula, unit and what is better of each metric that the study declares.
-``log_medians`` is JSON: the natural logarithm of the median duration of each round, in nanoseconds a sample, by session and
-round, such as ``{"0.3": 14.2}``. ``noise`` says what disturbed the machine while the cell was measured, and ``unsteady`` names,
-with commas between them, the figures of the cell that it touches. What does not apply is missing (NaN)."""
+``log_medians`` is JSON: the natural logarithm of the median duration of each round, in nanoseconds a sample, by session,
+round and batch size, such as ``{"0.3@8": 14.2}``; in a race without the batch size, because all of them share its rounds. ``noise`` says what disturbed the machine while the cell was measured, and ``unsteady`` names,
+with commas between them, the figures of the cell that it touches. ``beaten_by`` is the cell because of which this one left a race. What does not apply is missing (NaN)."""
 MODEL_COLUMNS = ("parameters", "paper_macs", "true_macs")
 """Facts of the model."""
 INTEGER_COLUMNS = ("threads", "batch", *MODEL_COLUMNS)

@@ -7,7 +7,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -22,14 +22,16 @@ from mlflow_ngraph.devices.fingerprint import fingerprint, versions
 from mlflow_ngraph.engines import environment
 from mlflow_ngraph.engines.store import EngineStore
 from mlflow_ngraph.errors import DiskFullError, StudyError, WorkloadError
-from mlflow_ngraph.execute import fold, known_workloads, places
+from mlflow_ngraph.execute import fold, fork_server, journal, known_workloads, places
 from mlflow_ngraph.execute.cache import EngineCache, Maker
 from mlflow_ngraph.execute.child import Child, ChildFailure, Warden
 from mlflow_ngraph.execute.exclusive import ExclusiveMachine, Holder, WhenBusy
+from mlflow_ngraph.execute.experience import Experience, learn
 from mlflow_ngraph.execute.journal import SCHEMA_VERSION, Event, Journal
 from mlflow_ngraph.execute.plan import StudyPlan, make
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.execute.supervisor import Supervisor
+from mlflow_ngraph.execute.time_budget import TimeBudget
 from mlflow_ngraph.study import Study
 from mlflow_ngraph.tracking.recorder import Recorder
 from mlflow_ngraph.tracking.recording import Recording
@@ -40,6 +42,8 @@ from mlflow_ngraph.workloads.registry import create
 Resume = Literal["auto", "always", "never"]
 
 CHECK_SECONDS = 600.0
+RECORDING_LANE_SECONDS, RECORDING_SECONDS = 0.7, 3.0
+"""To write a lane, and the study, to a tracking server when everything is measured: left of the time that a study may take."""
 
 _log = logging.getLogger(__name__)
 
@@ -73,32 +77,56 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """0: every cell is ok. 3: some are not. 1: the tracking server lacks something."""
+        """0: every cell that is not left out is ok, or built as it was asked for. 3: some are not, or all are left out. 1: the
+        tracking server lacks something.
+        """
         if self.unrecorded:
             return 1
         cells = [cell for lane in self.record.lanes.values() for cell in lane.cells.values()]
-        return 0 if all(cell.verdict is Verdict.OK for cell in cells) else 3
+        return 0 if cells and all(cell.verdict in (Verdict.OK, Verdict.BUILT) for cell in cells) else 3
 
 
-def plan_study(study: Study) -> StudyPlan:
+def plan_study(study: Study, home: Path | None = None) -> StudyPlan:
     """What `run_study` would do on this machine. Asks a child process for models whose names are not known to exist.
+
+    Parameters
+    ----------
+    home : Path | None
+        Directory whose studies say how long things take here; see `home_directory.location`.
 
     Raises
     ------
     UsageError
         The study cannot run here; says why.
     """
-    plan = make(study, devices.create(study.device))
+    plan = make(study, devices.create(study.device), known_times(home))
     workloads = [create(workload.ref, study.init) for workload in plan.workloads if workload.known is None]
-    found = {str(one.ref): answer for one in workloads if (answer := known_workloads.recall(one)) is not None}
-    unknown = [workload for workload in workloads if str(workload.ref) not in found]
+    checked = {
+        str(workload.ref): answer for workload in workloads if (answer := known_workloads.recall(workload)) is not None
+    }
+    unknown = [workload for workload in workloads if str(workload.ref) not in checked]
     if unknown:
         refs = [asdict(workload.ref) for workload in unknown]
         answers = ask_child("check", workloads=refs, init=asdict(study.init))
         for workload, answer in zip(unknown, answers, strict=True):
             known_workloads.keep(workload, answer)
-            found[str(workload.ref)] = answer
-    return plan.with_checked(found)
+            checked[str(workload.ref)] = answer
+    return plan.with_checked(checked)
+
+
+def known_times(home: Path | None = None) -> Experience:
+    """What earlier studies on this machine took.
+
+    Parameters
+    ----------
+    home : Path | None
+        Directory for studies; see `home_directory.location`.
+    """
+    place = home_directory.location(home)
+    known = learn(place)
+    for engine in EngineStore(home_directory.engine_store(place)).entries():
+        known.kept(engine.workload, engine.compiler, engine.precision)
+    return known
 
 
 def ask_child(command: str, **fields: Any) -> Any:
@@ -114,13 +142,15 @@ def ask_child(command: str, **fields: Any) -> Any:
         stack.callback(warden.close)
         log = Path(scratch) / "check.log"
         try:
-            child = Child("check", environment.of_threads(None, Path(scratch)), log, warden)
+            env = environment.of_threads(None, Path(scratch), patient=True)
+            child = Child("check", env, log, warden, forked=True)
             stack.callback(child.close)
             return child.request(command, CHECK_SECONDS, **fields)
         except ChildFailure as failure:
             raise WorkloadError(failure.reason) from None
 
 
+@fork_server.shared()
 def run_study(
     study: Study,
     *,
@@ -160,7 +190,8 @@ def run_study(
     Interrupted
         The process was asked to end; the study can be resumed, and its run says KILLED.
     """
-    plan = plan_study(study)
+    budget = TimeBudget(study.within)
+    plan = plan_study(study, home)
     machine = fingerprint()
     root, key = home_directory.directory(home), places.study_key(study, plan.device, machine["digest"])
     _resumable(study, resume, root, key)  # complains before anybody waits
@@ -168,19 +199,29 @@ def run_study(
     if recorder is not None:
         recorder.preflight()
     with ExitStack() as stack:
-        stack.enter_context(_signals_raise())
+        listen_again = stack.enter_context(_signals_raise())
+        if recorder is not None and resume == "auto":
+            ended = _finish_recording(root, key, recorder, observer)
+            if ended is not None:
+                return ended
+        asked = time.monotonic()
         lock = stack.enter_context(ExclusiveMachine(study.name, when_busy, partial(_say_who_measures, observer)))
-        # Whoever held the machine may have run this very study.
+        budget.waited(time.monotonic() - asked)
+        if recorder is not None and resume == "auto":
+            # Whoever held the machine may have run this very study.
+            ended = _finish_recording(root, key, recorder, observer)
+            if ended is not None:
+                return ended
         continued = _resumable(study, resume, root, key)
         directory = continued or places.new_directory(root, study, key)
-        journal = stack.enter_context(Journal(directory, observer.on_event if observer else lambda event: None))
+        writer = stack.enter_context(Journal(directory, observer.on_event if observer else lambda event: None))
         if continued is None:
-            _start(journal, directory, plan, machine)
-        recording = Recording(recorder, directory, journal)
+            _start(writer, directory, plan, machine)
+        recording = Recording(recorder, directory, writer)
         before = recording.before()
         session = before.sessions + 1
         done = sum(len(lane.cells) for lane in before.lanes.values())
-        journal.append(
+        writer.append(
             "session_started",
             session=session,
             study_id=before.id,
@@ -190,28 +231,33 @@ def run_study(
             done=done,
         )
         recording.open(before)
+        if recorder is not None:
+            budget.reserve(RECORDING_SECONDS + RECORDING_LANE_SECONDS * len(plan.workloads[-1].lanes))
         supervisor = Supervisor(
             plan,
             places.Places(directory),
-            journal,
+            writer,
             session=session,
-            cache=_engine_cache(study, root, recorder, journal, before),
+            cache=_engine_cache(study, root, recorder, writer, before),
             before=before,
             retry=resume == "always",
             on_workload=recording.workload,
+            time=budget,
         )
         try:
             try:
                 supervisor.run()
+                # Before somebody else, who waits for the machine, looks whether this study goes on.
+                writer.append("study_finished", status="FINISHED", offline=offline)
             finally:
                 lock.release()  # recording what is left disturbs nobody
         except BaseException as error:
             with suppress(DiskFullError):  # the error that is told may be just that
-                journal.append("study_interrupted", reason=type(error).__name__)
+                writer.append("study_interrupted", reason=type(error).__name__)
+            listen_again()
             # From the beginning: the signal may have come while an event was taken in.
             recording.close(fold.load(directory), "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
             raise
-        journal.append("study_finished", status="FINISHED")
         record = recording.record()
         recording.close(record, "FINISHED")
     return Outcome(record, directory, recording.where, recording.problem)
@@ -222,25 +268,62 @@ def sync_study(
     *,
     tracking_uri: str | None = None,
     experiment: str | None = None,
+    on_wait: Callable[[], None] | None = None,
 ) -> Outcome:
     """Record a study that was measured without a tracking server, or whose recording broke off.
+
+    Parameters
+    ----------
+    on_wait : Callable[[], None] | None
+        Called before waiting for another process that runs or records the same study; by default that is logged.
 
     Raises
     ------
     JournalError
-        There is no study in ``directory``.
+        There is no study in ``directory``, or its journal is damaged or cannot be written.
     TrackingError
         The server cannot be reached.
     """
-    record = fold.load(directory)
-    recorder = Recorder(tracking_uri, experiment)
+    journal.first(directory)  # complains where there is no study, before anything is made there
+    recorder = Recorder(tracking_uri, experiment, patient=True)
     recorder.preflight()
-    recorder.open(record, directory)
-    for lane in record.lanes.values():
-        if lane.cells:
-            recorder.record_lane(record, lane.lane.id)
-    recorder.close(record, "FINISHED" if record.finished_at is not None else "KILLED")
+    with Journal(directory, on_wait=on_wait or partial(_say_who_records, None, directory)) as writer:
+        record = fold.load(directory)
+        recorder.open(record, directory)
+        for lane in record.lanes.values():
+            if lane.cells:
+                recorder.record_lane(record, lane.lane.id)
+        finished = record.finished_at is not None
+        run_id = recorder.close(record, "FINISHED" if finished else "KILLED")
+        if finished:
+            writer.append("study_recorded", run_id=run_id)
     return Outcome(record, directory, recorder.where())
+
+
+def _finish_recording(root: Path, key: str, recorder: Recorder, observer: Observer | None) -> Outcome | None:
+    """Record the newest study with this key if it was measured to its end and that is all that it lacks; else None."""
+    directory = places.newest(root, key)
+    if directory is None or places.end(directory) != "measured":
+        return None
+    tell = observer.on_event if observer else lambda event: None
+    with Journal(directory, tell, partial(_say_who_records, observer, directory)) as writer:
+        if places.end(directory) != "measured":
+            return None  # by whoever was waited for
+        writer.tell("recording_resumed", directory=str(directory))
+        recording = Recording(recorder, directory, writer)
+        record = recording.record()
+        recording.again(record)
+        recording.close(record, "FINISHED")
+    return Outcome(record, directory, recording.where, recording.problem)
+
+
+def _say_who_records(observer: Observer | None, directory: Path) -> None:
+    """Before waiting for another process that has the journal."""
+    reason = f"another process is running or recording {directory.name}"
+    if observer is None:
+        _log.warning("waiting: %s", reason)
+    else:
+        observer.on_event({"event": "journal_busy", "at": time.time(), "reason": reason})
 
 
 def _say_who_measures(observer: Observer | None, holder: Holder | None) -> None:
@@ -271,7 +354,7 @@ def _resumable(study: Study, resume: Resume, root: Path, key: str) -> Path | Non
             f"study {study.name!r} has nothing to resume in {root}: it never ran here with this content; "
             "leave out --resume to start it"
         )
-    if last is not None and resume == "auto" and places.finished(last):
+    if last is not None and resume == "auto" and places.end(last) != "open":
         return None
     return last
 
@@ -298,10 +381,13 @@ def _compiler_versions(plan: StudyPlan) -> dict[str, str]:
 
 
 @contextmanager
-def _signals_raise() -> Iterator[None]:
-    """SIGTERM and SIGINT raise `Interrupted` within the block, so that children end and the run says so."""
+def _signals_raise() -> Iterator[Callable[[], None]]:
+    """SIGTERM and SIGINT raise `Interrupted` within the block, so that children end and the run says so.
+
+    The first one alone does so, until what the block is given is called: then another one does.
+    """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield lambda: None
         return
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
@@ -310,11 +396,14 @@ def _signals_raise() -> Iterator[None]:
             signal.signal(number, signal.SIG_IGN)
         raise Interrupted(signum)
 
+    def listen() -> None:
+        for number in before:
+            signal.signal(number, interrupt)
+
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
-        signal.signal(number, interrupt)
+    listen()
     try:
-        yield
+        yield listen
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -8,21 +8,25 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from mlflow_ngraph import study_metrics
 from mlflow_ngraph.compilers.base import Mode, Precision, Transfers
-from mlflow_ngraph.errors import StudyError
+from mlflow_ngraph.devices.elsewhere import Elsewhere
+from mlflow_ngraph.errors import DeviceError, StudyError, UnknownNameError
+from mlflow_ngraph.objectives import BOUNDS, OBJECTIVES, Limit, Raced, limits
 from mlflow_ngraph.process_memory import FreedMemory
 from mlflow_ngraph.study_metrics import CustomMetric
-from mlflow_ngraph.validation import explain
+from mlflow_ngraph.validation import duration_s, explain, shortened
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
 
 BASELINE = "identity"
 """The compiler that speed-ups and parity refer to."""
+Purpose = Literal["characterise", "decide"]
+"""What a study is for."""
 Process = Literal["poisson", "uniform"]
 """How arriving requests are spread."""
 AUTO_FRACTIONS = (0.5, 0.7, 0.8, 0.9, 0.95)
@@ -186,17 +190,23 @@ def _choice(key: str) -> BeforeValidator:
     return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
 
 
-def _count(value: Any, what: str, *words: str) -> Any:
-    """A number from 1 on, or one of the words."""
-    number = int(value) if isinstance(value, str) and value.isdecimal() else value
-    if number in words or (isinstance(number, int) and not isinstance(number, bool) and number >= 1):
+def _count(value: Any, what: str, most: int, *words: str) -> Any:
+    """A number from 1 to ``most``, or one of the words."""
+    number = int(value) if isinstance(value, str) and value.isdecimal() and len(value) < _MOST_DIGITS else value
+    if number in words or (isinstance(number, int) and not isinstance(number, bool) and 1 <= number <= most):
         return number
+    if isinstance(number, int) and number > most:
+        raise ValueError(f"expected at most {most} {what}, found {shortened(value)}")
     *others, last = [f"a number of {what} from 1 on", *map(repr, words)]
-    raise ValueError(f"expected {', '.join(others)} or {last}, found {value!r}")
+    raise ValueError(f"expected {', '.join(others)} or {last}, found {shortened(value)}")
 
 
 def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str | int) else value
+
+
+def _duration(value: Any) -> Any:
+    return None if value is None else duration_s(value)
 
 
 def _rates(value: Any) -> Any:
@@ -208,23 +218,47 @@ def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+MOST_BATCH = 1_000_000
+MOST_THREADS = 4096
+MOST_REPETITIONS = 100_000_000
+"""What nobody means who asks for more: refused before anything begins, and not after hours."""
+_MOST_DIGITS = 20
+
+
 class Study(_Model):
     """What to measure, and how."""
 
-    name: str = Field("study", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str = Field("study", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)
     """Names the study in MLflow and on disk."""
     description: str = ""
     """One line for people."""
     device: str = "host"
     """The device profile: ``xeon``, ``gpu``, ``orin``, or ``host`` for whatever this machine is."""
+    build_for: str = ""
+    """Compile for this device, which need not be this machine, such as ``gpu:sm89`` or ``xeon``, and measure nothing; it
+    takes the place of ``device``. Empty measures here."""
     workloads: list[Annotated[WorkloadChoice, _choice("ref")]] = Field(min_length=1)
     """The models to compile."""
     compilers: list[Annotated[CompilerChoice, _choice("name")]] = Field(min_length=1)
     """The compilers; one may stand several times with different flags. ``identity`` is always measured."""
-    batch_sizes: Annotated[list[Annotated[int, Field(ge=1)]], BeforeValidator(_listed)] = Field(min_length=1)
-    """Batch sizes, each a positive integer."""
+    batch_sizes: Annotated[list[Annotated[int, Field(ge=1, le=MOST_BATCH)]], BeforeValidator(_listed)] = Field(
+        min_length=1
+    )
+    """Batch sizes, each an integer from 1 to a million."""
     precision: Annotated[list[Precision], BeforeValidator(_listed)] = Field(["fp32"], min_length=1)
     """Precisions that the engines compute in; parity is always against fp32."""
+    purpose: Purpose = "characterise"
+    """``characterise``: every cell until its figures are as precise as wanted. ``decide``: only until it is clear which cell
+    of a workload is the best one; what cannot win any more leaves."""
+    objective: str | None = None
+    """What the best one is best in, with ``purpose: decide``: ``throughput`` unless it is said, ``latency``, ``cpu``,
+    ``memory``, ``energy`` or ``size``."""
+    bounds: dict[str, float] = Field(default_factory=dict)
+    """What the best one has to keep, with ``purpose: decide``, by the names of the options of ``recommend``: such as
+    ``max_latency_ms``."""
+    within: Annotated[float | None, BeforeValidator(_duration)] = None
+    """Seconds that all of it may take, or text such as ``5m``; unset takes as long as it takes. Does not change what is
+    measured, only how much of it."""
     mode: Mode = "sync"
     """``sync``: one request in flight. ``async``: as many as the runtime wants."""
     transfers: Transfers = "outside"
@@ -248,8 +282,8 @@ class Study(_Model):
     limits: Limits = Limits()
     init: Init = Init()
     """How the parameters of the models come about."""
-    seed: int = 0
-    """Seeds the inputs and the order of lanes within a round."""
+    seed: int = Field(0, ge=0, lt=2**32)
+    """Seeds the inputs and the order of lanes within a round; below 2**32."""
     builds: Literal["together", "alone"] = "together"
     """Whether workloads are prepared and engines compiled and verified beside each other, as many as processors and memory
     allow (``together``), or one after the other, so that their seconds can be compared (``alone``). Nothing is timed
@@ -260,10 +294,53 @@ class Study(_Model):
     metrics: dict[str, Annotated[CustomMetric, _choice("expression")]] = Field(default_factory=dict)
     """Metrics of the study's own, by name. Do not change what is measured."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _objective_of_a_decision(cls, content: Any) -> Any:
+        if isinstance(content, Mapping) and content.get("purpose") == "decide" and content.get("objective") is None:
+            return {**content, "objective": "throughput"}
+        return content
+
+    @model_validator(mode="after")
+    def _decision(self) -> Study:
+        if self.purpose == "characterise" and (self.objective is not None or self.bounds):
+            key = "objective" if self.objective is not None else "bounds"
+            raise ValueError(f"{key} says what a decision is about: write purpose: decide as well, or leave it out")
+        if self.mode == "async" and self.objective == "latency":
+            raise ValueError("objective latency: mode async has none, because several requests are in flight at once")
+        return self
+
     @model_validator(mode="after")
     def _constants_of_all_workloads(self) -> Study:
         study_metrics.check(self.metrics, [choice.names for choice in self.workloads])
         return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _device_elsewhere(cls, data: Any) -> Any:
+        """The profile of ``build_for`` takes the place of ``device``."""
+        if isinstance(data, Mapping) and data.get("build_for"):
+            try:
+                elsewhere = Elsewhere.parse(str(data["build_for"]))
+            except DeviceError as error:
+                raise ValueError(f"build_for: {error}") from None
+            return {**data, "build_for": str(elsewhere), "device": elsewhere.device}
+        return data
+
+    @field_validator("objective")
+    @classmethod
+    def _known_objective(cls, value: str | None) -> str | None:
+        if value is not None and value not in OBJECTIVES:
+            raise ValueError(str(UnknownNameError("objective", value, OBJECTIVES)))
+        return value
+
+    @field_validator("bounds")
+    @classmethod
+    def _known_bounds(cls, value: dict[str, float]) -> dict[str, float]:
+        for name in value:
+            if name not in BOUNDS:
+                raise ValueError(str(UnknownNameError("bound", name, BOUNDS)))
+        return value
 
     @field_validator("cache", mode="before")
     @classmethod
@@ -274,12 +351,12 @@ class Study(_Model):
     @field_validator("threads", mode="before")
     @classmethod
     def _thread_count(cls, value: Any) -> Any:
-        return _count(value, "threads", "all", "default")
+        return _count(value, "threads", MOST_THREADS, "all", "default")
 
     @field_validator("repetitions", mode="before")
     @classmethod
     def _repetition_count(cls, value: Any) -> Any:
-        return _count(value, "repetitions", "auto")
+        return _count(value, "repetitions", MOST_REPETITIONS, "auto")
 
     @field_validator("workloads")
     @classmethod
@@ -310,9 +387,21 @@ class Study(_Model):
             return _SLICE
         return min(_SLICE, -(-self.repetitions // _FEWEST_ROUNDS))
 
+    @property
+    def raced(self) -> Raced | None:
+        """The objective that lanes race for; None where every cell is measured to its end."""
+        return next((name for name in get_args(Raced) if name == self.objective), None)
+
+    @property
+    def kept_limits(self) -> list[Limit]:
+        """The limits that the best cell has to keep."""
+        return limits(self.bounds)
+
     def digest(self) -> str:
-        """Identifies what is measured; name, description and metrics of its own do not count, nor where engines come from."""
-        content = self.model_dump(mode="json", exclude={"name", "description", "cache", "metrics"})
+        """Identifies what is measured; name, description and metrics of its own do not count, nor where engines come from, nor
+        the time that it may take.
+        """
+        content = self.model_dump(mode="json", exclude={"name", "description", "cache", "metrics", "within"})
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
     def to_yaml(self) -> str:
@@ -352,8 +441,10 @@ def load(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Study
         raise StudyError(f"no study {name_or_path!r}: {hint}write a path to a YAML file, or one of {', '.join(ready)}")
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+    except (yaml.YAMLError, ValueError, OSError) as error:
         raise StudyError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise StudyError(f"{path}: not readable as YAML: nested too deeply") from None
     if not isinstance(content, dict):
         raise StudyError(f"{path}: expected a mapping of keys, found {type(content).__name__}")
     given = {key: value for key, value in (overrides or {}).items() if value is not None}

@@ -49,12 +49,12 @@ class CustomMetric(BaseModel):
         names : Sequence[str]
             What the workload is called.
         """
-        found = {}
+        numbers = {}
         for name, value in self.constants.items():
             number = _of_workload(value, names) if isinstance(value, dict) else value
             if number is not None:
-                found[name] = number
-        return found
+                numbers[name] = number
+        return numbers
 
 
 def check(metrics: Mapping[str, CustomMetric], workloads: Sequence[Sequence[str]]) -> None:

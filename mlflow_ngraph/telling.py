@@ -114,7 +114,7 @@ def one_line(error: BaseException) -> str:
         text = kind
     elif kind not in _NO_NEWS and not re.match(r"[\w.]*(Error|Exception): ", text):
         text = f"{kind}: {text}"
-    place = next((found for link in reversed(links) if (found := _quoted(str(link)) or _raised(link))), "")
+    place = next((line for link in reversed(links) if (line := _quoted(str(link)) or _raised(link))), "")
     return f"{_shortened(text, LONGEST - len(place))}{place}"
 
 

@@ -3,11 +3,39 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Characters that a terminal or a reader of lines would obey rather than show: escapes, line breaks, changes of direction."""
+REPLACEMENT = "\ufffd"
+_FORMULA = ("=", "+", "-", "@")
 UNSTEADY_MARK = "~"
 """Before a figure that what disturbed the machine is in."""
+
+
+def harmless(text: str) -> str:
+    """A text that somebody else chose, as one line in which nothing is an order to a terminal."""
+    return CONTROLS.sub(REPLACEMENT, text)
+
+
+def csv_cell(text: str) -> str:
+    """A text that no spreadsheet takes for a formula."""
+    return f"'{text}" if text.lstrip().startswith(_FORMULA) else text
+
+
+def csv_table(frame: pd.DataFrame) -> str:
+    """A table as CSV in which no text is a formula."""
+    guarded = {
+        name: frame[name].map(lambda value: csv_cell(value) if isinstance(value, str) else value)
+        for name in frame.columns
+        if frame[name].dtype.kind not in "iufb"
+    }
+    return str(frame.assign(**guarded).rename(columns=lambda name: csv_cell(str(name))).to_csv(index=False))
 
 
 def counted(number: int, one: str, many: str = "") -> str:
@@ -15,9 +43,19 @@ def counted(number: int, one: str, many: str = "") -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
+def duration(seconds: float) -> str:
+    """A duration such as ``42 s``, ``3 min 20 s`` or ``2 h 5 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
 def markdown_row(cells: Iterable[str]) -> str:
     """A row of a table, whatever is in its cells."""
-    return f"| {' | '.join(' '.join(cell.split()).replace('|', chr(92) + '|') for cell in cells)} |"
+    return f"| {' | '.join(harmless(' '.join(cell.split())).replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

@@ -76,14 +76,14 @@ def install() -> None:
 
 def declare() -> None:
     """Declare the operators that torchvision registers fake kernels for, unless its own can be loaded."""
-    found = PathFinder.find_spec("torchvision")
-    if _KEPT or found is None or found.submodule_search_locations is None:
+    spec = PathFinder.find_spec("torchvision")
+    if _KEPT or spec is None or spec.submodule_search_locations is None:
         return
     try:
         import torch
     except ImportError:  # torchvision itself says so
         return
-    compiled = PathFinder.find_spec("_C", list(found.submodule_search_locations))
+    compiled = PathFinder.find_spec("_C", list(spec.submodule_search_locations))
     if compiled is not None and compiled.origin is not None:
         try:
             torch.ops.load_library(compiled.origin)

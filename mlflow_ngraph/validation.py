@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from typing import Any, get_origin
 
 from pydantic import BaseModel, ValidationError
+
+_LONGEST = 100
+"""Characters of a value that a message shows."""
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
@@ -22,9 +26,41 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
         hint = f"did you mean {close[0]!r}? " if close else ""
         return f"{where}: unknown key: {hint}allowed: {', '.join(known) or 'none'}{more}"
     message = first["msg"].removeprefix("Value error, ")
-    found = first.get("input")
-    shown = "" if first["type"] in ("missing", "value_error") else f", found {found!r}"
+    value = first.get("input")
+    shown = "" if first["type"] in ("missing", "value_error") else f", found {shortened(value)}"
     return f"{where}: {message[:1].lower()}{message[1:]}{shown}{more}"
+
+
+_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0}
+"""By the units of a duration."""
+
+
+def duration_s(value: object) -> float:
+    """Seconds above 0: a number of them, or text such as ``90s``, ``5m`` or ``1h30m``.
+
+    Raises
+    ------
+    ValueError
+        It is none.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf"):
+        return float(value)
+    if isinstance(value, str):
+        text = "".join(value.lower().split())
+        parts = re.findall(r"(\d+(?:\.\d+)?)([hms])", text)
+        seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+        if seconds > 0 and "".join(number + unit for number, unit in parts) == text:
+            return seconds
+    raise ValueError(f"expected a duration such as 90s, 5m or 1h30m, found {value!r}")
+
+
+def shortened(value: Any) -> str:
+    """A value as Python writes it, cut where that is long: a number may have thousands of digits."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        return f"a {type(value).__name__} that is too long to be shown"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _is_type_tag(part: Any) -> bool:
@@ -56,7 +92,7 @@ def _nested_model(annotation: Any) -> Any:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for inner in getattr(annotation, "__args__", ()):
-        found = _nested_model(inner)
-        if found is not None:
-            return found
+        model = _nested_model(inner)
+        if model is not None:
+            return model
     return None

@@ -5,6 +5,7 @@ import os
 from tests.support.affinity import every_processor
 from tests.support.browser import browser, pages
 from tests.support.fake import broken_compiler, fake_compiler
+from tests.support.forked import forked
 from tests.support.keys import signing_key
 from tests.support.lock import lock_folder
 from tests.support.logged import logged
@@ -28,6 +29,7 @@ __all__ = [
     "compilers",
     "every_processor",
     "fake_compiler",
+    "forked",
     "lock_folder",
     "logged",
     "mlflow_server",

@@ -44,6 +44,25 @@ def test_name_and_description_do_not_change_the_digest():
     assert one.digest() != study.parse({**MINIMAL, "repetitions": 7}).digest()
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("5m", 300), ("1h30m", 5400), ("1.5 m", 90), (42, 42), ("2M", 120)]
+)
+def test_a_time_is_a_number_of_seconds_or_text(text, seconds):
+    found = study.parse({**MINIMAL, "within": text})
+    assert found.within == seconds
+    assert found.digest() == study.parse(MINIMAL).digest(), "with more time the same study goes on"
+
+
+def test_a_decision_is_about_throughput_unless_it_says_otherwise():
+    found = study.parse({**MINIMAL, "purpose": "decide", "bounds": {"max_latency_ms": 20}})
+    assert (found.objective, found.raced) == ("throughput", "throughput")
+    assert [str(limit) for limit in found.kept_limits] == ["latency_p99_ms ≤ 20"]
+    assert found == study.parse({**found.model_dump(mode="json")})
+    assert found.digest() != study.parse(MINIMAL).digest()
+    assert study.parse({**MINIMAL, "purpose": "decide", "objective": "memory"}).raced is None
+    assert study.parse(MINIMAL).raced is None
+
+
 @pytest.mark.parametrize("name", sorted(study.ready_made()))
 def test_ready_made_studies_survive_a_round_trip(name, tmp_path):
     found = study.load(name)
@@ -81,6 +100,17 @@ def test_batch_sizes_are_ascending(batch_sizes):
         ({"compilers": ["tvm", "tvm"]}, "compilers: compiler 'tvm' is listed twice"),
         ({"warmup": {"window": 1}}, "warmup.window: input should be greater than or equal to 2"),
         ({"init": {"sed": 1}}, "init"),
+        ({"purpose": "guess"}, "purpose: input should be 'characterise' or 'decide'"),
+        (
+            {"purpose": "decide", "objective": "thruput"},
+            "objective: unknown objective 'thruput': did you mean 'throughput'?",
+        ),
+        ({"objective": "latency"}, "objective says what a decision is about: write purpose: decide as well"),
+        ({"bounds": {"max_memory_mb": 9}}, "bounds says what a decision is about: write purpose: decide as well"),
+        ({"purpose": "decide", "bounds": {"max_latency": 9}}, "bounds: unknown bound 'max_latency': did you mean"),
+        ({"purpose": "decide", "objective": "latency", "mode": "async"}, "mode async has none"),
+        ({"within": "soon"}, "within: expected a duration such as 90s, 5m or 1h30m, found 'soon'"),
+        ({"within": 0}, "within: expected a duration such as 90s, 5m or 1h30m, found 0"),
     ],
 )
 def test_what_is_wrong_is_said_with_place_and_remedy(change, message, tmp_path):
@@ -107,3 +137,29 @@ def test_files_that_are_no_studies_are_named(tmp_path):
     broken.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(StudyError, match="not readable as YAML"):
         study.load(str(broken))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"threads": 10_000_000}, "threads: expected at most 4096 threads, found 10000000"),
+        ({"threads": 10**5000}, "threads: expected at most 4096 threads, found a int that is too long to be shown"),
+        ({"seed": -1}, "seed: input should be greater than or equal to 0, found -1"),
+        ({"batch_sizes": [10**26]}, "batch_sizes.0: "),
+        ({"name": "n" * 400}, "name: string should have at most 100 characters"),
+        ({"repetitions": 10**12}, "repetitions: expected at most"),
+    ],
+)
+def test_what_nobody_means_is_refused_before_anything_begins(change, said):
+    with pytest.raises(StudyError) as caught:
+        study.parse({**MINIMAL, **change})
+    assert said in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("content", ["a: " + "[" * 20_000, f"seed: {'9' * 6000}"])
+def test_yaml_that_nobody_can_read_is_refused(tmp_path, content):
+    path = tmp_path / "study.yaml"
+    path.write_text(content)
+    with pytest.raises(StudyError, match="not readable as YAML"):
+        study.load(str(path))

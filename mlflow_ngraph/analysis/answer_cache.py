@@ -54,10 +54,12 @@ def answer(
     answers = Answers()
     kept = answers.get(name)
     with suppress(ValueError, KeyError, TypeError, IndexError):
-        if kept is not None:
-            return read(kept)
+        if found is not None and kept is not None:
+            old = read(kept["answer"])
+            found.notes.extend(kept["notes"])
+            return old
     new = compute()
-    answers.put(name, new.to_plain())
+    answers.put(name, {"answer": new.to_plain(), "notes": found.notes if found is not None else []})
     return new
 
 
@@ -74,15 +76,18 @@ class Answers:
         self._directory = directory or user_cache.directory("answers")
 
     def get(self, name: str) -> dict[str, Any] | None:
-        """An answer as JSON has it, if it is here and whole."""
-        with suppress(OSError, ValueError):
-            found: dict[str, Any] = json.loads((self._directory / f"{name}.json").read_bytes())
-            return found
+        """An answer as JSON has it, if it is here and what was kept."""
+        with suppress(OSError, ValueError, RecursionError):
+            digest, _, content = (self._directory / f"{name}.json").read_bytes().partition(b"\n")
+            if digest == _digest(content):
+                kept: dict[str, Any] = json.loads(content)
+                return kept
         return None
 
     def put(self, name: str, answer: Mapping[str, Any]) -> None:
         """Keep an answer; a full or read-only disk only makes the next time slower."""
-        user_cache.keep(self._directory / f"{name}.json", json.dumps(answer, default=str).encode())
+        content = json.dumps(answer, default=str).encode()
+        user_cache.keep(self._directory / f"{name}.json", _digest(content) + b"\n" + content)
         with suppress(OSError):
             entries = sorted(os.scandir(self._directory), key=lambda entry: entry.stat().st_mtime)
             for entry in entries[:-_KEPT]:
@@ -104,8 +109,12 @@ def name_of(question: Mapping[str, Any], found: Found) -> str | None:
     ]
     if not all(digest for _, _, digest, _, _ in runs):
         return None
-    told = json.dumps([__version__, _code(), question, sorted(runs)], sort_keys=True, default=str)
-    return hashlib.sha256(told.encode()).hexdigest()
+    basis = json.dumps([__version__, _code(), question, sorted(runs)], sort_keys=True, default=str)
+    return hashlib.sha256(basis.encode()).hexdigest()
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()
 
 
 def _code() -> list[tuple[str, int, int]]:

@@ -76,19 +76,19 @@ def choose(queries: Sequence[str], studies: Iterable[Sequence[Cell]]) -> list[Ce
     UsageError
         No study has such a cell, or a name without ``*`` fits several.
     """
-    found: dict[str, list[Cell]] = {}
+    matches: dict[str, list[Cell]] = {}
     seen: list[Cell] = []
     for cells in studies:
         seen += cells
         for query in queries:
-            if query not in found and (hits := _matching(query, cells)):
-                found[query] = hits
-        if all(query in found for query in queries):
+            if query not in matches and (hits := _matching(query, cells)):
+                matches[query] = hits
+        if all(query in matches for query in queries):
             break
     for query in queries:
-        if query not in found:
+        if query not in matches:
             raise UsageError(_unknown(query, seen))
-    chosen = {(cell.study_id, cell.id): cell for query in queries for cell in found[query]}
+    chosen = {(cell.study_id, cell.id): cell for query in queries for cell in matches[query]}
     return list(chosen.values())
 
 

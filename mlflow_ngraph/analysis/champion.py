@@ -81,14 +81,14 @@ def best(cells: pd.DataFrame, metric: str, batch: int | None = None) -> Mapping[
     """
     if metric not in cells.columns:
         return None
-    found = cells[cells[metric].notna()]
+    measured = cells[cells[metric].notna()]
     if batch is not None:
-        found = found[found["batch"] == batch]
-    trusted = found[found["verdict"] == str(Verdict.OK)]
-    found = trusted if len(trusted) else found
-    if found.empty:
+        measured = measured[measured["batch"] == batch]
+    trusted = measured[measured["verdict"] == str(Verdict.OK)]
+    measured = trusted if len(trusted) else measured
+    if measured.empty:
         return None
-    ordered = found.sort_values(metric, ascending=METRICS[metric].better == "lower", kind="stable")
+    ordered = measured.sort_values(metric, ascending=METRICS[metric].better == "lower", kind="stable")
     return dict(ordered.iloc[0])
 
 
@@ -111,7 +111,9 @@ def compare(candidate: Mapping[str, Any], champion: Mapping[str, Any], metric: s
 
 def _paired(frame: pd.DataFrame, metric: str) -> bool:
     rows = np.arange(2)
-    return bool(METRICS[metric].by_round and shared_rounds.throughput_ratios(frame, rows[:1], rows[1:]).known.all())
+    together = shared_rounds.together(metric)
+    ratios = shared_rounds.throughput_ratios(frame, rows[:1], rows[1:], together)
+    return bool(METRICS[metric].by_round and ratios.known.all())
 
 
 def _p(value: float) -> str:

@@ -34,7 +34,7 @@ def change_points(logs: ArrayLike, errors: ArrayLike, freedom: ArrayLike, level:
         Standard error of each, with its degrees of freedom; NaN where there is none, which then scatters like the
         others.
     """
-    values, known, counts = (np.asarray(one, float) for one in (logs, errors, freedom))
+    values, known, counts = (np.asarray(series, float) for series in (logs, errors, freedom))
     if len(values) < 2:
         return []
     between = scatter(values, known)
@@ -74,10 +74,10 @@ def levels(logs: ArrayLike, starts: list[int]) -> Array:
     """The mean of the level that each point belongs to."""
     values = np.asarray(logs, float)
     ends = [*starts, len(values)]
-    found = np.empty(len(values))
+    means = np.empty(len(values))
     for start, end in zip([0, *starts], ends, strict=True):
-        found[start:end] = values[start:end].mean() if end > start else np.nan
-    return found
+        means[start:end] = values[start:end].mean() if end > start else np.nan
+    return means
 
 
 def _split(
@@ -118,5 +118,5 @@ def _two_sided(score: Array, degrees: Array) -> Array:
     plain = np.where(certain, 0.0, score)
     normal = 2 * special.ndtr(-plain)
     student = 2 * special.stdtr(np.where(np.isinf(degrees) | ~(degrees > 0), 1.0, degrees), -plain)
-    found = np.where(np.isinf(degrees), normal, student)
-    return np.where(np.isnan(score), 1.0, np.where(np.isinf(score), 0.0, found))
+    p_values = np.where(np.isinf(degrees), normal, student)
+    return np.where(np.isnan(score), 1.0, np.where(np.isinf(score), 0.0, p_values))

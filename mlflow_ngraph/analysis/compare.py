@@ -249,8 +249,9 @@ class Shown:
 
 
 def latest(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the latest study of each cell."""
-    ordered = frame.sort_values(["started_at", "finished_at"], kind="stable")
+    """The rows of the latest study of each cell, of those that had the time to measure it if there is one."""
+    tried = frame.assign(tried=True if "verdict" not in frame else frame["verdict"] != str(Verdict.LEFT_OUT))
+    ordered = tried.sort_values(["tried", "started_at", "finished_at"], kind="stable").drop(columns="tried")
     newest: pd.DataFrame = ordered.drop_duplicates("cell", keep="last").sort_index()
     return newest
 
@@ -304,15 +305,16 @@ def _divided(shown: Shown, base: pd.DataFrame, relative_to: tuple[str, str]) -> 
     where: dict[Any, int] = {}
     for place in order:
         where.setdefault(marks[place], int(place))
-    found = np.array([where.get(mark, -1) for mark in marks[: len(shown.frame)]], int)
-    places = np.flatnonzero(found >= 0)
-    ratios = significance.ratios(both, shown.metric, places, found[places])
+    base_places = np.array([where.get(mark, -1) for mark in marks[: len(shown.frame)]], int)
+    places = np.flatnonzero(base_places >= 0)
+    ratios = significance.ratios(both, shown.metric, places, base_places[places])
     numbers = np.flatnonzero(~np.isnan(ratios.value))
     places, ratios = places[numbers], ratios.take(numbers)
-    tops, bases = shown.frame.iloc[places], both.iloc[found[places]]
+    tops, bases = shown.frame.iloc[places], both.iloc[base_places[places]]
     touched = significance.unsteady(tops, shown.metric) | significance.unsteady(bases, shown.metric)
     if shown.metric in METRICS and METRICS[shown.metric].by_round:
-        touched &= ~shared_rounds.throughput_ratios(both, places, found[places]).known
+        together = shared_rounds.together(shown.metric)
+        touched &= ~shared_rounds.throughput_ratios(both, places, base_places[places], together).known
     divided = replace(shown, frame=tops, divided=ratios, touched=touched)
     return divided, len(shown.frame) - len(places)
 

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from mlflow_ngraph.analysis import shared_rounds, significance
 from mlflow_ngraph.analysis.undecided import COLUMNS, Rival
-from mlflow_ngraph.estimates import Estimate
-from mlflow_ngraph.metrics import METRICS, Metric, is_complement, with_estimates
+from mlflow_ngraph.estimates import LEVEL, Estimate, quantile
+from mlflow_ngraph.metrics import BEATEN_BY, METRICS, Metric, is_complement, with_estimates
+from mlflow_ngraph.objectives import AS_GOOD
 from mlflow_ngraph.text import plain
 from mlflow_ngraph.verdicts import Verdict
 
-MARGIN = 0.02
+MARGIN = AS_GOOD
 """What is better by less is as good: nobody has to know more."""
 _RETRYABLE = frozenset(str(verdict) for verdict in Verdict if verdict.retryable)
 """Verdicts of cells that may be right and could end differently; of all others the function or the compiler is at fault."""
@@ -28,12 +29,14 @@ _COST = ("rounds", "repetitions", "throughput", "batch", "speedup", "load_s", "f
 """What tells how long more rounds would take."""
 _STARTING_S = 2.0
 """What a fresh process of a lane takes before it loads its engine, about."""
+_MORE = np.geomspace(1, 1e4, 400)
+"""How many times as many rounds are considered."""
 Mask = NDArray[np.bool_]
 
 
 def needed(metric: str) -> set[str]:
     """The columns of the tidy table that are looked at here, beside those that choose the cells."""
-    return {*COLUMNS, *_COST, *shared_rounds.TOGETHER, *with_estimates([metric])}
+    return {*COLUMNS, *_COST, *shared_rounds.TOGETHER, BEATEN_BY, *with_estimates([metric])}
 
 
 def ranks(frame: pd.DataFrame, metric: str) -> Mask:
@@ -43,11 +46,17 @@ def ranks(frame: pd.DataFrame, metric: str) -> Mask:
 
 
 def doubtful(frame: pd.DataFrame, metric: str) -> Mask:
-    """Which cells have a figure that cannot rank, and that could be right."""
+    """Which cells may be better than a best one without ranking: their figure could be right, or nobody knows it."""
     ok = (frame["verdict"] == str(Verdict.OK)).to_numpy(bool)
     retryable = frame["verdict"].isin(_RETRYABLE).to_numpy(bool)
     measured = frame[metric].notna().to_numpy(bool)
-    return measured & (retryable | (ok & _alone(frame, metric)))
+    return untried(frame) | (measured & (retryable | (ok & _alone(frame, metric))))
+
+
+def untried(frame: pd.DataFrame) -> Mask:
+    """Which cells have no figure because there was no time for them: they may be anything."""
+    left_out: Mask = (frame["verdict"] == str(Verdict.LEFT_OUT)).to_numpy(bool)
+    return left_out
 
 
 def leader(frame: pd.DataFrame, metric: str, better: str, order: NDArray[np.int_]) -> int:
@@ -65,7 +74,8 @@ def leader(frame: pd.DataFrame, metric: str, better: str, order: NDArray[np.int_
     if not by_round:
         return first
     tops = np.asarray(order, int)
-    together = shared_rounds.throughput_ratios(frame, tops, np.full(len(tops), first))
+    known = shared_rounds.together(metric)
+    together = shared_rounds.throughput_ratios(frame, tops, np.full(len(tops), first), known)
     sign = by_round * (1 if better == "higher" else -1)
     gains = np.where(together.known, sign * together.log, -np.inf)
     gains[0] = 0.0
@@ -75,7 +85,7 @@ def leader(frame: pd.DataFrame, metric: str, better: str, order: NDArray[np.int_
 def rivals(frame: pd.DataFrame, metric: Metric, answer: int | None) -> tuple[Rival, ...]:
     """The cells that could beat an answer: first those that rank, then those that cannot, the best first.
 
-    One that ranks could beat it by more than `MARGIN` for all that the interval of the ratio tells, unless a third one beats it
+    One that there was no time for could. One that ranks could beat it by more than `MARGIN` for all that the interval of the ratio tells, unless a third one beats it
     for sure in rounds that both share. One that does not rank could if the good end of its interval, or its figure where it has
     none, is better.
 
@@ -91,7 +101,7 @@ def rivals(frame: pd.DataFrame, metric: Metric, answer: int | None) -> tuple[Riv
         return tuple(Rival(**fields) for fields in _described(unsure, metric))
     own = float(frame[metric.name].iloc[answer])
     best = hopeful(unsure, metric)
-    unsure = unsure[best < own if metric.better == "lower" else best > own]
+    unsure = unsure[untried(unsure) | (best < own if metric.better == "lower" else best > own)]
     places = np.flatnonzero(ranks(frame, metric.name))
     places = places[places != answer]
     ratios = significance.ratios(frame, metric.name, places, np.full(len(places), answer))
@@ -108,7 +118,8 @@ def _near(frame: pd.DataFrame, metric: Metric, places: NDArray[np.int_], answer:
     answers = np.full(len(places), answer)
     ratios = significance.ratios(frame, metric.name, places, answers)
     by_round = metric.name in METRICS and METRICS[metric.name].by_round
-    paired = shared_rounds.throughput_ratios(frame, places, answers).known & bool(by_round)
+    together = shared_rounds.together(metric.name)
+    paired = shared_rounds.throughput_ratios(frame, places, answers, together).known & bool(by_round)
     low, high = ratios.ends
     for place, fields in enumerate(_described(frame.iloc[places], metric)):
         repetitions, minutes = _again(frame.iloc[places[place]], frame.iloc[answer], ratios.take(place), metric)
@@ -124,7 +135,10 @@ def _near(frame: pd.DataFrame, metric: Metric, places: NDArray[np.int_], answer:
 
 
 def _beaten(frame: pd.DataFrame, metric: Metric, places: NDArray[np.int_]) -> Mask:
-    """Which of these cells another one beats for sure in the rounds that both share: they are not the best, whatever is."""
+    """Which of these cells another one beats for sure in the rounds that both share: they are not the best, whatever is.
+
+    Sure is what the interval of their ratio says, or a race that both were in.
+    """
     leads = places.copy()
     order = np.argsort(_badness(frame, metric)[places], kind="stable")
     for own in frame.iloc[places[order]].groupby(list(shared_rounds.TOGETHER), dropna=False).indices.values():
@@ -133,7 +147,21 @@ def _beaten(frame: pd.DataFrame, metric: Metric, places: NDArray[np.int_]) -> Ma
     low, high = significance.ratios(frame, metric.name, places, leads).ends
     with np.errstate(invalid="ignore"):
         worse: Mask = low > 1 if _low_ratio_is_better(metric) else high < 1
-    return worse
+    return worse | left(frame, metric, places)
+
+
+def left(frame: pd.DataFrame, metric: Metric, places: NDArray[np.int_]) -> Mask:
+    """Which of these cells have left a race because of one that is here and ranks."""
+    beaten = np.zeros(len(places), bool)
+    if BEATEN_BY not in frame.columns or metric.name not in METRICS or not METRICS[metric.name].by_round:
+        return beaten
+    among = np.flatnonzero(ranks(frame, metric.name))
+    where = dict(zip(zip(frame["study_id"].iloc[among], frame["cell"].iloc[among], strict=True), among, strict=True))
+    keys = zip(frame["study_id"].iloc[places], frame[BEATEN_BY].iloc[places], strict=True)
+    rivals = np.array([where.get(key, -1) for key in keys], int)
+    beaten[:] = rivals >= 0
+    beaten[beaten] = shared_rounds.alike(frame, shared_rounds.together(metric.name), places[beaten], rivals[beaten])
+    return beaten
 
 
 def could_beat(ratios: Estimate, metric: Metric) -> Mask:
@@ -168,8 +196,8 @@ def _alone(frame: pd.DataFrame, metric: str) -> Mask:
 def _described(rows: pd.DataFrame, metric: Metric) -> Iterable[dict[str, Any]]:
     """What is told of each cell as a rival, the best figure first."""
     rows = rows.iloc[np.argsort(_badness(rows, metric), kind="stable")]
-    told = rows.reindex(columns=list(COLUMNS))
-    texts = told.astype(object).where(told.notna(), None).to_dict("records")
+    cells = rows.reindex(columns=list(COLUMNS))
+    texts = cells.astype(object).where(cells.notna(), None).to_dict("records")
     values = [rows[metric.name].to_numpy(float), *significance.interval(rows, metric.name)]
     for row, value, low, high in zip(texts, *(map(plain, part) for part in values), strict=True):
         yield {
@@ -196,9 +224,11 @@ def _again(
     if not (rounds >= 2 and repetitions > 0):
         return None, None
     gain = float(ratio.log) * (-1 if _low_ratio_is_better(metric) else 1)
-    reach = math.log(float(ratio.ends[1])) - float(ratio.log)
     enough = max(math.log(1 + MARGIN) - gain, gain)
-    wanted = math.ceil(rounds * max((reach / enough) ** 2, 1.0))
+    # Of few rounds the interval is wide because they are few: more of them help by more than their root.
+    freedom = float(ratio.freedom) * (rounds * _MORE - 1) / (rounds - 1)
+    reach = quantile(freedom, LEVEL) * float(ratio.error) / np.sqrt(_MORE)
+    wanted = math.ceil(rounds * (_MORE[reach <= enough][0] if reach[-1] <= enough else _MORE[-1]))
     seconds = wanted * sum(_round_s(row) for row in (rival, answer))
     return math.ceil(wanted * repetitions / rounds), seconds / 60
 

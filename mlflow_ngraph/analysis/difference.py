@@ -89,7 +89,10 @@ def read(named: str, tracking_uri: str | None = None) -> Run:
                 f"run {study.info.run_id} has no {Artifact.FINGERPRINT}: name the run of a finished study"
             )
         path = Path(server.client.download_artifacts(study.info.run_id, Artifact.FINGERPRINT, directory))
-        machine = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            machine = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise TrackingError(f"run {study.info.run_id}: {Artifact.FINGERPRINT} is not readable: {error}") from error
     frame = results.select(Selection(), tracking_uri, run=study.info.run_id)
     if kind == Kind.LANE:
         frame = frame[frame["lane_run_id"] == run_id].reset_index(drop=True)
@@ -175,12 +178,12 @@ def _unequal(aspect: str, left: Mapping[str, Any], right: Mapping[str, Any]) -> 
 def _flags(both: pd.DataFrame, pairs: Sequence[tuple[int, int]], kind: str) -> list[dict[str, Any]]:
     """Flags with another value in force, once for all cells of a compiler in which they differ alike."""
     counts: Counter[tuple[str, str, str]] = Counter()
-    for one, two in pairs:
+    for old, new in pairs:
         sides = [
             json.loads(str(text)) if pd.notna(text) else {}
-            for text in (both["flags"].iloc[one], both["flags"].iloc[two])
+            for text in (both["flags"].iloc[old], both["flags"].iloc[new])
         ]
-        label = "" if kind == Kind.LANE else f"{both['compiler_label'].iloc[one]}: "
+        label = "" if kind == Kind.LANE else f"{both['compiler_label'].iloc[old]}: "
         for name in sorted({*sides[0], *sides[1]}):
             if sides[0].get(name) != sides[1].get(name):
                 counts[f"{label}{name}", _text(sides[0].get(name)), _text(sides[1].get(name))] += 1
@@ -192,16 +195,16 @@ def _flags(both: pd.DataFrame, pairs: Sequence[tuple[int, int]], kind: str) -> l
 
 
 def _state(both: pd.DataFrame, pairs: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
-    found = []
+    rows = []
     for name in STATE:
         sides = [both[name].iloc[list(places)].median() for places in zip(*pairs, strict=True)] if pairs else []
         if len(sides) == 2 and all(np.isfinite(side) for side in sides):
             largest = max(map(abs, sides))
-            found.append(
+            rows.append(
                 {"aspect": "state", "name": f"{name}, median", "left": f"{sides[0]:.4g}", "right": f"{sides[1]:.4g}",
                  "differs": bool(largest and abs(sides[0] - sides[1]) / largest > _STATE_MARGIN)}
             )  # fmt: skip
-    return found
+    return rows
 
 
 def _results(both: pd.DataFrame, pairs: Sequence[tuple[int, int]], metric: str, kind: str) -> list[dict[str, Any]]:
@@ -212,18 +215,18 @@ def _results(both: pd.DataFrame, pairs: Sequence[tuple[int, int]], metric: str, 
     ok: NDArray[np.bool_] = (both["verdict"] == str(Verdict.OK)).to_numpy(bool)
     adjusted = significance.holm(np.where(ok[old] & ok[new], ratios.p_differs(), np.nan))
     low, high = ratios.interval()
-    found = []
-    for place, (one, two) in enumerate(pairs):
-        first, second = both.iloc[one], both.iloc[two]
+    rows = []
+    for place, (left, right) in enumerate(pairs):
+        first, second = both.iloc[left], both.iloc[right]
         verdicts = str(first["verdict"]), str(second["verdict"])
         name = f"batch {first['batch']}" if kind == Kind.LANE else _name(first)
         if verdicts != ("ok", "ok"):
-            found.append({"aspect": "results", "name": name, "left": _shown(first, metric), "right": _shown(second, metric),
+            rows.append({"aspect": "results", "name": name, "left": _shown(first, metric), "right": _shown(second, metric),
                           "differs": verdicts[0] != verdicts[1]})  # fmt: skip
             continue
         with np.errstate(invalid="ignore"):
             differs = bool(adjusted[place] < _ALPHA)
-        found.append(
+        rows.append(
             {
                 "aspect": "results",
                 "name": name,
@@ -236,7 +239,7 @@ def _results(both: pd.DataFrame, pairs: Sequence[tuple[int, int]], metric: str, 
                 "differs": differs,
             }
         )
-    return found
+    return rows
 
 
 def _name(row: Any) -> str:
@@ -251,13 +254,13 @@ def _shown(row: Any, metric: str) -> str:
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested keys joined by dots."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            found.update(_flat(value, f"{prefix}{name}."))
+            flat.update(_flat(value, f"{prefix}{name}."))
         else:
-            found[prefix + name] = value
-    return found
+            flat[prefix + name] = value
+    return flat
 
 
 def _text(value: Any) -> str:

@@ -90,6 +90,7 @@ def of_fleet(
         Cells that keep all limits and cannot rank.
     """
     best = {row["workload"]: row for row in table[table["rank"] == 1].to_dict("records")}
+    untried, noisy = noisy[contest.untried(noisy)], noisy[~contest.untried(noisy)]
     hoped = noisy.assign(**{metric.name: contest.hopeful(noisy, metric)})
     both = pd.concat([candidates, hoped], keys=["ok", "noisy"])
     ranked = fleet_choice.ranked(both, metric, chosen, rule).sort_values("rank", kind="stable")
@@ -103,6 +104,8 @@ def of_fleet(
                 noisy.loc[ahead.loc["noisy"].index] if "noisy" in ahead.index else noisy[noisy["workload"] == workload]
             )
             rivals = [*rivals, *contest.rivals(new.reset_index(drop=True), metric, None)]
+        own = untried[untried["workload"] == workload].reset_index(drop=True)
+        rivals = [*rivals, *contest.rivals(own, metric, None)]
         if rivals:
             yield _doubt(rivals, None, answer, "" if answer is None else f"score {answer['score']:.3f}")
 

@@ -30,29 +30,32 @@ Row = tuple[str, list[str]]
 
 def side_by_side(explained: Sequence[Explained]) -> list[Row]:
     """Rows that compare cells: what they are, the counts, and every fact of any of their compilers."""
-    told = [found.explanation for found in explained]
+    explanations = [entry.explanation for entry in explained]
     rows: list[Row] = [
-        ("cell", [found.cell.id for found in explained]),
-        ("study", [found.cell.study_id for found in explained]),
-        ("verdict", [found.cell.verdict or "not measured yet" for found in explained]),
-        ("precision", [precisions(found.cell.precision, found.cell.precision_in_force) for found in explained]),
-        ("nodes before", [_count(one.nodes_before if one else None) for one in told]),
-        ("nodes after", [_count(one.nodes_after if one else None) for one in told]),
-        ("fused groups", [_count(_fused_groups(one)) for one in told]),
-        ("layout changes", [_count(one.layout_changes if one else None) for one in told]),
-        ("generated code", [_size(one.code_bytes if one else None) for one in told]),
+        ("cell", [entry.cell.id for entry in explained]),
+        ("study", [entry.cell.study_id for entry in explained]),
+        ("verdict", [entry.cell.verdict or "not measured yet" for entry in explained]),
+        ("precision", [precisions(entry.cell.precision, entry.cell.precision_in_force) for entry in explained]),
+        ("nodes before", [_count(explanation.nodes_before if explanation else None) for explanation in explanations]),
+        ("nodes after", [_count(explanation.nodes_after if explanation else None) for explanation in explanations]),
+        ("fused groups", [_count(_fused_groups(explanation)) for explanation in explanations]),
+        (
+            "layout changes",
+            [_count(explanation.layout_changes if explanation else None) for explanation in explanations],
+        ),
+        ("generated code", [_size(explanation.code_bytes if explanation else None) for explanation in explanations]),
     ]
     for title, field in COUNTED.items():
-        values = [_counted(one.count(field)) if one else "" for one in told]
+        values = [_counted(explanation.count(field)) if explanation else "" for explanation in explanations]
         if any(values):
             rows.append((title, [value or UNKNOWN for value in values]))
-    times = [_profiled_us(one) for one in told]
+    times = [_profiled_us(explanation) for explanation in explanations]
     if any(time is not None for time in times):
         rows.append(("profiled", [UNKNOWN if time is None else _milliseconds(time) for time in times]))
-    facts = list(dict.fromkeys(name for one in told if one for name in one.facts))
-    rows += [(name, [_fact(one, name) for one in told]) for name in facts]
-    if any(found.problem for found in explained):
-        rows.append(("not explained", [found.problem for found in explained]))
+    facts = list(dict.fromkeys(name for explanation in explanations if explanation for name in explanation.facts))
+    rows += [(name, [_fact(explanation, name) for explanation in explanations]) for name in facts]
+    if any(entry.problem for entry in explained):
+        rows.append(("not explained", [entry.problem for entry in explained]))
     return rows
 
 
@@ -72,11 +75,11 @@ def largest(explanation: Explanation, most: int) -> list[Kernel]:
 
 def document(explained: Sequence[Explained]) -> list[dict[str, Any]]:
     """Everything, for programs."""
-    return [{**_identity(found), **_content(found.explanation)} for found in explained]
+    return [{**_identity(entry), **_content(entry.explanation)} for entry in explained]
 
 
-def _identity(found: Explained) -> dict[str, Any]:
-    cell = found.cell
+def _identity(explained: Explained) -> dict[str, Any]:
+    cell = explained.cell
     names = ("label", "compiler", "compiler_label", "precision", "batch", "study", "study_id", "device", "reason")
     return {
         "cell": cell.id,
@@ -84,22 +87,22 @@ def _identity(found: Explained) -> dict[str, Any]:
         **{name: getattr(cell, name) for name in names},
         "verdict": cell.verdict or None,
         "precision_in_force": cell.precision_in_force or None,
-        "problem": found.problem,
+        "problem": explained.problem,
     }
 
 
 def _content(explanation: Explanation | None) -> dict[str, Any]:
-    one = explanation or Explanation()
+    known = explanation or Explanation()
     return {
-        "nodes_before": one.nodes_before,
-        "nodes_after": one.nodes_after,
-        "fused_groups": _fused_groups(one),
-        "layout_changes": one.layout_changes,
-        "code_bytes": one.code_bytes,
-        "profiled_us": _profiled_us(one),
-        **{title: one.count(field) for title, field in COUNTED.items()},
-        "facts": dict(one.facts),
-        "kernels": [asdict(kernel) for kernel in one.kernels],
+        "nodes_before": known.nodes_before,
+        "nodes_after": known.nodes_after,
+        "fused_groups": _fused_groups(known),
+        "layout_changes": known.layout_changes,
+        "code_bytes": known.code_bytes,
+        "profiled_us": _profiled_us(known),
+        **{title: known.count(field) for title, field in COUNTED.items()},
+        "facts": dict(known.facts),
+        "kernels": [asdict(kernel) for kernel in known.kernels],
     }
 
 

@@ -86,12 +86,12 @@ def explain_recorded(
         frame = frame[(frame["study"] == study) | (frame["study_id"] == study)]
     if frame.empty:
         raise UsageError("nothing is recorded there: check --experiment, --run and --study")
-    found = recorded.choose(queries, recorded.of_results(frame))
+    chosen = recorded.choose(queries, recorded.of_results(frame))
     with (
         connection.talking(uri, "read explanations", connection.RECORDING),
         tempfile.TemporaryDirectory() as directory,
     ):
-        return [_downloaded(cell, uri, Path(directory)) for cell in found]
+        return [_downloaded(cell, uri, Path(directory)) for cell in chosen]
 
 
 def _local(cell: Cell) -> Explained:

@@ -43,8 +43,8 @@ def ranked(
         devices = sorted(chosen.loc[chosen["workload"] == workload, "device"].dropna().unique())
         parts += _of_workload(candidates, np.asarray(inside, np.int64), devices, metric, rule)
     names = ("place", "rank", "tied", "loss", "loss_ci_low", "loss_ci_high", "score", "worst_device")
-    found: pd.DataFrame = pd.DataFrame(parts, columns=list(names))
-    return found
+    table: pd.DataFrame = pd.DataFrame(parts, columns=list(names))
+    return table
 
 
 def _of_workload(
@@ -60,7 +60,7 @@ def _of_workload(
         device = owners[place]
         best.setdefault(device, int(place))
         places.setdefault(keys[place], {}).setdefault(device, int(place))
-    whole = {key: found for key, found in places.items() if len(found) == len(devices)}
+    whole = {key: by_device for key, by_device in places.items() if len(by_device) == len(devices)}
     if not whole:
         return []
     names = sorted(whole)
@@ -77,25 +77,25 @@ def _of_workload(
     tested = np.isfinite(against.error) & (not is_complement(metric.name))
     value = np.where(tested, against.value, scores / scores[lead])
     low, high = (np.where(tested, end, np.nan) for end in (low, high))
-    found = []
-    for rank, one in enumerate(order, 1):
-        equal = one != lead and scores[one] == scores[lead]
+    records = []
+    for rank, choice in enumerate(order, 1):
+        equal = choice != lead and scores[choice] == scores[lead]
         with np.errstate(invalid="ignore"):
-            tied = bool(adjusted[one] >= TIED_FROM) or bool(equal)
-        found += [
+            tied = bool(adjusted[choice] >= TIED_FROM) or bool(equal)
+        records += [
             {
-                "place": int(rows[one, column]),
+                "place": int(rows[choice, column]),
                 "rank": rank,
                 "tied": tied,
-                "loss": float(1 - value[one]),
-                "loss_ci_low": float(1 - high[one]),
-                "loss_ci_high": float(1 - low[one]),
-                "score": float(scores[one]),
-                "worst_device": devices[int(relative[one].argmin())],
+                "loss": float(1 - value[choice]),
+                "loss_ci_low": float(1 - high[choice]),
+                "loss_ci_high": float(1 - low[choice]),
+                "score": float(scores[choice]),
+                "worst_device": devices[int(relative[choice].argmin())],
             }
             for column in range(len(devices))
         ]
-    return found
+    return records
 
 
 def _against(
@@ -135,5 +135,5 @@ def _against(
     direct = significance.ratios(candidates, metric.name, own, its)
     mine = significance.ratios(candidates, metric.name, own, tops[worst])
     theirs = significance.ratios(candidates, metric.name, its, np.full(len(rows), tops[worst[lead]]))
-    found = direct.where(worst == worst[lead], mine.over(theirs))
-    return Estimate(sign * found.log, found.error, found.freedom)
+    ratios = direct.where(worst == worst[lead], mine.over(theirs))
+    return Estimate(sign * ratios.log, ratios.error, ratios.freedom)

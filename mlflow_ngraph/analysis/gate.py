@@ -52,13 +52,13 @@ class Threshold:
         UsageError
             It is no threshold.
         """
-        found = _THRESHOLD.fullmatch(text.strip())
-        if found is None:
+        match = _THRESHOLD.fullmatch(text.strip())
+        if match is None:
             raise UsageError(
                 f"{text!r} is no threshold: write METRIC=CHANGE%, such as throughput=-3% or latency_p99_ms=+5%"
             )
-        share = float(found["number"]) / 100 * (-1 if found["sign"] == "-" else 1)
-        return cls(found["metric"], share, not found["sign"])
+        share = float(match["number"]) / 100 * (-1 if match["sign"] == "-" else 1)
+        return cls(match["metric"], share, not match["sign"])
 
     def bound(self, metric: Metric) -> float:
         """The largest change for the worse that is allowed.
@@ -124,10 +124,10 @@ def gate(
     asked = list(thresholds) or [Threshold.parse(text) for text in DEFAULT]
     both = pd.concat([candidate.frame, baseline.frame], ignore_index=True)
     metrics = vocabulary.known(both)
-    for one in asked:
-        if one.metric not in metrics:
-            raise UnknownNameError("metric", one.metric, metrics)
-    bounds = {one.metric: one.bound(metrics[one.metric]) for one in asked}
+    for threshold in asked:
+        if threshold.metric not in metrics:
+            raise UnknownNameError("metric", threshold.metric, metrics)
+    bounds = {threshold.metric: threshold.bound(metrics[threshold.metric]) for threshold in asked}
     keys = _keys(candidate, baseline, across_machines)
     count = len(candidate.frame)
     new, old = _latest(both, np.arange(count), keys), _latest(both, np.arange(count, len(both)), keys)
@@ -178,10 +178,10 @@ def _latest(both: pd.DataFrame, places: NDArray[Any], keys: Sequence[str]) -> ND
     """Of each cell on each machine the row of the latest study, in the order of time."""
     marks = _marks(both, [*keys, "fingerprint"])
     started = both["started_at"].to_numpy(float, na_value=0.0) if "started_at" in both else np.zeros(len(both))
-    found: dict[tuple[str, ...], int] = {}
+    newest: dict[tuple[str, ...], int] = {}
     for place in places[np.argsort(started[places], kind="stable")]:
-        found[marks[place]] = int(place)
-    return np.array(sorted(found.values(), key=lambda place: (started[place], place)), np.int64)
+        newest[marks[place]] = int(place)
+    return np.array(sorted(newest.values(), key=lambda place: (started[place], place)), np.int64)
 
 
 def _matches(
@@ -192,19 +192,19 @@ def _matches(
     here = {(marks[place], machines[place]): int(place) for place in new}
     anywhere = {marks[place]: int(place) for place in new}
     if across_machines:
-        return [(place, anywhere.get(mark)) for mark, place in {marks[one]: int(one) for one in old}.items()]
-    found: list[tuple[int, int | None]] = []
+        return [(place, anywhere.get(mark)) for mark, place in {marks[base]: int(base) for base in old}.items()]
+    matches: list[tuple[int, int | None]] = []
     for place in old:
         match = here.get((marks[place], machines[place])) if machines[place] else None
         other = anywhere.get(marks[place])
         if match is None and other is not None:
-            one, two = machines[other] or "an unknown one", machines[place] or "an unknown one"
+            candidate, baseline = machines[other] or "an unknown one", machines[place] or "an unknown one"
             raise UsageError(
-                f"the candidate was measured on another machine ({one}) than the baseline ({two}): measure both on the same, "
+                f"the candidate was measured on another machine ({candidate}) than the baseline ({baseline}): measure both on the same, "
                 f"or say --across-machines if machines may differ"
             )
-        found.append((int(place), match))
-    return found
+        matches.append((int(place), match))
+    return matches
 
 
 def _judged(
@@ -215,13 +215,13 @@ def _judged(
     metrics: Mapping[str, Metric],
 ) -> list[dict[str, Any]]:
     """A row for each cell and metric."""
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     pairs = [(old, new) for old, new in matches if new is not None and trusted[new]]
     for old, new in matches:
         if new is None or not trusted[new]:
-            found.append({**_about(both, old, new), **_lost(both, new)})
+            rows.append({**_about(both, old, new), **_lost(both, new)})
     if not pairs:
-        return found
+        return rows
     bottoms, tops = (np.array(side, np.int64) for side in zip(*pairs, strict=True))
     ratios = {name: significance.ratios(both, name, tops, bottoms) for name in bounds}
     adjusted = significance.holm(np.concatenate([ratios[name].p_differs() for name in bounds]))
@@ -232,8 +232,8 @@ def _judged(
             verdict = _verdict(
                 values, _changes(ratios[name], place, values, name), own[place], bounds[name], metrics[name]
             )
-            found.append({**_about(both, old, new), "metric": name, "threshold": bounds[name], **verdict})
-    return found
+            rows.append({**_about(both, old, new), "metric": name, "threshold": bounds[name], **verdict})
+    return rows
 
 
 def _changes(ratios: Estimate, place: int, values: tuple[float, float], name: str) -> tuple[float, float, float]:
@@ -250,29 +250,33 @@ def _verdict(
     values: tuple[float, float], changes: tuple[float, float, float], p_value: float, bound: float, metric: Metric
 ) -> dict[str, Any]:
     """What became of one number."""
-    told = {"baseline": values[0], "candidate": values[1], "change": changes[0], "ci_low": changes[1], "ci_high": changes[2],
-            "p": float(p_value)}  # fmt: skip
+    figures = {"baseline": values[0], "candidate": values[1], "change": changes[0], "ci_low": changes[1], "ci_high": changes[2],
+               "p": float(p_value)}  # fmt: skip
     if np.isnan(changes[0]):
         sides = " and ".join(
             side for side, value in zip(("baseline", "candidate"), values, strict=True) if np.isnan(value)
         )
-        return {**told, "outcome": "unmeasured", "reason": f"no {metric.name} of {sides or 'a zero baseline'}"}
+        return {**figures, "outcome": "unmeasured", "reason": f"no {metric.name} of {sides or 'a zero baseline'}"}
     beyond = changes[0] < bound if metric.better == "higher" else changes[0] > bound
     if not beyond:
-        return {**told, "outcome": "passed", "reason": ""}
+        return {**figures, "outcome": "passed", "reason": ""}
     if np.isnan(p_value):
         return {
-            **told,
+            **figures,
             "outcome": "failed",
             "reason": "beyond the threshold; it has no interval, so chance is not ruled out",
         }
     if p_value < ALPHA:
         return {
-            **told,
+            **figures,
             "outcome": "failed",
             "reason": f"beyond the threshold, and more than chance (p = {p_value:.2g})",
         }
-    return {**told, "outcome": "passed", "reason": f"beyond the threshold, but chance explains it (p = {p_value:.2g})"}
+    return {
+        **figures,
+        "outcome": "passed",
+        "reason": f"beyond the threshold, but chance explains it (p = {p_value:.2g})",
+    }
 
 
 def _lost(both: pd.DataFrame, new: int | None) -> dict[str, Any]:
@@ -285,8 +289,8 @@ def _lost(both: pd.DataFrame, new: int | None) -> dict[str, Any]:
 
 def _about(both: pd.DataFrame, old: int, new: int | None) -> dict[str, Any]:
     row = both.iloc[old]
-    found = {name: row[name] for name in _ROW_COLUMNS if name in both.columns}
+    about = {name: row[name] for name in _ROW_COLUMNS if name in both.columns}
     if "study_id" in both.columns:
-        found["baseline_study_id"] = row["study_id"]
-        found["candidate_study_id"] = None if new is None else both["study_id"].iloc[new]
-    return found
+        about["baseline_study_id"] = row["study_id"]
+        about["candidate_study_id"] = None if new is None else both["study_id"].iloc[new]
+    return about

@@ -79,7 +79,10 @@ def of_file(path: Path) -> pd.DataFrame:
     if not {"cell", "verdict", "device", "workload", "batch"} <= set(frame.columns):
         hint = "; compare writes cells into JSON and Parquet, not into CSV" if path.suffix == ".csv" else ""
         raise UsageError(f"{path} has no results: expected results.parquet of a study, or a file of compare{hint}")
-    return typed(frame, TABLE)
+    try:
+        return typed(frame, TABLE)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"cannot read results from {path}: {' '.join(str(error).split())[:200]}") from error
 
 
 def _of_comparison(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
@@ -107,8 +110,8 @@ def _of_comparison(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
 def _json(path: Path) -> pd.DataFrame:
     content: Any = json.loads(path.read_text(encoding="utf-8"))
     if isinstance(content, dict) and "values" in content:
-        told = {name: content.get(name) for name in ("metric", "unit", "relative_to")}
-        content = [{**value, **told} for value in content["values"]]
+        about = {name: content.get(name) for name in ("metric", "unit", "relative_to")}
+        content = [{**value, **about} for value in content["values"]]
     if not isinstance(content, list):
         raise TypeError("expected a list of cells, or what compare --json prints")
     frame: pd.DataFrame = pd.DataFrame(content)
@@ -126,8 +129,8 @@ def _of_commit(sha: str, everything: pd.DataFrame) -> pd.DataFrame:
     fits = everything["git_commit"].astype("string").str.startswith(sha).fillna(False).astype(bool)
     if not sha or not fits.any():
         raise UnknownNameError("git commit", sha, set(everything["git_commit"].dropna()))
-    found: pd.DataFrame = everything[fits].reset_index(drop=True)
-    return found
+    rows: pd.DataFrame = everything[fits].reset_index(drop=True)
+    return rows
 
 
 def _of_run(run_id: str, uri: str | None) -> pd.DataFrame:
@@ -135,8 +138,8 @@ def _of_run(run_id: str, uri: str | None) -> pd.DataFrame:
     if frame.empty:
         raise TrackingError(f"run {run_id} has no results: name the run of a study, or one of its lane runs")
     lane = frame[frame["lane_run_id"] == run_id]
-    found: pd.DataFrame = (lane if len(lane) else frame).reset_index(drop=True)
-    return found
+    rows: pd.DataFrame = (lane if len(lane) else frame).reset_index(drop=True)
+    return rows
 
 
 def _of_model(text: str, uri: str | None) -> pd.DataFrame:
@@ -146,10 +149,10 @@ def _of_model(text: str, uri: str | None) -> pd.DataFrame:
     if not remote.run_id:
         raise TrackingError(f"{text}: engine {remote.model_id} does not say which run measured it")
     frame = results.select(Selection(), uri, run=remote.run_id)
-    found: pd.DataFrame = frame[frame["model_id"] == remote.model_id].reset_index(drop=True)
-    if found.empty:
+    rows: pd.DataFrame = frame[frame["model_id"] == remote.model_id].reset_index(drop=True)
+    if rows.empty:
         raise TrackingError(f"{text}: no results of engine {remote.model_id} in run {remote.run_id}")
-    return found
+    return rows
 
 
 def _first(uris: Sequence[str] | None, ask: Callable[[str | None], pd.DataFrame]) -> pd.DataFrame:

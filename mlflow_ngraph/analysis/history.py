@@ -54,21 +54,21 @@ def history(frame: pd.DataFrame, cell: str, metric: str = "throughput") -> pd.Da
     metrics = vocabulary.known(frame)
     if metric not in metrics:
         raise UnknownNameError("metric", metric, metrics)
-    one = _row(frame, cell)
+    newest = _row(frame, cell)
     keys = [name for name in ALIKE if name in frame.columns]
-    alike = np.logical_and.reduce([_equal(frame[name], one[name]) for name in keys])
+    alike = np.logical_and.reduce([_equal(frame[name], newest[name]) for name in keys])
     same = frame[alike]
-    here = same[_equal(same["fingerprint"], one["fingerprint"])]
+    here = same[_equal(same["fingerprint"], newest["fingerprint"])]
     rows = here.sort_values(["started_at", "finished_at"], kind="stable").drop_duplicates("study_id", keep="last")
     rows = rows.reset_index(drop=True)
-    told = rows.reindex(columns=[name for name in COLUMNS if name in rows.columns])
-    told["value"] = rows[metric].astype(float)
-    told["ci_low"], told["ci_high"] = significance.interval(rows, metric)
-    starts = _add_levels(told, rows, metric)
-    table: pd.DataFrame = told[list(COLUMNS)]
+    studies = rows.reindex(columns=[name for name in COLUMNS if name in rows.columns])
+    studies["value"] = rows[metric].astype(float)
+    studies["ci_low"], studies["ci_high"] = significance.interval(rows, metric)
+    starts = _add_levels(studies, rows, metric)
+    table: pd.DataFrame = studies[list(COLUMNS)]
     table.attrs = {
-        **{name: str(one[name]) for name in ("cell", "label", "device", "compiler_label", "precision")},
-        "batch": int(one["batch"]),
+        **{name: str(newest[name]) for name in ("cell", "label", "device", "compiler_label", "precision")},
+        "batch": int(newest["batch"]),
         "metric": metric,
         "unit": metrics[metric].unit,
         "better": metrics[metric].better,
@@ -103,9 +103,9 @@ def _add_levels(table: pd.DataFrame, rows: pd.DataFrame, metric: str) -> int:
     with np.errstate(invalid="ignore", divide="ignore"):
         whole = significance.figures(rows, metric)
     places = np.flatnonzero((rows["verdict"] == str(Verdict.OK)).to_numpy(bool) & np.isfinite(whole.log))
-    found = whole.take(places)
-    starts = change_points(found.log, found.error, found.freedom)
-    logs = levels(found.log, starts)
+    trusted = whole.take(places)
+    starts = change_points(trusted.log, trusted.error, trusted.freedom)
+    logs = levels(trusted.log, starts)
     complement = is_complement(metric)
     values = 1 - np.exp(logs) if complement else np.exp(logs)
     table.loc[places, "level"] = values
@@ -116,16 +116,16 @@ def _add_levels(table: pd.DataFrame, rows: pd.DataFrame, metric: str) -> int:
 
 def _row(frame: pd.DataFrame, cell: str) -> pd.Series[Any]:
     """The newest row of the cell that a person names."""
-    found = {(one.id, one.device): one for one in cells.choose([cell], cells.of_results(frame))}
-    if len(found) > 1:
-        names = ", ".join(f"{one.full_address} on {one.device}" for one in list(found.values())[:4])
-        raise UsageError(f"a history is of one cell, {cell} fits {len(found)}: {names}")
-    (one,) = found.values()
-    row: pd.Series[Any] = frame[(frame["cell"] == one.id) & (frame["study_id"] == one.study_id)].iloc[-1]
+    matches = {(match.id, match.device): match for match in cells.choose([cell], cells.of_results(frame))}
+    if len(matches) > 1:
+        names = ", ".join(f"{match.full_address} on {match.device}" for match in list(matches.values())[:4])
+        raise UsageError(f"a history is of one cell, {cell} fits {len(matches)}: {names}")
+    (chosen,) = matches.values()
+    row: pd.Series[Any] = frame[(frame["cell"] == chosen.id) & (frame["study_id"] == chosen.study_id)].iloc[-1]
     return row
 
 
 def _equal(column: pd.Series[Any], value: Any) -> NDArray[np.bool_]:
     same = column.isna() if pd.isna(value) else (column == value).fillna(False)
-    found: NDArray[np.bool_] = same.to_numpy(bool)
-    return found
+    equal: NDArray[np.bool_] = same.to_numpy(bool)
+    return equal

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from mlflow_ngraph import addresses
 from mlflow_ngraph.errors import UnknownNameError
 from mlflow_ngraph.tracking import connection, plain
 from mlflow_ngraph.tracking.schema import Artifact, Kind, Tag
@@ -68,7 +69,7 @@ class Server:
     @property
     def name(self) -> str:
         """The address without passwords."""
-        return connection.masked(self.uri)
+        return addresses.shown(self.uri)
 
     @property
     def client(self) -> MlflowClient:
@@ -91,16 +92,18 @@ class Server:
         TrackingError
             The server cannot be reached or refuses.
         """
-        found = self._from_rest()
-        if found is None:
-            found = self._from_client()
-        return [run for run in found if Tag.RESUMED_BY not in run.tags]
+        runs = self._from_rest()
+        if runs is None:
+            runs = self._from_client()
+        return [run for run in runs if Tag.RESUMED_BY not in run.tags]
 
     def experiments(self) -> list[str]:
         """The names of all experiments that are not deleted."""
         with self.talking():
-            found: list[Experiment] = connection.every(lambda token: self.client.search_experiments(page_token=token))
-        return [experiment.name for experiment in found]
+            experiments: list[Experiment] = connection.every(
+                lambda token: self.client.search_experiments(page_token=token)
+            )
+        return [experiment.name for experiment in experiments]
 
     def study_run(self, run_id: str) -> Listed:
         """The study run of this id, or the one that this run is a lane of.
@@ -150,17 +153,17 @@ class Server:
 
     def _search(self, what: str, asked: dict[str, Any]) -> list[dict[str, Any]]:
         """All pages of a search."""
-        found: list[dict[str, Any]] = []
+        entries: list[dict[str, Any]] = []
         token = None
         while True:
             page = {**asked, "max_results": _PAGE, **({"page_token": token} if token else {})}
             answer = self._http().post(f"{self._base}/api/2.0/mlflow/{what}/search", json=page, timeout=_TIMEOUT)
             answer.raise_for_status()
             content = answer.json()
-            found += content.get(what, [])
+            entries += content.get(what, [])
             token = content.get("next_page_token")
             if not token:
-                return found
+                return entries
 
     def _proxied(self, artifact_uri: str) -> bytes | None:
         """The table through the server's own artifact service."""
@@ -186,8 +189,10 @@ class Server:
 
     def _from_client(self) -> list[Listed]:
         with self.talking():
-            found: list[Experiment] = connection.every(lambda token: self.client.search_experiments(page_token=token))
-            names = {experiment.experiment_id: experiment.name for experiment in found}
+            experiments: list[Experiment] = connection.every(
+                lambda token: self.client.search_experiments(page_token=token)
+            )
+            names = {experiment.experiment_id: experiment.name for experiment in experiments}
             query = f"tags.`{Tag.KIND}` = '{Kind.STUDY}'"
             runs: list[Run] = connection.every(
                 lambda token: self.client.search_runs(list(names), query, max_results=_RUNS_AT_ONCE, page_token=token)
@@ -215,6 +220,8 @@ class Found:
     """By the address of the server."""
     complete: bool
     """Whether these are all that there are."""
+    notes: list[str] = field(default_factory=list)
+    """What a reader of results should know, such as runs that were left out; grows while results are read."""
 
 
 def find(
@@ -242,15 +249,15 @@ def find(
     servers = tuple(Server(uri) for uri in uris)
     if run is not None:
         return Found(servers, {server.uri: [server.study_run(run)] for server in servers}, complete=False)
-    found = {server.uri: server.study_runs() for server in servers}
+    by_server = {server.uri: server.study_runs() for server in servers}
     if experiments is None:
-        return Found(servers, found, complete=True)
-    missing = set(experiments) - {one.experiment for runs in found.values() for one in runs}
+        return Found(servers, by_server, complete=True)
+    missing = set(experiments) - {listed.experiment for runs in by_server.values() for listed in runs}
     if missing:
         known = {name for server in servers for name in server.experiments()}
         for name in sorted(missing - known):
             raise UnknownNameError("experiment", name, known)
-    kept = {uri: [one for one in runs if one.experiment in experiments] for uri, runs in found.items()}
+    kept = {uri: [listed for listed in runs if listed.experiment in experiments] for uri, runs in by_server.items()}
     return Found(servers, kept, complete=False)
 
 

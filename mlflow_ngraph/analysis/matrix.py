@@ -116,8 +116,8 @@ def _text(lane: LaneRecord, cell: CellRecord | None, reasons: _Reasons) -> str:
     if cell.verdict is not Verdict.OK:
         compiler = lane.lane.compiler_label
         reason = cell.reason or "no reason was given"
-        told = reason if reason.startswith((f"{compiler}:", f"{compiler} ")) else f"{compiler}: {reason}"
-        return f"**{cell.verdict}** [{reasons.number(_cut(told))}]"
+        text = reason if reason.startswith((f"{compiler}:", f"{compiler} ")) else f"{compiler}: {reason}"
+        return f"**{cell.verdict}** [{reasons.number(_cut(text))}]"
     in_force = cell.precision_in_force
     notes = [in_force] if in_force not in (None, lane.lane.precision) else []
     notes += [note] if (note := fallback_note(fallback_nodes(lane.flags_in_force(cell.batch)))) else []
@@ -147,8 +147,8 @@ def _error(value: float) -> str:
 
 
 def _cosine(cells: Iterable[CellRecord | None]) -> str:
-    found = [cell.parity.cosine for cell in _fine(cells) if cell.parity is not None]
-    return f"1 − {1 - min(found):.1e}" if found else "none"
+    cosines = [cell.parity.cosine for cell in _fine(cells) if cell.parity is not None]
+    return f"1 − {1 - min(cosines):.1e}" if cosines else "none"
 
 
 def _fine(cells: Iterable[CellRecord | None]) -> Iterator[CellRecord]:

@@ -50,7 +50,7 @@ class Pivot:
     def cells(self, shown: Callable[[dict[str, Any]], T], missing: T) -> list[list[T]]:
         """A line for each row, with what is shown of each number."""
         names = (*self.rows, *self.columns)
-        by_place = {tuple(found[name] for name in names): shown(found) for found in self.told["values"]}
+        by_place = {tuple(value[name] for name in names): shown(value) for value in self.told["values"]}
         return [[by_place.get((*row, *column), missing) for column in self.column_keys] for row in self.row_keys]
 
 

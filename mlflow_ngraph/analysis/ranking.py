@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mlflow_ngraph.analysis import objectives
-from mlflow_ngraph.analysis.objectives import Limit
+from mlflow_ngraph import objectives
 from mlflow_ngraph.analysis.undecided import Rival
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.metrics import CELL_METRICS, COLUMNS, TABLE, with_estimates
+from mlflow_ngraph.objectives import Limit
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -112,7 +112,9 @@ class Ranking:
         """The cells that could beat a candidate and stand behind the others that are before it."""
         if place == 0:
             return self.rivals
-        return _rivals([*(one.row for one in self.candidates[place:]), *self.unsure], self.candidates[place].metric)
+        return _rivals(
+            [*(candidate.row for candidate in self.candidates[place:]), *self.unsure], self.candidates[place].metric
+        )
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -182,7 +184,7 @@ def rank(frame: pd.DataFrame, question: EngineQuestion) -> Ranking:
     ordered = ordered.iloc[[lead, *(place for place in range(len(ordered)) if place != lead)]]
     unsure = newest[contest.doubtful(newest, metric)]
     for limit in question.limits:
-        unsure = unsure[limit.kept(unsure)]
+        unsure = unsure[limit.kept(unsure) | contest.untried(unsure)]
     rows, others = _plain(ordered), _plain(unsure)
     candidates = tuple(Candidate(row, metric) for row in rows)
     return Ranking(candidates, dict(left_out), tuple(others), _rivals([*rows, *others], metric))

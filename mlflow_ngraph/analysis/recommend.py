@@ -11,15 +11,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mlflow_ngraph.analysis import contest, doubts, fleet_choice, objectives, significance
+from mlflow_ngraph import objectives
+from mlflow_ngraph.analysis import contest, doubts, fleet_choice, significance
 from mlflow_ngraph.analysis.compare import TIED_FROM, latest
 from mlflow_ngraph.analysis.fleet_choice import CONFIGURATION
-from mlflow_ngraph.analysis.objectives import OBJECTIVES, Limit
 from mlflow_ngraph.analysis.selection import FILTERED, Selection
 from mlflow_ngraph.analysis.serving_rates import AT_RATE, AT_RATE_METRIC
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.estimates import Estimate
 from mlflow_ngraph.metrics import Metric, is_complement, with_estimates
+from mlflow_ngraph.objectives import OBJECTIVES, Limit
 from mlflow_ngraph.tables import vocabulary
 from mlflow_ngraph.verdicts import Verdict
 
@@ -104,12 +105,12 @@ def recommend(
         ranked = fleet_choice.ranked(candidates, metrics[metric], chosen, fleet)
     table = _described(ranked, candidates, metric, shown, metrics)
     kept = np.logical_and.reduce([np.ones(len(chosen), bool), *(limit.kept(chosen) for limit in limits)])
-    noisy = chosen[contest.doubtful(chosen, metric) & kept]
+    noisy = chosen[contest.doubtful(chosen, metric) & (kept | contest.untried(chosen))]
     if fleet is None:
-        found = list(doubts.of_devices(table, pd.concat([candidates, noisy], ignore_index=True), metrics[metric]))
+        undecided = list(doubts.of_devices(table, pd.concat([candidates, noisy], ignore_index=True), metrics[metric]))
     else:
-        found = list(doubts.of_fleet(table, candidates, noisy, metrics[metric], chosen, fleet))
-    for doubt in found:
+        undecided = list(doubts.of_fleet(table, candidates, noisy, metrics[metric], chosen, fleet))
+    for doubt in undecided:
         own = table["workload"] == doubt.workload
         table.loc[own & (table["device"] == doubt.device if doubt.device is not None else True), "best"] = False
     table.attrs = {
@@ -121,7 +122,7 @@ def recommend(
         "fleet": fleet,
         "front": shown,
         "nothing": _nothing(chosen, table, why, fleet),
-        "undecided": [doubt.to_plain() for doubt in found],
+        "undecided": [doubt.to_plain() for doubt in undecided],
     }
     return table
 
@@ -177,7 +178,7 @@ def _fitting(
         if not ok[place]:
             why.append((str(verdict),))
             continue
-        broken = [f"not {limit}" for limit, one in zip(limits, kept, strict=True) if not one[place]]
+        broken = [f"not {limit}" for limit, mask in zip(limits, kept, strict=True) if not mask[place]]
         alone = has[place] and not ranks[place]
         why.append((*broken, *([] if has[place] else [f"no {metric}"]), *(["one round only"] if alone else [])))
     fitting: NDArray[np.bool_] = np.array([not reasons for reasons in why], bool)
@@ -206,13 +207,14 @@ def _per_device(candidates: pd.DataFrame, metric: Metric) -> pd.DataFrame:
         tied = significance.holm(np.where(first, np.nan, p_values[own])) >= TIED_FROM
         # Without intervals only equal numbers are known to be equally good.
         tied |= (values == values[0]) & ~first
+        tied &= ~contest.left(candidates, metric, places)
         cost = losses(ratios.take(np.arange(own.start, own.stop)), values, metric)
         parts.append({"place": places, "rank": np.arange(1, len(places) + 1), "tied": tied, **cost})
     names = ("place", "rank", "tied", "loss", "loss_ci_low", "loss_ci_high")
-    found: pd.DataFrame = pd.DataFrame(
+    table: pd.DataFrame = pd.DataFrame(
         {name: np.concatenate([empty, *(part[name] for part in parts)]) for name in names}
     )
-    return found
+    return table
 
 
 def _led(candidates: pd.DataFrame, metric: Metric, places: NDArray[np.int_]) -> NDArray[np.int_]:
@@ -233,11 +235,11 @@ def losses(ratios: Estimate, values: Floats, metric: Metric) -> dict[str, Floats
     with np.errstate(divide="ignore", invalid="ignore"):
         plain = values / values[0]
     tested = np.isfinite(ratios.error) & (not is_complement(metric.name))
-    found = np.where(tested, ratios.value, plain)
+    relative = np.where(tested, ratios.value, plain)
     low, high = (np.where(tested, end, np.nan) for end in ratios.interval())
     if metric.better == "lower":
-        return {"loss": found - 1, "loss_ci_low": low - 1, "loss_ci_high": high - 1}
-    return {"loss": 1 - found, "loss_ci_low": 1 - high, "loss_ci_high": 1 - low}
+        return {"loss": relative - 1, "loss_ci_low": low - 1, "loss_ci_high": high - 1}
+    return {"loss": 1 - relative, "loss_ci_low": 1 - high, "loss_ci_high": 1 - low}
 
 
 def on_front(values: Floats, lower: Sequence[bool]) -> NDArray[np.bool_]:
@@ -252,12 +254,12 @@ def on_front(values: Floats, lower: Sequence[bool]) -> NDArray[np.bool_]:
     """
     known = ~np.isnan(values).any(axis=1)
     turned = np.where(np.array(lower, bool), values, -values)
-    found = np.zeros(len(values), bool)
+    front = np.zeros(len(values), bool)
     for place in np.flatnonzero(known):
         others = turned[known]
         beaten = (others <= turned[place]).all(axis=1) & (others < turned[place]).any(axis=1)
-        found[place] = not beaten.any()
-    return found
+        front[place] = not beaten.any()
+    return front
 
 
 def _described(
@@ -293,7 +295,7 @@ def _nothing(
 ) -> list[dict[str, Any]]:
     """Workloads and devices without a choice, and how often which reason spoke against a cell."""
     known = set(zip(table["workload"], table["device"], strict=True))
-    found = []
+    missing = []
     for inside in chosen.groupby(["workload", "device"], sort=False).indices.values():
         workload, device = (chosen[name].iloc[int(inside[0])] for name in ("workload", "device"))
         if (workload, device) in known:
@@ -301,7 +303,7 @@ def _nothing(
         reasons = Counter(reason for place in np.asarray(inside, int) for reason in why[place])
         if fleet is not None and not all(why[place] for place in np.asarray(inside, int)):
             reasons["no choice that all devices can run"] += 1
-        found.append(
+        missing.append(
             {
                 "device": str(device),
                 "workload": str(workload),
@@ -310,4 +312,4 @@ def _nothing(
                 "refused": dict(reasons.most_common()),
             }
         )
-    return found
+    return missing

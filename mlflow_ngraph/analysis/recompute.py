@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 
 from mlflow_ngraph.analysis import listing
-from mlflow_ngraph.errors import TrackingError
+from mlflow_ngraph.engines.files import sha256
+from mlflow_ngraph.errors import JournalError, TrackingError
 from mlflow_ngraph.execute import fold
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.tables import arrivals, results, samples
 from mlflow_ngraph.tracking import connection
-from mlflow_ngraph.tracking.schema import Artifact
+from mlflow_ngraph.tracking.schema import Artifact, Tag
 
 NEEDED = (Artifact.JOURNAL, Artifact.SAMPLES, Artifact.RESULTS)
 
@@ -45,26 +48,46 @@ def recompute(run: str, tracking_uri: str | None = None) -> Recomputed:
     Raises
     ------
     TrackingError
-        The server cannot be reached, or the run lacks what is needed.
+        The server cannot be reached, or the run lacks what is needed, or its files are not those that a study wrote: a line of
+        the journal does not check, or the table is not the one that the run's tags speak of.
     """
     uri = connection.resolve_uri(tracking_uri)
     client = connection.reach(uri)
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)
         with connection.talking(uri, "read the samples", connection.RECORDING):
-            run_id = listing.study_run(client, run).info.run_id
+            study = listing.study_run(client, run)
+            run_id = study.info.run_id
             present = {file.path for file in client.list_artifacts(run_id)}
             missing = [name for name in NEEDED if name not in present]
             if missing:
                 raise TrackingError(f"run {run_id} has no {' and no '.join(missing)}: name the run of a finished study")
             for name in (*NEEDED, *({Artifact.ARRIVALS} & present)):
                 client.download_artifacts(run_id, name, temporary)
-        record = fold.load(directory)
-        taken = pd.read_parquet(directory / Artifact.SAMPLES)
-        stored = pd.read_parquet(directory / Artifact.RESULTS)
-        rates = directory / Artifact.ARRIVALS
-        offered = pd.read_parquet(rates) if rates.is_file() else pd.DataFrame(columns=list(arrivals.COLUMNS))
+        if sha256(directory / Artifact.RESULTS) != study.data.tags.get(Tag.RESULTS_SHA256):
+            raise TrackingError(
+                f"run {run_id}: {Artifact.RESULTS} is not the file whose digest the run's tags tell: nothing follows from it"
+            )
+        try:
+            record = fold.load(directory)
+        except JournalError as error:
+            raise TrackingError(f"run {run_id}: {str(error).replace(str(directory) + os.sep, '')}") from error
+        stored, taken, offered = (
+            _table(run_id, directory / name) for name in (Artifact.RESULTS, Artifact.SAMPLES, Artifact.ARRIVALS)
+        )
     return _compare(record, run_id, stored, taken, offered)
+
+
+def _table(run_id: str, path: Path) -> pd.DataFrame:
+    """A table that was recorded; an empty one of rates where none were measured."""
+    table: pd.DataFrame = pd.DataFrame(columns=list(arrivals.COLUMNS))
+    if not path.is_file():
+        return table
+    try:
+        table = pd.read_parquet(path)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise TrackingError(f"run {run_id}: {path.name} is not readable: {' '.join(str(error).split())}") from error
+    return table
 
 
 def _compare(
@@ -72,11 +95,11 @@ def _compare(
 ) -> Recomputed:
     again = results.from_record(record)
     figures = sorted({name for lane in record.lanes.values() for cell in lane.cells.values() for name in cell.metrics})
-    one, two = (frame.set_index("cell").reindex(columns=figures) for frame in (stored, again))
-    one, two = one.align(two)
-    differs = (one != two) & ~(one.isna() & two.isna())
+    recorded, computed = (frame.set_index("cell").reindex(columns=figures) for frame in (stored, again))
+    recorded, computed = recorded.align(computed)
+    differs = (recorded != computed) & ~(recorded.isna() & computed.isna())
     rows = [
-        {"cell": cell, "figure": name, "stored": one.loc[cell, name], "recomputed": two.loc[cell, name]}
+        {"cell": cell, "figure": name, "stored": recorded.loc[cell, name], "recomputed": computed.loc[cell, name]}
         for cell, name in differs.stack()[lambda marks: marks].index
     ]
     rows += _sample_differences(record, taken)
@@ -85,8 +108,8 @@ def _compare(
     return Recomputed(
         study_id=record.id,
         run_id=run_id,
-        cells=len(two),
-        figures=int(two.notna().to_numpy().sum() + rates[list(arrivals.FIGURES)].notna().to_numpy().sum()),
+        cells=len(computed),
+        figures=int(computed.notna().to_numpy().sum() + rates[list(arrivals.FIGURES)].notna().to_numpy().sum()),
         samples=len(taken),
         differences=pd.DataFrame(rows, columns=["cell", "figure", "stored", "recomputed"]),
     )

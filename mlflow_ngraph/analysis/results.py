@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
@@ -14,10 +16,14 @@ from mlflow_ngraph.analysis.selection import FILTERED, Selection
 from mlflow_ngraph.analysis.table_cache import TableCache
 from mlflow_ngraph.metrics import RUN_COLUMNS, TABLE
 from mlflow_ngraph.tables.columns import cast, typed
+from mlflow_ngraph.text import counted
 from mlflow_ngraph.tracking.schema import Tag
 
 _NEEDED = ("study_id", "cell", "started_at", *{name for names in FILTERED.values() for name in names})
 """Columns that filters look at."""
+_NAMED = 3
+"""Experiments that a sentence names."""
+_log = logging.getLogger(__name__)
 _PANDAS = {pa.large_string(): pd.StringDtype(), pa.int64(): pd.Int64Dtype()}
 
 
@@ -69,7 +75,11 @@ def load(
     UsageError
         A time is none.
     TrackingError
-        A server cannot be reached, or a table cannot be read.
+        A server cannot be reached.
+
+    Notes
+    -----
+    A table that is none of a study costs its own rows, and a warning in the log that names its run.
     """
     asked = Selection(
         devices=tuple(devices or ()),
@@ -103,29 +113,59 @@ def select(
     ----------
     found : Found | None
         The study runs, where they are known already; servers, experiments and run are those that they were found by.
+        Its notes say what was left out; without it the log says so.
     """
-    found = listing.find(tracking_uri, experiments, run) if found is None else found
+    known, found = found, listing.find(tracking_uri, experiments, run) if found is None else found
     needed = None if columns is None else {*columns, *_NEEDED}
     read: list[tuple[str, Listed, pa.Table]] = []
     studies: set[str] = set()
     for server in found.servers:
         listed = found.runs[server.uri]
-        runs = [one for one in selection.of_runs(listed) if one.tags.get(Tag.STUDY_ID) not in studies]
-        studies.update(one.tags.get(Tag.STUDY_ID, "") for one in runs)
+        runs = [study_run for study_run in selection.of_runs(listed) if study_run.tags.get(Tag.STUDY_ID) not in studies]
+        studies.update(study_run.tags.get(Tag.STUDY_ID, "") for study_run in runs)
         kept = TableCache.of(server.uri) if cache else None
         if kept is not None and found.complete:
             kept.keep_only(listed)
-        read += [(server.name, one, table) for one, table in table_cache.read(server, runs, needed, kept)]
+        tables = table_cache.read(server, runs, needed, kept, found.notes.append)
+        read += [(server.name, study_run, table) for study_run, table in tables]
+    found.notes.extend(displaced([(study_run, table) for _, study_run, table in read]))
+    for note in found.notes if known is None else ():
+        _log.warning("%s", note)
     fitting: pd.DataFrame = selection.of(joined(read, needed)).reset_index(drop=True)
     return fitting if columns is None else fitting.loc[:, list(columns)]
+
+
+def displaced(read: Sequence[tuple[Listed, pa.Table]]) -> list[str]:
+    """Whether the newest results of cells are of another experiment than earlier ones of the same cells, in a sentence.
+
+    Parameters
+    ----------
+    read : Sequence[tuple[Listed, pa.Table]]
+        Study runs with their tables, which have the columns ``cell`` and ``started_at``.
+    """
+    if len({run.experiment for run, _ in read}) < 2:
+        return []
+    newest: dict[str, tuple[float, str]] = {}
+    known: dict[str, set[str]] = defaultdict(set)
+    for run, table in read:
+        for cell, at in zip(table["cell"].to_pylist(), table["started_at"].to_pylist(), strict=True):
+            known[cell].add(run.experiment)
+            newest[cell] = max(newest.get(cell, (at, run.experiment)), (at, run.experiment))
+    several = [cell for cell, experiments in known.items() if len(experiments) > 1]
+    if not several:
+        return []
+    counts = Counter(newest[cell][1] for cell in several).most_common(_NAMED)
+    of = ", ".join(f"{count} of {experiment!r}" for experiment, count in counts)
+    many = counted(len(several), "cell has", "cells have")
+    return [f"{many} results in several experiments; where the newest alone counts, that is {of}: --experiment chooses"]
 
 
 def joined(read: Sequence[tuple[str, Listed, pa.Table]], columns: Collection[str] | None) -> pd.DataFrame:
     """One frame of many tables, each row with what its run says."""
     parts = []
     for server, run, table in read:
-        told = (server, run.experiment, run.tags.get(listing.GIT_COMMIT))
-        for name, value in zip(RUN_COLUMNS, told, strict=True):
+        values = (server, run.experiment, run.tags.get(listing.GIT_COMMIT))
+        for name, value in zip(RUN_COLUMNS, values, strict=True):
             table = table.append_column(name, pa.array([value] * table.num_rows, pa.large_string()))  # noqa: PLW2901
         parts.append(cast(table))
     if not parts:

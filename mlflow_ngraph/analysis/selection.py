@@ -74,8 +74,8 @@ class Selection:
             mask &= frame["started_at"] >= moment(self.since).timestamp()
         if self.until is not None:
             mask &= frame["started_at"] < moment(self.until).timestamp()
-        found: pd.DataFrame = frame[mask]
-        return found
+        rows: pd.DataFrame = frame[mask]
+        return rows
 
     def check(self, frame: pd.DataFrame) -> None:
         """Complain about what no result fits, and say what there is.
@@ -102,19 +102,19 @@ class Selection:
 
     def _alone(self, frame: pd.DataFrame) -> list[str]:
         """How many cells each filter lets through by itself."""
-        found = []
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if not value or one.name == "tags":
+        clauses = []
+        for criterion in fields(self):
+            value = getattr(self, criterion.name)
+            if not value or criterion.name == "tags":
                 continue
-            left = Selection(**{one.name: value}).of(frame)
+            left = Selection(**{criterion.name: value}).of(frame)
             text = ", ".join(map(str, value)) if not isinstance(value, (str, datetime)) else str(value)
-            found.append(f"{one.name.replace('_', ' ')} {text} alone fits {len(left)} of {len(frame)} cells")
+            clauses.append(f"{criterion.name.replace('_', ' ')} {text} alone fits {len(left)} of {len(frame)} cells")
         started = frame["started_at"].dropna()
         if len(started) and (self.since is not None or self.until is not None):
             first, last = (datetime.fromtimestamp(at, timezone.utc) for at in (started.min(), started.max()))
-            found.append(f"studies began between {first:%Y-%m-%d %H:%M} and {last:%Y-%m-%d %H:%M} UTC")
-        return found
+            clauses.append(f"studies began between {first:%Y-%m-%d %H:%M} and {last:%Y-%m-%d %H:%M} UTC")
+        return clauses
 
     def _asked(self) -> list[str]:
         return [name for name in FILTERED if getattr(self, name)]
@@ -169,11 +169,11 @@ def _meant(name: str, wanted: Sequence[str], known: Collection[str]) -> list[str
     """The values of a filter, with the whole reference for one without options that only one model has."""
     if name != "workloads":
         return list(wanted)
-    found = []
+    meant = []
     for value in wanted:
         whole = [text for text in known if (ref := WorkloadRef.recorded(text)) is not None and ref.model == value]
-        found.append(whole[0] if value not in known and len(whole) == 1 else value)
-    return found
+        meant.append(whole[0] if value not in known and len(whole) == 1 else value)
+    return meant
 
 
 def _any_means(name: str, wanted: Sequence[str], text: str) -> bool:

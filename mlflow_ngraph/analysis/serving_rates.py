@@ -35,7 +35,7 @@ def read(tracking_uris: Sequence[str] | None, frame: pd.DataFrame) -> pd.DataFra
         A server cannot be reached.
     """
     runs = frame.loc[frame["serve_peak_rate"].notna(), ["tracking_uri", "run_id"]].drop_duplicates()
-    found = []
+    tables = []
     for uri in [None] if tracking_uris is None else tracking_uris:
         server = Server(uri)
         own = runs.loc[runs["tracking_uri"] == server.name, "run_id"]
@@ -44,12 +44,12 @@ def read(tracking_uris: Sequence[str] | None, frame: pd.DataFrame) -> pd.DataFra
         with server.talking(), tempfile.TemporaryDirectory() as directory:
             for run_id in own:
                 path = server.client.download_artifacts(str(run_id), Artifact.ARRIVALS, directory)
-                found.append(pd.read_parquet(Path(path)))
-    if not found:
+                tables.append(pd.read_parquet(Path(path)))
+    if not tables:
         raise UsageError(
             "latency-at-rate: no study of these cells offered requests: measure with arrivals in the study"
         )
-    whole: pd.DataFrame = pd.concat(found, ignore_index=True)
+    whole: pd.DataFrame = pd.concat(tables, ignore_index=True)
     return whole
 
 
@@ -71,5 +71,5 @@ def add(frame: pd.DataFrame, offered: pd.DataFrame, rate: float) -> pd.DataFrame
     keys = pd.MultiIndex.from_frame(frame[["study_id", "cell"]].astype(object))
     first.index = pd.MultiIndex.from_tuples([(str(study), str(cell)) for study, cell in first.index], names=keys.names)
     values = first.reindex(keys).to_numpy(float) if len(first) else np.full(len(frame), np.nan)
-    told: pd.DataFrame = frame.assign(**{AT_RATE: values})
-    return told
+    table: pd.DataFrame = frame.assign(**{AT_RATE: values})
+    return table

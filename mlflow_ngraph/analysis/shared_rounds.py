@@ -19,12 +19,21 @@ from mlflow_ngraph.metrics import ROUNDS
 
 TOGETHER = ("study_id", "workload", "batch")
 """What rows have in common that may share rounds."""
+PER_SAMPLE = ("throughput", "throughput_p50")
+"""Metrics that compare batch sizes as well, where these race with each other."""
 FEWEST = 2
 """Rounds of which something can be told."""
 Places = NDArray[np.int_]
 
 
-def throughput_ratios(frame: pd.DataFrame, tops: Places, bottoms: Places) -> Estimate:
+def together(metric: str) -> tuple[str, ...]:
+    """What rows have in common of which a metric can be compared by the rounds that they share."""
+    return tuple(name for name in TOGETHER if name != "batch" or metric not in PER_SAMPLE)
+
+
+def throughput_ratios(
+    frame: pd.DataFrame, tops: Places, bottoms: Places, together: tuple[str, ...] = TOGETHER
+) -> Estimate:
     """The throughputs of some rows over those of others, round by round; NaN where they share fewer than two rounds.
 
     Parameters
@@ -33,11 +42,13 @@ def throughput_ratios(frame: pd.DataFrame, tops: Places, bottoms: Places) -> Est
         The tidy table.
     tops, bottoms : Places
         Places of rows, as many of either.
+    together : tuple[str, ...]
+        As `together` gives it.
     """
     ratios = unknown(len(tops))
     if not {*TOGETHER, ROUNDS} <= set(frame.columns):
         return ratios
-    candidates = np.flatnonzero(alike(frame, TOGETHER, tops, bottoms) & (tops != bottoms))
+    candidates = np.flatnonzero(alike(frame, together, tops, bottoms) & (tops != bottoms))
     rounds = _rounds(frame[ROUNDS], {*tops[candidates].tolist(), *bottoms[candidates].tolist()})
     differences: dict[int, list[tuple[int, Array]]] = defaultdict(list)
     for place in candidates.tolist():

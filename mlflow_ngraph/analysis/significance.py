@@ -66,14 +66,14 @@ def ratios(frame: pd.DataFrame, metric: str, tops: ArrayLike, bottoms: ArrayLike
     """
     top, bottom = np.asarray(tops, int), np.asarray(bottoms, int)
     whole = figures(frame, metric)
-    found = whole.take(top).over(whole.take(bottom))
-    found = found.where(np.isfinite(whole.log[bottom]), exactly(np.full(len(top), np.nan)))
+    quotients = whole.take(top).over(whole.take(bottom))
+    quotients = quotients.where(np.isfinite(whole.log[bottom]), exactly(np.full(len(top), np.nan)))
     by_round = METRICS[metric].by_round if metric in METRICS else 0
     if by_round:
-        direct = shared_rounds.throughput_ratios(frame, top, bottom)
+        direct = shared_rounds.throughput_ratios(frame, top, bottom, shared_rounds.together(metric))
         direct = replace(direct, log=by_round * direct.log)
-        found = found.where(~(direct.known & np.isfinite(found.log)), direct)
-    return found.where(~shared_rounds.alike(frame, ("study_id", "cell"), top, bottom), exactly(np.ones(len(top))))
+        quotients = quotients.where(~(direct.known & np.isfinite(quotients.log)), direct)
+    return quotients.where(~shared_rounds.alike(frame, ("study_id", "cell"), top, bottom), exactly(np.ones(len(top))))
 
 
 def holm(p_values: ArrayLike, hypotheses: int | None = None) -> Array:
@@ -86,12 +86,12 @@ def holm(p_values: ArrayLike, hypotheses: int | None = None) -> Array:
     hypotheses : int | None
         How many were tested; as many as there are p-values when left out.
     """
-    found = np.asarray(p_values, float)
-    adjusted = np.full_like(found, np.nan)
-    known = np.flatnonzero(~np.isnan(found))
-    order = known[np.argsort(found[known], kind="stable")]
+    values = np.asarray(p_values, float)
+    adjusted = np.full_like(values, np.nan)
+    known = np.flatnonzero(~np.isnan(values))
+    order = known[np.argsort(values[known], kind="stable")]
     count = len(order) if hypotheses is None else hypotheses
-    steps = found[order] * np.maximum(count - np.arange(len(order)), 1)
+    steps = values[order] * np.maximum(count - np.arange(len(order)), 1)
     adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0) if len(order) else steps
     return adjusted
 
@@ -99,5 +99,5 @@ def holm(p_values: ArrayLike, hypotheses: int | None = None) -> Array:
 def _column(frame: pd.DataFrame, name: str) -> Array:
     if name not in frame.columns:
         return np.full(len(frame), np.nan)
-    found: Array = frame[name].to_numpy(float)
-    return found
+    values: Array = frame[name].to_numpy(float)
+    return values

@@ -9,22 +9,27 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeAlias
 
 import pyarrow as pa
 from pyarrow import ipc
-from pyarrow import parquet as pq
 
 from mlflow_ngraph import user_cache
 from mlflow_ngraph.analysis.listing import PARALLEL, Listed, Server
-from mlflow_ngraph.errors import TrackingError
-from mlflow_ngraph.tracking.schema import Artifact
+from mlflow_ngraph.analysis.table_checks import BadTableError, parsed
+from mlflow_ngraph.text import harmless
+from mlflow_ngraph.tracking import connection
 
 _ATTEMPTS = 3
-"""How often a table is read that somebody is replacing at this moment."""
+"""How often a table is read again that does not fit the digest: somebody may be replacing both at this moment."""
+_LONGEST_RECORDING = 50
+_BETWEEN_S = 0.2
+_Read: TypeAlias = pa.Table | BadTableError | None
 
 
 class TableCache:
@@ -80,9 +85,13 @@ class TableCache:
 
 
 def read(
-    server: Server, runs: Sequence[Listed], columns: Collection[str] | None, cache: TableCache | None
+    server: Server,
+    runs: Sequence[Listed],
+    columns: Collection[str] | None,
+    cache: TableCache | None,
+    refused: Callable[[str], None],
 ) -> list[tuple[Listed, pa.Table]]:
-    """The tables of study runs, in the order of ``runs``; a run without one is left out.
+    """The tables of study runs, in the order of ``runs``; a run without one is left out, and so is one with a bad one.
 
     Parameters
     ----------
@@ -90,34 +99,53 @@ def read(
         Read only these, where a table has them; all when left out.
     cache : TableCache | None
         None reads everything from the server.
+    refused : Callable[[str], None]
+        Told of every table that is not one of a study, with its run.
 
     Raises
     ------
     TrackingError
-        The server cannot be reached, or a table cannot be read.
+        The server cannot be reached.
     """
-    found = {run.run_id: cache.get(run, columns) if cache else None for run in runs}
-    missing = [run for run in runs if found[run.run_id] is None]
+    by_run: dict[str, _Read] = {run.run_id: cache.get(run, columns) if cache else None for run in runs}
+    missing = [run for run in runs if by_run[run.run_id] is None]
     with ThreadPoolExecutor(PARALLEL) as pool:
-        _fill(found, missing, pool.map(lambda run: _quickly(server, run, cache), missing), columns)
-        missing = [run for run in missing if found[run.run_id] is None]
+        _fill(by_run, missing, pool.map(lambda run: _attempt(_quickly, server, run, cache), missing), columns)
+        missing = [run for run in missing if by_run[run.run_id] is None]
         if missing:
             with server.talking():
-                _fill(found, missing, pool.map(lambda run: _patiently(server, run, cache), missing), columns)
-    return [(run, table) for run in runs if (table := found[run.run_id]) is not None and table.num_rows]
+                _fill(by_run, missing, pool.map(lambda run: _attempt(_patiently, server, run, cache), missing), columns)
+    for table in by_run.values():
+        if isinstance(table, BadTableError):
+            refused(str(table))
+    tables = ((run, by_run[run.run_id]) for run in runs)
+    return [(run, table) for run, table in tables if isinstance(table, pa.Table) and table.num_rows]
 
 
 def _fill(
-    found: dict[str, pa.Table | None],
-    runs: Sequence[Listed],
-    tables: Iterable[pa.Table | None],
-    columns: Collection[str] | None,
+    by_run: dict[str, _Read], runs: Sequence[Listed], tables: Iterable[_Read], columns: Collection[str] | None
 ) -> None:
     """Put tables in their places, cut down to the wanted columns at once: all of them together are large."""
     for run, table in zip(runs, tables, strict=True):
-        if table is not None and columns is not None:
+        if isinstance(table, pa.Table) and columns is not None:
             table = table.select([name for name in table.column_names if name in columns])  # noqa: PLW2901
-        found[run.run_id] = table
+        by_run[run.run_id] = table
+
+
+def _attempt(
+    how: Callable[[Server, Listed, TableCache | None], pa.Table | None],
+    server: Server,
+    run: Listed,
+    cache: TableCache | None,
+) -> _Read:
+    """The table of a run, or what is wrong with it: that is no reason to go without those of the others."""
+    try:
+        return how(server, run, cache)
+    except BadTableError as error:
+        return error
+    except Exception as error:  # noqa: BLE001 - whatever a store raises that one run names as its own
+        why = harmless(connection.one_line(error, server.uri)) or type(error).__name__
+        return BadTableError(run, f"cannot be fetched ({why})")
 
 
 def _quickly(server: Server, run: Listed, cache: TableCache | None) -> pa.Table | None:
@@ -125,34 +153,33 @@ def _quickly(server: Server, run: Listed, cache: TableCache | None) -> pa.Table 
     content = server.quick_results(run)
     if content is None or _digest(content) != run.digest:
         return None
-    table = _parsed(run, content)
-    if cache is not None:
-        cache.put(run, table)
-    return table
+    return _kept(run, content, cache)
 
 
 def _patiently(server: Server, run: Listed, cache: TableCache | None) -> pa.Table | None:
-    """The table by way of MLflow's client; kept only if it is the one that the run's tags speak of."""
-    content = server.results(run)
-    for _ in range(_ATTEMPTS):
-        if content is None or not run.digest or _digest(content) == run.digest:
-            break
-        run = server.again(run)
+    """The table by way of MLflow's client."""
+    unchanged = 0
+    for _ in range(_LONGEST_RECORDING):
         content = server.results(run)
-    if content is None:
-        return None
-    table = _parsed(run, content)
-    if cache is not None and _digest(content) == run.digest:
+        if content is None:
+            return None
+        if run.digest and _digest(content) == run.digest:
+            return _kept(run, content, cache)
+        # Whoever records a study replaces the table first, and then the tag.
+        time.sleep(_BETWEEN_S)
+        now = server.again(run)
+        unchanged = unchanged + 1 if now.digest == run.digest else 0
+        run = now
+        if unchanged == _ATTEMPTS:
+            break
+    raise BadTableError(run, "is not the file whose digest the run's tags tell")
+
+
+def _kept(run: Listed, content: bytes, cache: TableCache | None) -> pa.Table:
+    table = parsed(content, run)
+    if cache is not None:
         cache.put(run, table)
     return table
-
-
-def _parsed(run: Listed, content: bytes) -> pa.Table:
-    try:
-        return pq.read_table(pa.BufferReader(content), use_threads=False)
-    except (OSError, pa.ArrowException) as error:
-        why = f"{Artifact.RESULTS} is not readable ({error}); sync the study again"
-        raise TrackingError(f"run {run.run_id}: {why}") from error
 
 
 def _digest(content: bytes) -> str:

@@ -30,7 +30,8 @@ class Rival:
     metric: str
     unit: str
     better: str
-    value: float
+    value: float | None
+    """None where it was not measured."""
     ci_low: float | None
     ci_high: float | None
     ratio: float | None = None
@@ -50,6 +51,8 @@ class Rival:
         if self.ratio is not None:
             apart = "" if self.paired else ", measured at another time"
             return f"{named(self.row)} ({self.ratio:.3g} [{self.ratio_ci_low:.3g}, {self.ratio_ci_high:.3g}] of that{apart})"
+        if self.value is None:
+            return f"{named(self.row)} was left out ({self.row['reason']})"
         if self.row["verdict"] == str(Verdict.OK):
             return f"{named(self.row)} measured {figure(self.value, self.metric, self.unit)} in one round, which tells nothing"
         reason = f" ({self.row['reason']})" if self.row["reason"] else ""

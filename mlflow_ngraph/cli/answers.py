@@ -48,7 +48,7 @@ def document(answer: BestEngine) -> dict[str, Any]:
         "considered": answer.considered,
         "left_out": dict(answer.left_out),
         "chosen": _described(answer.chosen),
-        "undecided": [one.to_plain() for one in answer.rivals],
+        "undecided": [rival.to_plain() for rival in answer.rivals],
         "next_best": _described(answer.next_best) if answer.next_best is not None else None,
         "passed_over": [{**_described(candidate), "reason": reason} for candidate, reason in answer.passed_over],
     }
@@ -56,8 +56,8 @@ def document(answer: BestEngine) -> dict[str, Any]:
 
 def _undecided(answer: BestEngine) -> str:
     chosen = answer.chosen
-    told = undecided.figure(chosen.value, chosen.metric, CELL_METRICS[chosen.metric].unit)
-    return undecided.said(answer.rivals, chosen.row, told)
+    figure = undecided.figure(chosen.value, chosen.metric, CELL_METRICS[chosen.metric].unit)
+    return undecided.said(answer.rivals, chosen.row, figure)
 
 
 def _why(answer: BestEngine) -> str:
@@ -74,9 +74,9 @@ def _why(answer: BestEngine) -> str:
     return f"{said}; the next is {other.name} with {_text(other, chosen.metric)}{apart}"
 
 
-def _apart(one: Candidate, other: Candidate) -> bool:
+def _apart(chosen: Candidate, other: Candidate) -> bool:
     """Whether the intervals of two figures do not meet; those that are unknown do not."""
-    ends = [(figure[1], figure[2]) for figure in (one.figure(one.metric), other.figure(one.metric)) if figure]
+    ends = [(figure[1], figure[2]) for figure in (chosen.figure(chosen.metric), other.figure(chosen.metric)) if figure]
     (low, high), (other_low, other_high) = ends
     if low is None or high is None or other_low is None or other_high is None:
         return True

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 
 import click
 
+from mlflow_ngraph.addresses import hidden
+from mlflow_ngraph.cli import streams
 from mlflow_ngraph.cli.lazy import LazyGroup
 from mlflow_ngraph.errors import NGraphError
+from mlflow_ngraph.text import harmless
 from mlflow_ngraph.version import __version__
 
 _HERE = "mlflow_ngraph.cli"
@@ -32,6 +38,10 @@ _VERBS = {
     "workloads": (f"{_HERE}.workloads:workloads", "List or describe models: parameters, MACs, family, input."),
     "devices": (f"{_HERE}.devices:devices", "List device profiles, and describe this machine."),
     "doctor": (f"{_HERE}.doctor:doctor", "Check whether this machine is fit to measure; changes nothing."),
+    "first-contact": (
+        f"{_HERE}.first_contact:first_contact",
+        "Try everything once on a machine that nobody has tried, and report.",
+    ),
     "pull": (f"{_HERE}.pull:pull", "Bring a measured engine here: by name, or the best one for a purpose."),
     "list": (f"{_HERE}.list:list_engines", "List the engines that are logged, and whether they fit this machine."),
     "promote": (f"{_HERE}.promote:promote", "Register an engine, as the champion if it is better than the one before."),
@@ -65,25 +75,39 @@ def run(arguments: Sequence[str] | None = None) -> int:
         The exit code: that of the verb, or of the error that ended it.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    closed = streams.prepare()
     try:
         code = cli.main(given, prog_name="mlflow-ngraph", standalone_mode=False)
         sys.stdout.flush()
+        if closed and not code:
+            raise NGraphError("standard output is closed: nothing could be printed; everything else is done")
         return int(code or 0)
-    except BrokenPipeError:
+    except BrokenPipeError as error:
+        if not streams.is_left(sys.stdout):
+            return _told(error, given)
         # The reader (head, less) has seen enough; keep the interpreter from complaining when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        streams.silence(sys.stdout)
         return 1
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else error.format_message())
         return 2
-    except (click.ClickException, click.Abort, KeyboardInterrupt, Exception) as error:
+    except (click.ClickException, click.Abort, KeyboardInterrupt, Exception) as error:  # noqa: BLE001 - told in one line
+        return _told(error, given)
+
+
+def _told(error: BaseException, given: Sequence[str]) -> int:
+    """Say what went wrong in one line; returns the exit code."""
+    message, code = _explain(error)
+    with suppress(OSError):  # there may be nobody left to tell
         if "--debug" in given[: _position_of_verb(given)]:
-            raise
-        message, code = _explain(error)
+            click.echo(_hidden("".join(traceback.format_exception(error)), given), err=True, nl=False)
+            return code
         # Nobody colours what is piped on; click sees to that.
         click.secho("error: ", fg="red", bold=True, nl=False, err=True)
-        click.echo(" ".join(message.split()), err=True)
-        return code
+        click.echo(harmless(_hidden(" ".join(message.split()), given)), err=True)
+    if isinstance(error, OSError):
+        streams.silence(sys.stdout)
+    return code
 
 
 def _explain(error: BaseException) -> tuple[str, int]:
@@ -98,7 +122,32 @@ def _explain(error: BaseException) -> tuple[str, int]:
         # click wraps an interrupt; the original one knows the signal.
         signum = getattr(error.__cause__ or error, "signum", signal.SIGINT)
         return "interrupted; run the same study again to go on", 128 + signum
+    if isinstance(error, OSError) and error.strerror:
+        where = f" ({error.filename})" if error.filename else ""
+        return f"the system refuses: {error.strerror[:1].lower()}{error.strerror[1:]}{where}{_advice(error)}", 1
     return f"unexpected {type(error).__name__}: {error}; --debug shows the traceback", 1
+
+
+def _advice(error: OSError) -> str:
+    """What to do about what the system refuses; what a study has measured is in its journal by then."""
+    known = {
+        errno.ENOSPC: "free some room; what was measured is safe",
+        errno.EDQUOT: "free some room; what was measured is safe",
+        errno.EIO: "what was measured is safe",
+        errno.EMFILE: "raise the limit with ulimit -n",
+        errno.ENFILE: "close other programs",
+        errno.ENAMETOOLONG: "choose a shorter name",
+        errno.EROFS: "choose another place with --home or NGRAPH_HOME",
+        errno.EACCES: "choose another place with --home or NGRAPH_HOME",
+    }
+    return f"; {known[error.errno]}" if error.errno in known else "; --debug shows where"
+
+
+def _hidden(text: str, given: Sequence[str]) -> str:
+    """A text without the logins of the servers that this process was told of."""
+    named = (os.environ.get("MLFLOW_TRACKING_URI", ""), os.environ.get("MLFLOW_REGISTRY_URI", ""))
+    words = (part for word in given for item in word.split(",") for part in (item, word, word.partition("=")[2]))
+    return hidden(text, *(word for word in (*named, *words) if "://" in word))
 
 
 def _position_of_verb(arguments: Sequence[str]) -> int:

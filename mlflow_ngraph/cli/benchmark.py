@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -12,15 +12,24 @@ import click
 
 from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.cli import output, tables
+from mlflow_ngraph.cli.filters import bound_options
 from mlflow_ngraph.cli.request import DEFAULT_STUDY, overrides, requested
 from mlflow_ngraph.cli.waiting import waiting
+from mlflow_ngraph.objectives import BOUNDS, OBJECTIVES
+from mlflow_ngraph.text import duration
 
 if TYPE_CHECKING:
+    from mlflow_ngraph.execute.experience import Duration, Source
     from mlflow_ngraph.execute.plan import StudyPlan
     from mlflow_ngraph.runner import Outcome
     from mlflow_ngraph.study import Study
 
 Resume = Literal["auto", "always", "never"]
+_KNOWN_FROM: Mapping[Source, str] = {
+    "measured": "measured here before",
+    "similar": "like what was measured here",
+    "assumed": "assumed",
+}
 RESUME = ("auto", "always", "never")
 WHEN_BUSY = ("wait", "refuse")
 
@@ -44,6 +53,11 @@ def study_options(command: F) -> F:
     for option in reversed(
         (
             click.option("--device", metavar="NAME", help="Device profile: xeon, gpu, orin or host."),
+            click.option(
+                "--build-for",
+                metavar="DEVICE[:ARCH]",
+                help="Compile for another device, such as gpu:sm89, and measure nothing.",
+            ),
             click.option(
                 "--workloads", metavar="REF,...", multiple=True, help="Models, such as timm:resnet18,onnx:model.onnx."
             ),
@@ -74,6 +88,18 @@ def study_options(command: F) -> F:
                 metavar="MS",
                 help="Look for the highest rate of arrivals whose 99th percentile of the latency is within this.",
             ),
+            click.option(
+                "--purpose",
+                metavar="characterise|decide",
+                help="Measure every cell precisely, or only until it is clear which is the best of each workload.",
+            ),
+            click.option(
+                "--objective",
+                metavar="NAME",
+                help=f"With --purpose decide: {', '.join(OBJECTIVES)}; throughput by default.",
+            ),
+            bound_options(*BOUNDS),
+            click.option("--within", metavar="TIME", help="All the time that it may take, such as 90s, 5m or 1h30m."),
             click.option("--seed", metavar="N", help="Seeds inputs and the order of lanes."),
             click.option(
                 "--cache",
@@ -151,12 +177,12 @@ def execute(study: Study, *, as_json: bool, home: Path | None = None, **how: Any
     from mlflow_ngraph.cli.progress import Progress, State
     from mlflow_ngraph.devices.registry import create
     from mlflow_ngraph.execute.plan import make
-    from mlflow_ngraph.runner import run_study
+    from mlflow_ngraph.runner import known_times, run_study
 
-    plan = make(study, create(study.device))
+    plan = make(study, create(study.device), known_times(home))
     messages = output.console(stderr=True)
     for note in _notes(plan, home):
-        messages.print(f"note: {note}", style="yellow", soft_wrap=True)
+        messages.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
     with Progress(State.of(plan), messages) as progress:
         outcome = run_study(study, observer=progress, home=home, **how)
     show_outcome(outcome, as_json=as_json)
@@ -165,10 +191,13 @@ def execute(study: Study, *, as_json: bool, home: Path | None = None, **how: Any
 
 def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
     """Print what a study would do."""
+    from mlflow_ngraph.execute import expected_time
+    from mlflow_ngraph.execute.experience import FACTORS
     from mlflow_ngraph.runner import plan_study
 
     with waiting("looking at the models, in a process that imports torch", logged=True):
-        plan = plan_study(study)
+        plan = plan_study(study, home)
+    expected = expected_time.of_study(plan)
     rows = _plan_rows(plan)
     if as_json:
         output.print_json(
@@ -178,7 +207,10 @@ def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
                 "threads": plan.threads,
                 "lanes": rows,
                 "cells": plan.cells,
-                "estimate_s": plan.estimate_s,
+                "estimate_s": expected.seconds,
+                "estimate_low_s": expected.low,
+                "estimate_high_s": expected.high,
+                "estimate_from": {source: expected.share(source) for source in FACTORS},
                 "engine_bytes": plan.engine_bytes,
                 "notes": _notes(plan, home),
             }
@@ -202,40 +234,53 @@ def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
                 row["compiler_label"],
                 row["precision"],
                 " ".join(map(str, row["batch_sizes"])),
-                output.seconds(row["estimate_s"]),
+                duration(row["estimate_s"]),
             )
             for row in rows
         ],
     )
     console.print(
         f"\nstudy {study.name} on device {plan.device}: {plan.cells} cells in {len(rows)} lanes, "
-        f"{plan.threads or 'default'} threads, about {output.seconds(plan.estimate_s)}, "
+        f"{plan.threads or 'default'} threads, about {_range(expected)}, "
         f"engines of about {plan.engine_bytes / 1e9:.1f} GB"
     )
     for note in _notes(plan, home):
-        console.print(f"note: {note}", style="yellow", soft_wrap=True)
+        console.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
     return 0
+
+
+def _range(expected: Duration) -> str:
+    """A duration with its ends, and where it is known from."""
+    known = ", ".join(
+        f"{100 * expected.share(source):.0f} % {words}"
+        for source, words in _KNOWN_FROM.items()
+        if expected.share(source) >= 0.01
+    )
+    return f"{duration(expected.seconds)} ({duration(expected.low)} to {duration(expected.high)}; {known})"
 
 
 def _notes(plan: StudyPlan, home: Path | None) -> list[str]:
     """What a person should know before a study starts."""
-    from mlflow_ngraph.execute import space
+    from mlflow_ngraph.execute import allotment, space
 
+    within = plan.study.within
+    planned = [] if within is None else list(allotment.told(plan, allotment.left_out(plan, within)))
     place = home_directory.location(home)
     free = space.free_bytes(place)
     if free > plan.engine_bytes:
-        return list(plan.notes)
+        return [*plan.notes, *planned]
     room = (
         f"engines take about {plan.engine_bytes / 1e9:.1f} GB and {free / 1e9:.1f} GB are free in {place}: a full disk "
         "ends a study, which --resume continues; choose another place with --home"
     )
-    return [*plan.notes, room]
+    return [*plan.notes, *planned, room]
 
 
 def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
     """Print the results, best first, where to look for more, and what follows from them."""
     from mlflow_ngraph.cli.closing import answers
     from mlflow_ngraph.cli.results import print_results
+    from mlflow_ngraph.tables.races import told
     from mlflow_ngraph.tables.summary import summary_rows
 
     if as_json:
@@ -248,11 +293,15 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
                 "unrecorded": outcome.unrecorded,
                 "answers": answers(outcome.record),
                 "rows": [asdict(row) for row in summary_rows(outcome.record)],
+                "races": dict(outcome.record.races),
+                "left_out": dict(outcome.record.left_out),
             }
         )
         return
     console = output.console()
     print_results(outcome.record, console)
+    for line in told(outcome.record):
+        console.print(line, markup=False, soft_wrap=True)
     console.print()
     for what, where in {"directory": outcome.directory, **outcome.where}.items():
         console.print(f"{what.replace('_', ' ')}: {where}", soft_wrap=True)
@@ -268,7 +317,7 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
 
 
 def _plan_rows(plan: StudyPlan) -> list[dict[str, Any]]:
-    from mlflow_ngraph.execute.plan import estimate_lane
+    from mlflow_ngraph.execute import expected_time
 
     return [
         {
@@ -280,7 +329,7 @@ def _plan_rows(plan: StudyPlan) -> list[dict[str, Any]]:
             "flags": dict(lane.flags),
             "precision": lane.precision,
             "batch_sizes": list(lane.batch_sizes),
-            "estimate_s": round(estimate_lane(plan, workload, lane), 1),
+            "estimate_s": round(expected_time.of_lane(plan, workload, lane).seconds, 1),
         }
         for workload in plan.workloads
         for lane in workload.lanes

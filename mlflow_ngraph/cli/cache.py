@@ -13,6 +13,7 @@ from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.lists import BYTES, SECONDS, quantity
 from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.text import duration
 
 if TYPE_CHECKING:
     from mlflow_ngraph.engines.store import EngineStore, StoredEngine
@@ -96,12 +97,12 @@ def _rows(store: EngineStore) -> list[_Row]:
 def _superfluous(rows: list[_Row], age: float | None, size: float | None) -> list[_Row]:
     """What has to go, so that nothing is older than ``age`` and all that stays takes at most ``size``."""
     total = sum(row.engine.size_bytes for row in rows)
-    found = []
+    superfluous = []
     for row in rows:
         if (age is not None and row.unused_s > age) or (size is not None and total > size):
-            found.append(row)
+            superfluous.append(row)
             total -= row.engine.size_bytes
-    return found
+    return superfluous
 
 
 def _done(prune: bool, dry_run: bool) -> str:
@@ -137,7 +138,7 @@ def _cells(row: _Row) -> tuple[Any, ...]:
         engine.precision,
         " ".join(map(str, engine.batch_sizes)),
         f"{engine.size_bytes / 1e6:.1f}",
-        output.seconds(sum(engine.stages.values())),
+        duration(sum(engine.stages.values())),
         output.age(row.unused_s),
         f"{origin.study_id} on {origin.tracking_uri}" if origin.tracking_uri else origin.study_id,
     )

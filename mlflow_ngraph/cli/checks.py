@@ -18,11 +18,12 @@ import psutil
 
 from mlflow_ngraph import home as home_directory
 from mlflow_ngraph import torchvision_hook
+from mlflow_ngraph.addresses import HIDDEN, shown
 from mlflow_ngraph.cli import machine_checks
 from mlflow_ngraph.cli.check_result import CheckResult, Status
 from mlflow_ngraph.devices import probes, processors
 from mlflow_ngraph.execute import space
-from mlflow_ngraph.tracking.connection import masked
+from mlflow_ngraph.tracking.connection import AMBIGUOUS
 
 _BUSY_PERCENT = 10.0
 _MEMORY_GIB = 4
@@ -36,11 +37,11 @@ def all_checks() -> Iterator[CheckResult]:
 
 
 def _python() -> Iterator[CheckResult]:
-    found = platform.python_version()
+    python_version = platform.python_version()
     if (3, 10) <= tuple(map(int, platform.python_version_tuple()[:2])) <= (3, 13):
-        yield CheckResult("python", "ok", found)
+        yield CheckResult("python", "ok", python_version)
     else:
-        yield CheckResult("python", "problem", found, "use Python 3.10 to 3.13")
+        yield CheckResult("python", "problem", python_version, "use Python 3.10 to 3.13")
 
 
 def _compilers() -> Iterator[CheckResult]:
@@ -68,28 +69,28 @@ def _torchvision() -> Iterator[CheckResult]:
     """Models of users import it, and its wheel on PyPI does not fit every build of torch."""
     if not all(importlib.util.find_spec(name) for name in ("torch", "torchvision")):
         return
-    found, problem = version("torchvision"), torchvision_hook.problem()
+    installed, problem = version("torchvision"), torchvision_hook.problem()
     if not problem:
-        yield CheckResult("torchvision", "ok", found)
+        yield CheckResult("torchvision", "ok", installed)
         return
     remedy = (
         f"{shlex.quote(sys.executable)} -m {torchvision_hook.__name__} lets it be imported; or install the wheel that fits, "
         "for a CPU build of torch from https://download.pytorch.org/whl/cpu"
     )
     yield CheckResult(
-        "torchvision", "warning", f"{found} cannot be imported beside torch {version('torch')}: {problem}", remedy
+        "torchvision", "warning", f"{installed} cannot be imported beside torch {version('torch')}: {problem}", remedy
     )
 
 
 def _processors() -> Iterator[CheckResult]:
     usable, cpu = processors.available(), probes.cpu()
-    found = f"{usable} usable of {cpu.threads} ({cpu.cores} cores)"
+    summary = f"{usable} usable of {cpu.threads} ({cpu.cores} cores)"
     if usable < cpu.threads:
         yield CheckResult(
-            "processors", "warning", found, "lift the affinity mask or CPU quota to measure the whole machine"
+            "processors", "warning", summary, "lift the affinity mask or CPU quota to measure the whole machine"
         )
     else:
-        yield CheckResult("processors", "ok", found)
+        yield CheckResult("processors", "ok", summary)
 
 
 def _load() -> Iterator[CheckResult]:
@@ -101,21 +102,21 @@ def _load() -> Iterator[CheckResult]:
             for process, (name, seconds) in _cpu_seconds().items()
         ]
         _, name, pid = max(spent)
-        found = f"{busy:.0f} % of the machine, most by {name} (process {pid})"
-        yield CheckResult("load by others", "warning", found, "stop other work while measuring")
+        load = f"{busy:.0f} % of the machine, most by {name} (process {pid})"
+        yield CheckResult("load by others", "warning", load, "stop other work while measuring")
     else:
         yield CheckResult("load by others", "ok", f"{busy:.0f} % of the machine")
 
 
 def _cpu_seconds() -> dict[tuple[int, float], tuple[str, float]]:
     """Name and CPU seconds so far of every other process. Threads of the kernel change their names while they work."""
-    found = {}
+    processes = {}
     for process in psutil.process_iter(["pid", "create_time", "name", "cpu_times"]):
         info = process.info
         if info["cpu_times"] is not None and info["pid"] != os.getpid():
             spent = info["cpu_times"].user + info["cpu_times"].system
-            found[info["pid"], info["create_time"]] = (info["name"], spent)
-    return found
+            processes[info["pid"], info["create_time"]] = (info["name"], spent)
+    return processes
 
 
 def _frequency() -> Iterator[CheckResult]:
@@ -161,9 +162,11 @@ def _home() -> Iterator[CheckResult]:
 
 def _tracking() -> Iterator[CheckResult]:
     # A login in the address is not shown, and not needed to see whether somebody answers.
-    uri = masked(os.environ.get("MLFLOW_TRACKING_URI", ""))
+    uri = shown(os.environ.get("MLFLOW_TRACKING_URI", ""))
     if not uri:
         yield CheckResult("tracking server", "ok", "none configured: results go to a local SQLite file")
+    elif HIDDEN in uri:
+        yield CheckResult("tracking server", "problem", f"{uri}: it is not clear where the login ends", AMBIGUOUS)
     elif urlparse(uri).scheme not in ("http", "https"):
         yield CheckResult("tracking server", "ok", f"{uri} (no server)")
     elif problem := server_problem(uri):

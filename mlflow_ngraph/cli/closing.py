@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.objectives import limits
 from mlflow_ngraph.study import BASELINE
 from mlflow_ngraph.text import missing
 
@@ -19,13 +20,17 @@ _TIES = 3
 
 
 def answers(record: StudyRecord) -> list[str]:
-    """What the study recommends for the highest throughput, as ``mlflow-ngraph recommend`` does, workload by workload."""
+    """What the study recommends as ``mlflow-ngraph recommend`` does, workload by workload: for what it was to decide, else for the
+    highest throughput.
+    """
     from mlflow_ngraph.analysis.recommend import recommend
     from mlflow_ngraph.tables import results
 
-    frame = results.from_record(record)
+    frame, asked = results.from_record(record), record.study
     try:
-        table = recommend(frame)
+        table = recommend(
+            frame, objective=asked.get("objective") or "throughput", limits=limits(asked.get("bounds", {}))
+        )
     except UsageError as error:
         return [f"no answer: {error}"]
     said = {str(doubt["workload"]): str(doubt["said"]) for doubt in table.attrs["undecided"]}
@@ -49,7 +54,7 @@ def _sentence(row: dict[Any, Any], measured: dict[Any, Any], ties: pd.DataFrame,
         ends = _ends(measured["speedup_ci_low"], measured["speedup_ci_high"], ".2f")
         yield f"{measured['speedup']:.2f} times eager{ends}"
     if len(ties):
-        names = [undecided.named(one) for one in ties.head(_TIES).to_dict("records")]
+        names = [undecided.named(tie) for tie in ties.head(_TIES).to_dict("records")]
         more = f" and {len(ties) - _TIES} more" if len(ties) > _TIES else ""
         yield f"not told apart from {', '.join(names)}{more}"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlflow_ngraph.cli import output
-from mlflow_ngraph.cli.filters import Asked, filter_options
+from mlflow_ngraph.cli.filters import Asked, filter_options, tell
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.verdicts import Verdict
@@ -95,21 +95,23 @@ def _answer(asked: Asked, question: ComparisonRequest) -> Pivot:
     from mlflow_ngraph.analysis import answer_cache
     from mlflow_ngraph.analysis.pivot import Pivot
 
-    found = asked.find()
-    return answer_cache.answer(
+    runs = asked.find()
+    answer = answer_cache.answer(
         asdict(question),
-        found if asked.cache else None,
-        lambda: _compared(asked, question, found),
+        runs if asked.cache else None,
+        lambda: _compared(asked, question, runs),
         Pivot.from_plain,
     )
+    tell(runs)
+    return answer
 
 
-def _compared(asked: Asked, question: ComparisonRequest, found: Found) -> Pivot:
+def _compared(asked: Asked, question: ComparisonRequest, runs: Found) -> Pivot:
     from mlflow_ngraph.analysis import compare as comparing
     from mlflow_ngraph.analysis.pivot import Pivot
 
     more = [*question.best, *(question.relative_to or ())[:1]]
-    frame = asked.read(comparing.needed(question.rows, question.columns, question.metric, more), found)
+    frame = asked.read(comparing.needed(question.rows, question.columns, question.metric, more), runs)
     table = comparing.compare(frame, **vars(question))
     return Pivot.of(table)
 

@@ -8,11 +8,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.tables.summary import fallback_note
-from mlflow_ngraph.text import UNSTEADY_MARK, markdown_row
+from mlflow_ngraph.text import UNSTEADY_MARK, csv_cell, harmless, markdown_row
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -55,7 +53,7 @@ def text(pivot: Pivot, form: str, intervals: bool) -> str:
     if form == "markdown":
         return _markdown([heads, ["---"] * len(heads), *lines]) + "\n"
     stream = io.StringIO()
-    console = Console(file=stream, width=10_000, highlight=False)
+    console = output.console(file=stream, width=10_000)
     titles = [(head, {} if place < len(pivot.rows) else tables.RIGHT) for place, head in enumerate(heads)]
     tables.show(console, titles, lines)
     return "\n".join([stream.getvalue(), *_notes(pivot)]) + "\n"
@@ -72,21 +70,21 @@ def long(pivot: Pivot) -> pd.DataFrame:
 
 def _notes(pivot: Pivot) -> Iterator[str]:
     """What a reader has to know about the whole table."""
-    told = pivot.told
-    unit = "" if told["unit"] == "1" else f" in {told['unit']}"
-    relative = f" relative to {told['relative_to']}" if told["relative_to"] else ""
-    left_out = "".join(f", {count} {verdict}" for verdict, count in told["left_out"].items())
+    attrs = pivot.told
+    unit = "" if attrs["unit"] == "1" else f" in {attrs['unit']}"
+    relative = f" relative to {attrs['relative_to']}" if attrs["relative_to"] else ""
+    left_out = "".join(f", {count} {verdict}" for verdict, count in attrs["left_out"].items())
     note = f"; left out{left_out[1:]} (--include or --all shows them)" if left_out else ""
-    without = f"; {told['without_baseline']} have no baseline" if told["without_baseline"] else ""
-    yield f"{told['metric']}{relative}{unit} of {told['cells']} cells{note}{without}"
+    without = f"; {attrs['without_baseline']} have no baseline" if attrs["without_baseline"] else ""
+    yield f"{attrs['metric']}{relative}{unit} of {attrs['cells']} cells{note}{without}"
     in_force = _precisions(pivot)
     if len(in_force) == 1:
         yield f"precision in force: {in_force.pop()}"
-    reasons = Counter(found["noise"] for found in told["values"] if found["unsteady"] and found["noise"])
+    reasons = Counter(number["noise"] for number in attrs["values"] if number["unsteady"] and number["noise"])
     if reasons:
         yield f"{UNSTEADY_MARK} unsteady, because the machine was not quiet: {reasons.most_common(1)[0][0]}"
-    if any(found["tied"] for found in told["values"]):
-        than = "1" if told["relative_to"] else f"the best of its row ({BEST})"
+    if any(number["tied"] for number in attrs["values"]):
+        than = "1" if attrs["relative_to"] else f"the best of its row ({BEST})"
         yield f"{TIED} cannot be told from {than}: see docs/method.md"
 
 
@@ -97,7 +95,7 @@ def _blocks(heads: Sequence[str], lines: Lines, spanned: int, width: int) -> Ite
     room = width - sum(sizes[:spanned])
     block: list[int] = []
     for place in range(spanned, len(heads)):
-        if block and sum(sizes[one] for one in block) + sizes[place] > room + _GAP:
+        if block and sum(sizes[column] for column in block) + sizes[place] > room + _GAP:
             yield [*named, *block]
             block = []
         block.append(place)
@@ -112,36 +110,36 @@ def _heads(pivot: Pivot) -> list[str]:
 def _texts(pivot: Pivot, intervals: bool) -> Lines:
     """The numbers as text, each with what makes it different: its precision, its verdict, nodes that fell back."""
     several = len(_precisions(pivot)) > 1
-    cells = pivot.cells(lambda found: _text(found, several, intervals), "")
+    cells = pivot.cells(lambda number: _text(number, several, intervals), "")
     return [[*key, *line] for key, line in zip(pivot.row_keys, cells, strict=True)]
 
 
-def _text(found: dict[str, Any], several_precisions: bool, intervals: bool) -> str:
-    verdict = "" if found["verdict"] == str(Verdict.OK) else found["verdict"]
-    notes = ", ".join(filter(None, (verdict, fallback_note(found["fallback_nodes"]))))
-    precision = f" {found['precision_in_force']}" if several_precisions and found["precision_in_force"] else ""
-    interval = f" {_interval(found)}" if intervals and found["ci_low"] is not None else ""
-    mark = f" {BEST}" if found["best"] else f" {TIED}" if found["tied"] else ""
-    unsteady = UNSTEADY_MARK if found["unsteady"] else ""
-    return f"{unsteady}{found['value']:.4g}{interval}{precision}" + (f" ({notes})" if notes else "") + mark
+def _text(number: dict[str, Any], several_precisions: bool, intervals: bool) -> str:
+    verdict = "" if number["verdict"] == str(Verdict.OK) else number["verdict"]
+    notes = ", ".join(filter(None, (verdict, fallback_note(number["fallback_nodes"]))))
+    precision = f" {number['precision_in_force']}" if several_precisions and number["precision_in_force"] else ""
+    interval = f" {_interval(number)}" if intervals and number["ci_low"] is not None else ""
+    mark = f" {BEST}" if number["best"] else f" {TIED}" if number["tied"] else ""
+    unsteady = UNSTEADY_MARK if number["unsteady"] else ""
+    return f"{unsteady}{number['value']:.4g}{interval}{precision}" + (f" ({notes})" if notes else "") + mark
 
 
-def _interval(found: dict[str, Any]) -> str:
-    return f"[{found['ci_low']:.4g}, {found['ci_high']:.4g}]"
+def _interval(number: dict[str, Any]) -> str:
+    return f"[{number['ci_low']:.4g}, {number['ci_high']:.4g}]"
 
 
 def _precisions(pivot: Pivot) -> set[str]:
     """The precisions that the shown cells computed in."""
-    return {found["precision_in_force"] for found in pivot.told["values"] if found["precision_in_force"]}
+    return {number["precision_in_force"] for number in pivot.told["values"] if number["precision_in_force"]}
 
 
 def _csv(pivot: Pivot) -> str:
     """The numbers alone, with all their digits."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(_heads(pivot))
-    numbers = pivot.cells(lambda found: repr(float(found["value"])), "")
-    writer.writerows([*key, *line] for key, line in zip(pivot.row_keys, numbers, strict=True))
+    writer.writerow(map(csv_cell, _heads(pivot)))
+    numbers = pivot.cells(lambda number: repr(float(number["value"])), "")
+    writer.writerows([*map(csv_cell, key), *line] for key, line in zip(pivot.row_keys, numbers, strict=True))
     return stream.getvalue()
 
 
@@ -163,7 +161,7 @@ def _latex(pivot: Pivot, intervals: bool) -> str:
         else:
             lines.append(_line(map(_escaped, [*heads, *titles])))
     lines.append(r"\midrule")
-    cells = pivot.cells(lambda found: _latex_number(found, several, intervals), "")
+    cells = pivot.cells(lambda number: _latex_number(number, several, intervals), "")
     for key, numbers in zip(pivot.row_keys, cells, strict=True):
         lines.append(_line([*map(_escaped, key), *numbers]))
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
@@ -194,10 +192,10 @@ def _spans(titles: Sequence[str], before: int) -> Iterator[tuple[int, int]]:
         place += count
 
 
-def _latex_number(found: dict[str, Any], several_precisions: bool, intervals: bool) -> str:
-    bare = _escaped(_text({**found, "best": False}, several_precisions, intervals))
-    return rf"\textbf{{{bare}}}" if found["best"] else bare
+def _latex_number(number: dict[str, Any], several_precisions: bool, intervals: bool) -> str:
+    bare = _escaped(_text({**number, "best": False}, several_precisions, intervals))
+    return rf"\textbf{{{bare}}}" if number["best"] else bare
 
 
 def _escaped(text: str) -> str:
-    return "".join(_LATEX.get(letter, letter) for letter in text)
+    return "".join(_LATEX.get(letter, letter) for letter in harmless(text))

@@ -89,14 +89,14 @@ def describe(name: str) -> dict[str, Any]:
             "accelerators": [],
             "flags": [],
         }
-    found = kind.availability()
+    availability = kind.availability()
     return {
         "name": name,
         "summary": kind.summary,
-        "version": found.version,
-        "available": found.available,
-        "reason": found.reason,
-        "hint": found.hint,
+        "version": availability.version,
+        "available": availability.available,
+        "reason": availability.reason,
+        "hint": availability.hint,
         "precisions": list(kind.precisions),
         "modes": list(kind.modes),
         "accelerators": list(kind.accelerators),

@@ -44,10 +44,10 @@ def _number(loss: float, *, times: bool, lower: bool) -> str:
     return (f"{_factor(loss, lower=lower):.3g}" if times else f"{100 * loss:.1f}").replace("-", "−")
 
 
-def _words(told: Mapping[Any, Any]) -> tuple[str, str]:
+def _words(attrs: Mapping[Any, Any]) -> tuple[str, str]:
     """Worse and better."""
-    if told["fleet"]:
+    if attrs["fleet"]:
         return "worse", "better"
-    if str(told["metric"]).startswith(_SPEEDS):
+    if str(attrs["metric"]).startswith(_SPEEDS):
         return "slower", "faster"
-    return ("more", "less") if told["better"] == "lower" else ("less", "more")
+    return ("more", "less") if attrs["better"] == "lower" else ("less", "more")

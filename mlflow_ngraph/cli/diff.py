@@ -28,17 +28,17 @@ def diff(left: str, right: str, tracking_uri: str | None, metric: str, everythin
     """
     from mlflow_ngraph.analysis import difference
 
-    one, other = (difference.read(named, tracking_uri) for named in (left, right))
-    if one.run_id == other.run_id and left != one.run_id:
-        raise UsageError(f"left and right are the same run, {one.name}: name another one by its id")
-    table = difference.difference(one, other, metric)
+    run, other = (difference.read(named, tracking_uri) for named in (left, right))
+    if run.run_id == other.run_id and left != run.run_id:
+        raise UsageError(f"left and right are the same run, {run.name}: name another one by its id")
+    table = difference.difference(run, other, metric)
     shown = table if everything else table[table["differs"]]
     if as_json:
         rows = [{key: plain(value) for key, value in row.items()} for row in table.to_dict("records")]
-        output.print_json({"left": one.run_id, "right": other.run_id, **table.attrs, "differences": rows})
+        output.print_json({"left": run.run_id, "right": other.run_id, **table.attrs, "differences": rows})
         return 0
     console = output.console()
-    console.print(f"left: {one.name}; right: {other.name}", style="bold", soft_wrap=True)
+    console.print(f"left: {run.name}; right: {other.name}", style="bold", soft_wrap=True)
     for aspect in difference.ASPECTS:
         rows = shown[shown["aspect"] == aspect]
         if rows.empty:
@@ -65,13 +65,13 @@ def _titles(aspect: str, metric: str) -> list[tables.Column]:
 
 
 def _row(row: pd.Series[Any], aspect: str) -> list[str]:
-    told = [str(row["name"]), str(row["left"]), str(row["right"])]
+    texts = [str(row["name"]), str(row["left"]), str(row["right"])]
     if aspect != "results":
-        return told
+        return texts
     if missing(row["change"]):
-        return [*told, "", ""]
+        return [*texts, "", ""]
     interval = "" if missing(row["ci_low"]) else f"{_percent(row['ci_low'])} to {_percent(row['ci_high'])}"
-    return [*told, _percent(row["change"]), interval]
+    return [*texts, _percent(row["change"]), interval]
 
 
 def _notes(table: pd.DataFrame) -> list[str]:

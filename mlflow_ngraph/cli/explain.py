@@ -63,15 +63,15 @@ def explain(
 
     from mlflow_ngraph.analysis import explanation_tables as forms
 
-    found = _find(cells, home, study, tracking_uri, experiments, run)
-    if all(one.explanation is None for one in found):
-        raise NGraphError(f"{found[0].cell.address}: {found[0].problem}")
+    explained = _find(cells, home, study, tracking_uri, experiments, run)
+    if all(answer.explanation is None for answer in explained):
+        raise NGraphError(f"{explained[0].cell.address}: {explained[0].problem}")
     if form == "json":
-        output.print_json({"cells": forms.document(found)})
+        output.print_json({"cells": forms.document(explained)})
     elif form == "markdown":
-        click.echo("\n".join(_markdown(found, most)))
+        click.echo("\n".join(_markdown(explained, most)))
     else:
-        _show(found, most, output.console())
+        _show(explained, most, output.console())
     return 0
 
 
@@ -90,45 +90,47 @@ def _find(
     return explanations.explain_local(cells, home_directory.directory(home), study)
 
 
-def _show(found: Sequence[Explained], most: int, console: Console) -> None:
+def _show(explained: Sequence[Explained], most: int, console: Console) -> None:
     from mlflow_ngraph.analysis.explanation_tables import side_by_side
 
     fitting = max(1, (console.width - _NAMES_WIDTH) // _CELL_WIDTH)
-    for part in _batched(found, fitting):
-        titles: list[tables.Column] = ["", *((one.cell.address, tables.PROSE) for one in part)]
+    for part in _batched(explained, fitting):
+        titles: list[tables.Column] = ["", *((answer.cell.address, tables.PROSE) for answer in part)]
         tables.show(console, titles, [[name, *texts] for name, texts in side_by_side(part)])
         console.print()
-    for one in found:
-        for title, columns, rows in _kernel_tables(one, most):
+    for answer in explained:
+        for title, columns, rows in _kernel_tables(answer, most):
             console.print(title, style="bold")
             tables.show(console, columns, rows)
             console.print()
 
 
-def _markdown(found: Sequence[Explained], most: int) -> Iterator[str]:
+def _markdown(explained: Sequence[Explained], most: int) -> Iterator[str]:
     from mlflow_ngraph.analysis.explanation_tables import side_by_side
 
-    rows: list[Row] = side_by_side(found)
-    yield from markdown_table(["", *(one.cell.address for one in found)], [[name, *texts] for name, texts in rows])
-    for one in found:
-        for title, columns, lines in _kernel_tables(one, most):
+    rows: list[Row] = side_by_side(explained)
+    yield from markdown_table(
+        ["", *(answer.cell.address for answer in explained)], [[name, *texts] for name, texts in rows]
+    )
+    for answer in explained:
+        for title, columns, lines in _kernel_tables(answer, most):
             yield from ("", f"**{title}**", "")
             yield from markdown_table([name if isinstance(name, str) else name[0] for name in columns], lines)
 
 
-def _kernel_tables(one: Explained, most: int) -> Iterator[tuple[str, list[tables.Column], list[list[str]]]]:
+def _kernel_tables(answer: Explained, most: int) -> Iterator[tuple[str, list[tables.Column], list[list[str]]]]:
     """The kernels that take longest, and those that compute most nodes, as far as the compiler tells."""
     from mlflow_ngraph.analysis.explanation_tables import largest, longest
 
-    if one.explanation is None:
+    if answer.explanation is None:
         return
-    timed, fused = longest(one.explanation, most), largest(one.explanation, most)
+    timed, fused = longest(answer.explanation, most), largest(answer.explanation, most)
     name, operation, implementation, layout, computes = (
         (title, tables.PROSE) for title in ("kernel", "operation", "implementation", "layout", "computes")
     )
     if timed:
         yield (
-            f"longest kernels of {one.cell.address}, as its own profiler saw them",
+            f"longest kernels of {answer.cell.address}, as its own profiler saw them",
             [("µs", tables.RIGHT), ("share", tables.RIGHT), name, operation, implementation, layout],
             [
                 [_microseconds(kernel), f"{share:.1%}", *_words(kernel), kernel.implementation, kernel.layout]
@@ -137,7 +139,7 @@ def _kernel_tables(one: Explained, most: int) -> Iterator[tuple[str, list[tables
         )
     if fused:
         yield (
-            f"largest fusions of {one.cell.address}",
+            f"largest fusions of {answer.cell.address}",
             [("nodes", tables.RIGHT), name, operation, computes],
             [[str(len(kernel.fused)), *_words(kernel), _nodes(kernel.fused)] for kernel in fused],
         )
@@ -157,7 +159,7 @@ def _nodes(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED_NODES]) + more
 
 
-def _batched(found: Sequence[Explained], size: int) -> Iterator[list[Explained]]:
-    rest = iter(found)
+def _batched(explained: Sequence[Explained], size: int) -> Iterator[list[Explained]]:
+    rest = iter(explained)
     while part := list(islice(rest, size)):
         yield part

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mlflow_ngraph.analysis.objectives import BOUNDS
+from mlflow_ngraph.addresses import shown
 from mlflow_ngraph.cli.lists import items, whole
 from mlflow_ngraph.cli.waiting import waiting
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.metrics import TABLE, is_uncertainty
+from mlflow_ngraph.objectives import BOUNDS
+from mlflow_ngraph.text import harmless
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,13 +104,11 @@ class Asked:
 
         Addresses with a password in them are left out.
         """
-        from mlflow_ngraph.tracking.connection import masked
-
         return [
             word
             for name, values in self._scope.items()
             for value in values
-            if masked(value) == value
+            if name != "tracking_uri" or shown(value) == value
             for word in (f"--{name.replace('_', '-')}", value)
         ]
 
@@ -158,7 +158,7 @@ class Asked:
         columns : Collection[str] | None
             Read only these, if all of them are documented ones.
         found : Found | None
-            What `find` found, where it has been asked already.
+            What `find` found, where it has been asked already; then it is the caller who has to `tell` its notes.
 
         Raises
         ------
@@ -167,10 +167,14 @@ class Asked:
         TrackingError
             A server cannot be reached.
         """
+        known = self.find() if found is None else found
         with waiting("reading results"):
-            return self._read(columns, found)
+            frame = self._read(columns, known)
+        if found is None:
+            tell(known)
+        return frame
 
-    def _read(self, columns: Collection[str] | None, found: Found | None) -> pd.DataFrame:
+    def _read(self, columns: Collection[str] | None, runs: Found) -> pd.DataFrame:
         import pyarrow as pa
 
         from mlflow_ngraph.analysis import results
@@ -187,14 +191,22 @@ class Asked:
             self._experiments,
             columns=wanted,
             cache=self._cache,
-            found=found,
+            found=runs,
         )
+        if frame.empty:
+            tell(runs)
         if frame.empty and self._tags:
             said = ", ".join(f"{name}={value}" for name, value in self._tags.items())
             raise UsageError(f"no study run with results has the tags {said}")
         if frame.empty:
             raise UsageError(NOTHING)
         return frame
+
+
+def tell(found: Found) -> None:
+    """What a reader of results should know, on standard error."""
+    for note in found.notes:
+        click.echo(f"note: {harmless(note)}", err=True)
 
 
 def _intervals(columns: Collection[str]) -> set[str]:

@@ -52,44 +52,46 @@ def findings(kinds: str | None, limit: int, form: str | None, target: str | None
     selection = asked.selection()
     frame = asked.read([name for name in (*finding.NEEDED, "run_id") if name in TABLE])
     selection.check(frame)
-    found = finding.survey(selection.of(frame))
+    survey = finding.survey(selection.of(frame))
     scope = shlex.join(asked.scope())
     chosen = [
-        replace(one, command=f"{one.command} {scope}".rstrip())
-        for one in found.findings
-        if not wanted or one.kind in wanted
+        replace(entry, command=f"{entry.command} {scope}".rstrip())
+        for entry in survey.findings
+        if not wanted or entry.kind in wanted
     ]
     shown = chosen[:limit] if limit else chosen
     if form == "text" and not target:
-        _show(shown, len(chosen), found)
+        _show(shown, len(chosen), survey)
     else:
-        writing.write(_text(shown, len(chosen), found, form), target)
+        writing.write(_text(shown, len(chosen), survey, form), target)
     return 0
 
 
-def _text(shown: Sequence[Finding], count: int, found: Survey, form: str) -> str:
+def _text(shown: Sequence[Finding], count: int, survey: Survey, form: str) -> str:
     from mlflow_ngraph.analysis import findings as finding
 
     if form == "json":
-        about = {"cells": found.cells, "hypotheses": found.hypotheses, "margin": finding.MARGIN, "count": count}
-        return output.json_text({**about, "findings": [asdict(one) for one in shown]})
+        about = {"cells": survey.cells, "hypotheses": survey.hypotheses, "margin": finding.MARGIN, "count": count}
+        return output.json_text({**about, "findings": [asdict(entry) for entry in shown]})
     if form == "markdown":
-        return f"{finding.markdown(list(shown))}\n{_tally(len(shown), count, found)}\n"
-    lines = [f"{one.title}\n  {one.text}\n  $ {one.command}\n" for one in shown]
-    return "\n".join([*lines, _tally(len(shown), count, found), ""])
+        return f"{finding.markdown(list(shown))}\n{_tally(len(shown), count, survey)}\n"
+    lines = [f"{entry.title}\n  {entry.text}\n  $ {entry.command}\n" for entry in shown]
+    return "\n".join([*lines, _tally(len(shown), count, survey), ""])
 
 
-def _show(shown: Sequence[Finding], count: int, found: Survey) -> None:
+def _show(shown: Sequence[Finding], count: int, survey: Survey) -> None:
     console = output.console()
-    for one in shown:
-        console.print(Text(one.title, style="bold"))
-        console.print(Padding(Text(one.text), (0, 0, 0, 2)))
+    for finding in shown:
+        console.print(Text(finding.title, style="bold"))
+        console.print(Padding(Text(finding.text), (0, 0, 0, 2)))
         # A command has to stay in one piece, so that it can be copied.
-        console.print(Text(f"  $ {one.command}", style="dim"), soft_wrap=True)
+        console.print(Text(f"  $ {finding.command}", style="dim"), soft_wrap=True)
         console.print()
-    console.print(_tally(len(shown), count, found))
+    console.print(_tally(len(shown), count, survey))
 
 
-def _tally(shown: int, count: int, found: Survey) -> str:
+def _tally(shown: int, count: int, survey: Survey) -> str:
     more = f", of which {shown} are shown (--limit 0 shows all)" if shown < count else ""
-    return f"{counted(count, 'finding')}{more}; {found.tested} tested, against a margin of 2 % and as one family at 5 %"
+    return (
+        f"{counted(count, 'finding')}{more}; {survey.tested} tested, against a margin of 2 % and as one family at 5 %"
+    )

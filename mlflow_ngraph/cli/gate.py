@@ -81,6 +81,6 @@ def _chosen(side: Side, selection: Selection) -> Side:
     needed |= {name: ("started_at",) for name in ("since", "until") if getattr(selection, name)}
     for name, columns in needed.items():
         if not set(columns) <= set(side.frame.columns):
-            told = " and ".join(columns)
-            raise UsageError(f"{side.name} does not tell {told}, so --{name.replace('_', '-')} cannot be applied")
+            names = " and ".join(columns)
+            raise UsageError(f"{side.name} does not tell {names}, so --{name.replace('_', '-')} cannot be applied")
     return replace(side, frame=selection.of(side.frame).reset_index(drop=True))

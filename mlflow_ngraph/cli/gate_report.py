@@ -58,13 +58,13 @@ def junit(table: pd.DataFrame) -> str:
     for name in ("candidate", "baseline"):
         ET.SubElement(properties, "property", {"name": name, "value": str(table.attrs[name])})
     for _, row in table.iterrows():
-        told = _cells(row)
-        place, case = (" ".join(part for part in told[start:stop] if part) for start, stop in ((1, 3), (3, 7)))
-        found = ET.SubElement(suite, "testcase", {"classname": place or "cell", "name": case or str(row["cell"])})
+        cells = _cells(row)
+        place, case = (" ".join(part for part in cells[start:stop] if part) for start, stop in ((1, 3), (3, 7)))
+        element = ET.SubElement(suite, "testcase", {"classname": place or "cell", "name": case or str(row["cell"])})
         if row["outcome"] != "passed":
             message = f"{row['outcome']}: {row['reason']}"
-            failure = ET.SubElement(found, "failure", {"message": _legal(message), "type": str(row["outcome"])})
-            failure.text = _legal(f"baseline {told[7]}, candidate {told[8]}, change {told[9]} {told[10]}".strip())
+            failure = ET.SubElement(element, "failure", {"message": _legal(message), "type": str(row["outcome"])})
+            failure.text = _legal(f"baseline {cells[7]}, candidate {cells[8]}, change {cells[9]} {cells[10]}".strip())
     ET.indent(suites)
     return ET.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
 

@@ -9,7 +9,7 @@ import click
 
 from mlflow_ngraph.cli import output, tables, writing
 from mlflow_ngraph.cli.filters import Asked, filter_options
-from mlflow_ngraph.text import counted, markdown_table, missing, plain
+from mlflow_ngraph.text import counted, csv_table, markdown_table, missing, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,7 +50,7 @@ def history(cell: str, metric: str, form: str | None, target: str | None, as_jso
 
 def _text(table: pd.DataFrame, form: str) -> str:
     if form == "csv":
-        return str(table.to_csv(index=False))
+        return csv_table(table)
     if form == "json":
         rows = [{key: plain(value) for key, value in row.items()} for row in table.to_dict("records")]
         return output.json_text({**table.attrs, "studies": rows})
@@ -73,9 +73,9 @@ def _show(table: pd.DataFrame) -> None:
 def _head(table: pd.DataFrame) -> list[str]:
     from mlflow_ngraph.analysis.history import sparkline
 
-    told = table.attrs
+    cell = table.attrs
     name = (
-        f"{told['label']} with {told['compiler_label']}, {told['precision']}, batch {told['batch']} on {told['device']}"
+        f"{cell['label']} with {cell['compiler_label']}, {cell['precision']}, batch {cell['batch']} on {cell['device']}"
     )
     ok = table["value"].where(table["verdict"] == "ok")
     return [name, sparkline(ok.tolist())]
@@ -110,8 +110,8 @@ def _row(row: pd.Series[Any]) -> list[str]:
 
 def _notes(table: pd.DataFrame) -> list[str]:
     count, changes, machines = len(table), table.attrs["changes"], table.attrs["machines"]
-    told = f"{counted(count, 'study', 'studies')}; {counted(changes, 'change')} of level"
-    lines = [f"{told} (▲ ▼: where a new one begins, against the one before)"]
+    tally = f"{counted(count, 'study', 'studies')}; {counted(changes, 'change')} of level"
+    lines = [f"{tally} (▲ ▼: where a new one begins, against the one before)"]
     if machines:
         lines.append(f"left out: what {counted(machines, 'other machine')} found of it")
     return lines

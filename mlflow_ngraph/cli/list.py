@@ -46,12 +46,12 @@ def list_engines(fits: bool, champions: bool, as_json: bool, **given: Any) -> in
 
 def document(engine: Stocked, misfit: str | None) -> dict[str, Any]:
     """An engine for programs."""
-    from mlflow_ngraph.tracking.connection import masked
+    from mlflow_ngraph.addresses import shown
 
     best = engine.best
     return {
         "model_id": engine.model_id,
-        "tracking_uri": masked(engine.tracking_uri),
+        "tracking_uri": shown(engine.tracking_uri),
         **{name: plain(best.get(name)) for name in ("workload", "label", "device", "compiler", "compiler_label")},
         **{name: plain(best.get(name)) for name in ("precision", "precision_in_force", "mode", "study", "study_id")},
         "batch_sizes": engine.batch_sizes,
@@ -100,8 +100,8 @@ def _cells(engine: Stocked, misfit: str | None) -> tuple[Any, ...]:
 
 
 def _throughput(best: dict[str, Any]) -> str:
-    found = plain(best.get("throughput"))
-    return "" if found is None else f"{found:.4g} (b{best['batch']})"
+    throughput = plain(best.get("throughput"))
+    return "" if throughput is None else f"{throughput:.4g} (b{best['batch']})"
 
 
 def _order(engine: Stocked) -> tuple[str, str, float]:

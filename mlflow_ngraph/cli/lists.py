@@ -29,7 +29,7 @@ def whole(key: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise StudyError(f"command line: {key}: expected a whole number, found {text!r}") from None
+        raise StudyError(f"command line: {key}: expected a whole number, found {text[:40]!r}") from None
 
 
 def quantity(option: str, text: str, units: Mapping[str, float]) -> float:
@@ -40,8 +40,8 @@ def quantity(option: str, text: str, units: Mapping[str, float]) -> float:
     UsageError
         It is none; names the ``option``.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
-    if found is None or found[2] not in units:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+    if match is None or match[2] not in units:
         allowed = ", ".join(unit if unit in ("h", "d", "w") else unit.upper() for unit in units if unit)
         raise UsageError(f"{option}: expected a number with one of the units {allowed}, found {text!r}")
-    return float(found[1]) * units[found[2]]
+    return float(match[1]) * units[match[2]]

@@ -45,11 +45,11 @@ def _swap() -> Iterator[CheckResult]:
     if swap.total == 0:
         yield CheckResult("swap", "ok", "none")
         return
-    found = f"{swap.used / _MB:.0f} of {swap.total / _MB:.0f} MiB in use"
+    usage = f"{swap.used / _MB:.0f} of {swap.total / _MB:.0f} MiB in use"
     if swap.used > _SWAP_MB * _MB:
-        yield CheckResult("swap", "warning", found, "free memory, or switch it off while measuring: sudo swapoff -a")
+        yield CheckResult("swap", "warning", usage, "free memory, or switch it off while measuring: sudo swapoff -a")
     else:
-        yield CheckResult("swap", "ok", found)
+        yield CheckResult("swap", "ok", usage)
 
 
 def _threads_of_cores() -> Iterator[CheckResult]:
@@ -76,9 +76,9 @@ def _sensors(root: Path = Path("/")) -> Iterator[CheckResult]:
     change = sensors.since(sensors.begin())
     for check, unit, name in (("clock", "MHz", "clock_mhz"), ("temperature", "°C", "temperature_c")):
         of_cpu, of_gpu = change.values.get(name), change.values.get(f"gpu_{name}")
-        told = [] if of_cpu is None else [f"{of_cpu:.0f} {unit}"]
-        told += [] if of_gpu is None else [f"GPU {of_gpu:.0f} {unit}"]
-        yield CheckResult(check, "ok", f"{', '.join(told)} now" if told else _HIDDEN)
+        readings = [] if of_cpu is None else [f"{of_cpu:.0f} {unit}"]
+        readings += [] if of_gpu is None else [f"GPU {of_gpu:.0f} {unit}"]
+        yield CheckResult(check, "ok", f"{', '.join(readings)} now" if readings else _HIDDEN)
     counters = {"throttled": "for heat", "over_current": "for the current", "gpu_throttled_s": "of the GPU, for heat"}
     counted = [text for name, text in counters.items() if name in change.counted]
     yield CheckResult("throttling", "ok", f"counted: {', '.join(counted)}" if counted else _HIDDEN)
@@ -111,18 +111,20 @@ def _gpu() -> Iterator[CheckResult]:
             yield CheckResult("GPU settings", "warning", f"{gpu.name} does not tell", remedy)
         return
     settings = nvml.settings()
-    told = [
+    details = [
         "" if settings.persistent is None else f"persistence mode {'on' if settings.persistent else 'off'}",
         "" if settings.clock_mhz is None else f"clock {settings.clock_mhz:.0f} MHz now",
         "" if settings.most_clock_mhz is None else f"at most {settings.most_clock_mhz:.0f} MHz",
         "" if settings.power_limit_w is None else f"limit {settings.power_limit_w:.0f} W",
     ]
-    found = ", ".join(filter(None, told)) or f"{gpu.name} does not tell"
+    summary = ", ".join(filter(None, details)) or f"{gpu.name} does not tell"
     steady = "for steadier clocks: sudo nvidia-smi --lock-gpu-clocks=MHZ (undone by --reset-gpu-clocks)"
     if settings.persistent is False:
-        yield CheckResult("GPU settings", "warning", found, f"keep its driver loaded: sudo nvidia-smi -pm 1; {steady}")
+        yield CheckResult(
+            "GPU settings", "warning", summary, f"keep its driver loaded: sudo nvidia-smi -pm 1; {steady}"
+        )
     else:
-        yield CheckResult("GPU settings", "ok", found, "" if probes.jetpack_release() else steady)
+        yield CheckResult("GPU settings", "ok", summary, "" if probes.jetpack_release() else steady)
 
 
 CHECKS: tuple[Callable[[], Iterator[CheckResult]], ...] = (

@@ -36,12 +36,12 @@ def lacking(compilers: list[str]) -> dict[str, str]:
     reasons = {}
     for name in compilers:
         try:
-            found = COMPILERS.get(name).availability()
+            availability = COMPILERS.get(name).availability()
         except DependencyError as error:
             reasons[name] = str(error)
         else:
-            if not found.available:
-                reasons[name] = found.reason
+            if not availability.available:
+                reasons[name] = availability.reason
     return reasons
 
 
@@ -94,13 +94,13 @@ def env_manager(run_id: str | None) -> str:
         if chosen not in MANAGERS:
             raise UsageError(f"{ENV_MANAGER}: unknown environment manager {chosen!r}: allowed: {', '.join(MANAGERS)}")
         return chosen
-    found = _manager_of_run(run_id) or env_manager_on_path()
-    if not found:
+    manager = _manager_of_run(run_id) or env_manager_on_path()
+    if not manager:
         raise UsageError(
             "no environment manager found to make the device's environment: pip install uv, "
             "or install the device's packages here and use --env-manager local"
         )
-    return found
+    return manager
 
 
 def env_manager_on_path() -> str:

@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 from rich.console import Console
+from rich.text import Text
+
+from mlflow_ngraph.cli import streams
+from mlflow_ngraph.text import CONTROLS, duration, harmless
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _WIDE = 1000
+_UNSEEN = re.compile(rf"(?!\n){CONTROLS.pattern}")
 
 
 def json_option(command: F) -> F:
@@ -21,22 +27,49 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")(command)
 
 
-def console(stderr: bool = False) -> Console:
-    """A console with colours on terminals only; off a terminal it is wide enough to cut nothing."""
-    made = Console(stderr=stderr, highlight=False)
+class PlainConsole(Console):
+    """Shows text as it is: nothing in it is markup, or an order to the terminal. Whose text it is does not matter then."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """As rich prints, but for what a terminal would obey."""
+        super().print(*map(_disarmed, objects), **options)
+
+
+def console(stderr: bool = False, **options: Any) -> Console:
+    """A console with colours on terminals only; off a terminal it is wide enough to cut nothing.
+
+    Parameters
+    ----------
+    **options : Any
+        Of rich's console.
+    """
+    made = PlainConsole(stderr=stderr, highlight=False, markup=False, emoji=False, **options)
     if not made.is_terminal and "COLUMNS" not in os.environ:
-        made = Console(stderr=stderr, highlight=False, width=_WIDE)
+        made = PlainConsole(stderr=stderr, highlight=False, markup=False, emoji=False, **{"width": _WIDE, **options})
     return made
+
+
+def _disarmed(shown: Any) -> Any:
+    """Text without control characters; line breaks stay, for what is one line is made so where it is read."""
+    if isinstance(shown, str):
+        return "\n".join(map(harmless, shown.split("\n")))
+    if isinstance(shown, Text):
+        shown = shown.copy()
+        shown.plain = _disarmed(shown.plain)
+    return shown
 
 
 def print_json(value: Any) -> None:
     """Print one JSON document. Infinite numbers and NaN, which JSON lacks, become null."""
-    click.echo(json_text(value), nl=False)
+    text = json_text(value)
+    # Where standard output takes less than Unicode, JSON has a spelling for the rest.
+    click.echo(text if streams.takes(text) else json.dumps(json.loads(text), indent=2) + "\n", nl=False)
 
 
 def json_text(value: Any) -> str:
-    """One JSON document, as `print_json` prints it."""
-    return json.dumps(finite(value), indent=2, ensure_ascii=False, default=str) + "\n"
+    """One JSON document, as `print_json` prints it; what a terminal would obey is escaped, as JSON has it."""
+    text = json.dumps(finite(value), indent=2, ensure_ascii=False, default=str) + "\n"
+    return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def count(value: float | None) -> str:
@@ -49,19 +82,9 @@ def count(value: float | None) -> str:
     return f"{value:g}"
 
 
-def seconds(value: float) -> str:
-    """A duration such as ``42 s``, ``3 min 20 s`` or ``2 h 5 min``."""
-    whole = round(value)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
 def age(value: float) -> str:
     """A duration that may be days, such as ``12 d``."""
-    return seconds(value) if value < 2 * 86400 else f"{value / 86400:.0f} d"
+    return duration(value) if value < 2 * 86400 else f"{value / 86400:.0f} d"
 
 
 def finite(value: Any) -> Any:

@@ -18,11 +18,20 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from mlflow_ngraph.cli.output import seconds
-from mlflow_ngraph.execute.plan import StudyPlan, estimate_lane
+from mlflow_ngraph.execute import expected_time
+from mlflow_ngraph.execute.plan import StudyPlan
+from mlflow_ngraph.text import duration
 
 _REDRAW_SECONDS = 2.0
-_TOLD = ("cache_problem", "group_closed", "machine_busy", "repeated_alone")
+_TOLD = (
+    "cache_problem",
+    "group_closed",
+    "journal_busy",
+    "machine_busy",
+    "recording_failed",
+    "recording_resumed",
+    "repeated_alone",
+)
 """Events that leave a line behind on a terminal."""
 _PACE_BOUNDS = (0.3, 4.0)
 
@@ -51,6 +60,8 @@ class State:
     """Of workloads."""
     _beside: dict[str, str] = field(default_factory=dict)
     """What is being prepared, compiled or verified, by workload or lane."""
+    _place: str = ""
+    """The workload and batch sizes of the last round."""
     _before: int = 0
     """Cells that earlier sessions finished."""
     _finished: set[str] = field(default_factory=set)
@@ -66,7 +77,7 @@ class State:
         lanes = {}
         for workload in plan.workloads:
             for lane in workload.lanes:
-                share = estimate_lane(plan, workload, lane) / len(lane.batch_sizes)
+                share = expected_time.of_lane(plan, workload, lane).seconds / len(lane.batch_sizes)
                 compiler = (
                     lane.compiler_label if lane.precision == "fp32" else f"{lane.compiler_label} {lane.precision}"
                 )
@@ -156,12 +167,32 @@ class State:
         self._activity = f"waiting: this machine is measuring {event.get('holder')}"
         return self._activity
 
+    def _on_journal_busy(self, event: Mapping[str, Any]) -> str:
+        self._activity = f"waiting: {event.get('reason')}"
+        return self._activity
+
+    def _on_recording_resumed(self, event: Mapping[str, Any]) -> str:
+        self._activity = "measured to its end before, but not recorded: recording it now; --fresh measures anew"
+        return f"{event.get('directory')}: {self._activity}"
+
+    def _on_recording_started(self, event: Mapping[str, Any]) -> str:
+        what = "recording what was measured; interrupt again to leave that to mlflow-ngraph sync"
+        self._activity = what if event.get("interrupted") else "recording"
+        return self._activity
+
+    def _on_recording_failed(self, event: Mapping[str, Any]) -> str:
+        self._activity = f"not recorded for now, and kept here: {event.get('reason')}"
+        return self._activity
+
     def _on_round(self, event: Mapping[str, Any]) -> str | None:
         known = [self.lanes[lane] for lane in event.get("lanes", ()) if lane in self.lanes]
-        if known:
-            names = ", ".join(sorted({lane.compiler for lane in known}))
-            self._activity = f"measuring {known[0].label} at batch {event.get('batch')}: {names}"
-        return self._activity if event.get("round") == 0 else None
+        if not known:
+            return None
+        names = ", ".join(sorted({lane.compiler for lane in known}))
+        place = f"{known[0].label} at batch {event.get('batch')}"
+        self._activity = f"measuring {place}: {names}"
+        new, self._place = place != self._place, place
+        return self._activity if new else None
 
     def _on_cell_finished(self, event: Mapping[str, Any]) -> str:
         cell, verdict = str(event.get("cell")), str(event.get("verdict"))
@@ -173,6 +204,14 @@ class State:
         remarks = [event.get("reason"), event.get("noise") and f"the machine was not quiet: {event['noise']}"]
         reason = f" ({'; '.join(filter(None, remarks))})" if any(remarks) else ""
         return f"[{self.done}/{self.cells}] {name}: {verdict}{reason}"
+
+    def _on_left_out(self, event: Mapping[str, Any]) -> str:
+        cell, lane = str(event.get("cell")), self.lanes.get(str(event.get("lane")))
+        if lane is not None and cell not in self._finished:
+            self._finished_s += lane.cell_seconds
+        self._finished.add(cell)
+        name = f"{lane.label} {lane.compiler} batch {event.get('batch')}" if lane else cell
+        return f"[{self.done}/{self.cells}] {name}: left out ({event.get('reason')})"
 
     def _on_lane_recorded(self, event: Mapping[str, Any]) -> None:
         lane = self.lanes.get(str(event.get("lane")))
@@ -206,7 +245,7 @@ class Progress:
         if self._live is None:
             if line is not None:
                 self._console.print(
-                    Text(f"{seconds(self._state.elapsed_s):>12}  {line}{self._to_go(event)}"), soft_wrap=True
+                    Text(f"{duration(self._state.elapsed_s):>12}  {line}{self._to_go(event)}"), soft_wrap=True
                 )
             return
         finished = event.get("event") == "cell_finished" and event.get("verdict") != "ok"
@@ -219,7 +258,7 @@ class Progress:
 
     def _to_go(self, event: Mapping[str, Any]) -> str:
         remaining = self._state.remaining_s
-        return f"; about {seconds(remaining)} to go" if event.get("event") == "cell_finished" and remaining else ""
+        return f"; about {duration(remaining)} to go" if event.get("event") == "cell_finished" and remaining else ""
 
     def _area(self) -> Table:
         state = self._state
@@ -227,7 +266,7 @@ class Progress:
         bar.add_row(
             ProgressBar(total=max(1, state.cells), completed=state.done, width=30),
             Text(f"{state.done}/{state.cells} cells", style="bold"),
-            Text(f"{seconds(state.elapsed_s)} elapsed, about {seconds(state.remaining_s)} to go"),
+            Text(f"{duration(state.elapsed_s)} elapsed, about {duration(state.remaining_s)} to go"),
         )
         area = Table.grid()
         area.add_row(bar)

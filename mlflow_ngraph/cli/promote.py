@@ -55,15 +55,15 @@ def promote(
     from mlflow_ngraph.release import promotion
 
     key = keys.load(sign) if sign is not None and not dry_run else None
-    found = promotion.promote(
+    outcome = promotion.promote(
         model, name, alias=alias, metric=metric, batch=batch, accept_undecided=accept_undecided, force=force,
         dry_run=dry_run, sign=key, tracking_uri=tracking_uri,
     )  # fmt: skip
     if as_json:
-        output.print_json(document(found))
+        output.print_json(document(outcome))
     else:
-        _show(found)
-    return REFUSED if found.state == "refused" else 0
+        _show(outcome)
+    return REFUSED if outcome.state == "refused" else 0
 
 
 def document(found: Promotion) -> dict[str, Any]:
@@ -84,24 +84,24 @@ def document(found: Promotion) -> dict[str, Any]:
     }
 
 
-def _show(found: Promotion) -> None:
+def _show(promotion: Promotion) -> None:
     console = output.console()
-    called = f"{found.name}@{found.alias}"
-    about = found.candidate.manifest.about
+    called = f"{promotion.name}@{promotion.alias}"
+    about = promotion.candidate.manifest.about
     engine = f"{about.label} by {about.compiler}, {about.precision}"
-    before = f" in place of version {found.over}" if found.over else ""
+    before = f" in place of version {promotion.over}" if promotion.over else ""
     said = {
-        "promoted": f"{called} is version {found.version} now{before}: {engine}",
-        "unchanged": f"{called} is this engine already, as version {found.version}: {engine}",
+        "promoted": f"{called} is version {promotion.version} now{before}: {engine}",
+        "unchanged": f"{called} is this engine already, as version {promotion.version}: {engine}",
         "possible": f"{called} would be {engine}{before}",
-        "refused": f"{called} {'stays as it is' if found.over else 'is not made'}: {engine} is not promoted",
-    }[found.state]
-    console.print(said, style=_STYLES[found.state], soft_wrap=True)
-    if found.comparison is not None:
-        console.print(found.comparison.said, markup=False, soft_wrap=True)
-    for objection in found.objections:
+        "refused": f"{called} {'stays as it is' if promotion.over else 'is not made'}: {engine} is not promoted",
+    }[promotion.state]
+    console.print(said, style=_STYLES[promotion.state], soft_wrap=True)
+    if promotion.comparison is not None:
+        console.print(promotion.comparison.said, markup=False, soft_wrap=True)
+    for objection in promotion.objections:
         console.print(f"- {objection}", markup=False, soft_wrap=True)
-    if found.state == "refused":
+    if promotion.state == "refused":
         console.print("--force promotes it nevertheless, and records why it should not have been", soft_wrap=True)
-    if found.signed_by:
-        console.print(f"signed by {found.signed_by}", soft_wrap=True)
+    if promotion.signed_by:
+        console.print(f"signed by {promotion.signed_by}", soft_wrap=True)

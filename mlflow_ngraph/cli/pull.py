@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mlflow_ngraph.analysis import objectives
-from mlflow_ngraph.analysis.objectives import Limit
+from mlflow_ngraph import objectives
 from mlflow_ngraph.cli import output
-from mlflow_ngraph.cli.filters import Asked, bound_options, filter_options
+from mlflow_ngraph.cli.filters import Asked, bound_options, filter_options, tell
 from mlflow_ngraph.cli.keys import trust_option
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.objectives import Limit
 
 if TYPE_CHECKING:
     from mlflow_ngraph.analysis.listing import Found
@@ -127,12 +127,12 @@ def _ask(given: dict[str, Any], objective: str | None, limits: list[Limit], trus
         from mlflow_ngraph.release import best
 
         rules = trusting.load(trust)
-        found = listing.result()
-    ranking = _ranking(asked, selection, EngineQuestion(objective or "throughput", tuple(limits)), found)
-    return best.answer(ranking, {server.name: server.uri for server in found.servers}, rules)
+        runs = listing.result()
+    ranking = _ranking(asked, selection, EngineQuestion(objective or "throughput", tuple(limits)), runs)
+    return best.answer(ranking, {server.name: server.uri for server in runs.servers}, rules)
 
 
-def _ranking(asked: Asked, selection: Selection, question: EngineQuestion, found: Found) -> Ranking:
+def _ranking(asked: Asked, selection: Selection, question: EngineQuestion, runs: Found) -> Ranking:
     """The engines that may be meant, best first: as this machine has kept it, or a new one."""
     from mlflow_ngraph.analysis import answer_cache
     from mlflow_ngraph.analysis.ranking import Ranking
@@ -140,12 +140,14 @@ def _ranking(asked: Asked, selection: Selection, question: EngineQuestion, found
     def ranked() -> Ranking:
         from mlflow_ngraph.analysis.ranking import rank
 
-        frame = asked.read(question.columns(), found)
+        frame = asked.read(question.columns(), runs)
         selection.check(frame)
         return rank(selection.of(frame), question)
 
-    told = {"selection": asdict(selection), **asdict(question)}
-    return answer_cache.answer(told, found if asked.cache else None, ranked, Ranking.from_plain)
+    plain_question = {"selection": asdict(selection), **asdict(question)}
+    ranking = answer_cache.answer(plain_question, runs if asked.cache else None, ranked, Ranking.from_plain)
+    tell(runs)
+    return ranking
 
 
 def _pull(source: str | None, answer: BestEngine | None, given: dict[str, Any], **how: Any) -> Pulled:
@@ -201,9 +203,9 @@ def _show(pulled: Pulled) -> None:
 def _document(pulled: Pulled | None, answer: BestEngine | None) -> dict[str, Any]:
     from mlflow_ngraph.cli.answers import document
 
-    told = document(answer) if answer is not None else None
+    answer_document = document(answer) if answer is not None else None
     if pulled is None:
-        return {"directory": None, "state": None, "answer": told}
+        return {"directory": None, "state": None, "answer": answer_document}
     about = pulled.package.manifest.about
     return {
         "directory": str(pulled.directory),
@@ -218,5 +220,5 @@ def _document(pulled: Pulled | None, answer: BestEngine | None) -> dict[str, Any
         "batch_sizes": about.batch_sizes,
         "size_bytes": pulled.package.manifest.size_bytes,
         "checks": [{"check": check.name, "status": check.status, "found": check.found} for check in pulled.checks],
-        "answer": told,
+        "answer": answer_document,
     }

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlflow_ngraph.analysis import objectives
-from mlflow_ngraph.analysis.objectives import BOUNDS, Limit
+from mlflow_ngraph import objectives
 from mlflow_ngraph.cli import costs, output, tables, writing
 from mlflow_ngraph.cli.filters import Asked, bound_options, filter_options
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import UsageError
-from mlflow_ngraph.text import UNSTEADY_MARK, markdown_table, missing, plain
+from mlflow_ngraph.objectives import BOUNDS, Limit
+from mlflow_ngraph.text import UNSTEADY_MARK, csv_table, markdown_table, missing, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,24 +99,24 @@ def recommend(
 
 
 def _limits(bounds: dict[str, float | None], most: Sequence[str], least: Sequence[str]) -> list[Limit]:
-    found = objectives.limits(bounds)
+    limits = objectives.limits(bounds)
     for bound, texts in (("max", most), ("min", least)):
         for text in items(texts):
             metric, _, number = text.partition("=")
             try:
-                found.append(Limit(metric.strip(), bound, float(number)))  # type: ignore[arg-type] # max or min
+                limits.append(Limit(metric.strip(), bound, float(number)))  # type: ignore[arg-type] # max or min
             except ValueError:
                 raise UsageError(f"{bound}: expected METRIC=NUMBER, found {text!r}") from None
-    return found
+    return limits
 
 
 def _text(table: pd.DataFrame, form: str, alternatives: int) -> str:
     if form == "csv":
-        return str(table.to_csv(index=False))
+        return csv_table(table)
     if form == "json":
         choices = [{key: plain(value) for key, value in row.items()} for row in table.to_dict("records")]
         return output.json_text({**table.attrs, "choices": choices})
-    parts = [f"{one['said']}\n" for one in table.attrs["undecided"]]
+    parts = [f"{doubt['said']}\n" for doubt in table.attrs["undecided"]]
     for title, rows in _tables(table, alternatives):
         body = "\n".join(markdown_table(_titles(table), rows))
         parts.append(f"### {title}\n\n{body}\n" if form == "markdown" else f"{title}\n{body}\n")
@@ -129,8 +129,8 @@ def _show(table: pd.DataFrame, alternatives: int) -> None:
     options = {1: {}, 2: {}, 5: tables.spare(1, tables.RIGHT), 7: tables.spare(2, tables.RIGHT)}
     columns: list[tables.Column] = [(title, options.get(place, tables.RIGHT))
                                     for place, title in enumerate(_titles(table))]  # fmt: skip
-    for one in table.attrs["undecided"]:
-        console.print(one["said"], style="yellow", markup=False, soft_wrap=True)
+    for doubt in table.attrs["undecided"]:
+        console.print(doubt["said"], style="yellow", markup=False, soft_wrap=True)
     for title, rows in _tables(table, alternatives):
         console.print(title, style="bold")
         tables.show(console, columns, rows)
@@ -175,7 +175,7 @@ def _row(table: pd.DataFrame, row: pd.Series[Any]) -> list[str]:
     mark += "^" if row["on_front"] else ""
     cost, ends = ("", "") if row["rank"] == 1 else costs.said(row, table.attrs)
     interval = "" if missing(row["ci_low"]) else f"{row['ci_low']:.4g} to {row['ci_high']:.4g}"
-    told = [
+    texts = [
         mark,
         str(row["compiler_label"]),
         _precision(row),
@@ -187,7 +187,7 @@ def _row(table: pd.DataFrame, row: pd.Series[Any]) -> list[str]:
         ends,
     ]
     score = [f"{row['score']:.3f}", str(row["worst_device"])] if table.attrs["fleet"] else []
-    return [*told, *score, *("" if missing(row[name]) else f"{row[name]:.4g}" for name in table.attrs["front"])]
+    return [*texts, *score, *("" if missing(row[name]) else f"{row[name]:.4g}" for name in table.attrs["front"])]
 
 
 def _precision(row: pd.Series[Any]) -> str:
@@ -228,6 +228,6 @@ def _notes(table: pd.DataFrame) -> Iterator[str]:
 
 def _reasons(nothing: Sequence[dict[str, Any]]) -> str:
     return "; ".join(
-        f"{one['label']} on {one['device']} ({', '.join(f'{count} {reason}' for reason, count in one['refused'].items())})"
-        for one in nothing
+        f"{pair['label']} on {pair['device']} ({', '.join(f'{count} {reason}' for reason, count in pair['refused'].items())})"
+        for pair in nothing
     )

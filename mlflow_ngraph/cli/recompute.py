@@ -18,29 +18,29 @@ def recompute(run: str, tracking_uri: str | None, as_json: bool) -> int:
     """
     from mlflow_ngraph.analysis.recompute import recompute as again
 
-    found = again(run, tracking_uri)
-    code = 1 if len(found.differences) else 0
+    study = again(run, tracking_uri)
+    code = 1 if len(study.differences) else 0
     if as_json:
         output.print_json(
             {
-                "study_id": found.study_id,
-                "run_id": found.run_id,
-                "cells": found.cells,
-                "figures": found.figures,
-                "samples": found.samples,
-                "differences": found.differences.to_dict("records"),
+                "study_id": study.study_id,
+                "run_id": study.run_id,
+                "cells": study.cells,
+                "figures": study.figures,
+                "samples": study.samples,
+                "differences": study.differences.to_dict("records"),
             }
         )
         return code
     console = output.console()
-    done = f"{found.figures} figures of {found.cells} cells recomputed from {found.samples} samples of {found.study_id}"
+    done = f"{study.figures} figures of {study.cells} cells recomputed from {study.samples} samples of {study.study_id}"
     if not code:
         console.print(f"{done}: all equal, bit for bit")
         return code
-    console.print(f"{done}: {len(found.differences)} differ", style="bold red")
+    console.print(f"{done}: {len(study.differences)} differ", style="bold red")
     tables.show(
         console,
         ["cell", "figure", "stored", "recomputed"],
-        [tuple(map(str, row)) for row in found.differences.itertuples(index=False)],
+        [tuple(map(str, row)) for row in study.differences.itertuples(index=False)],
     )
     return code

@@ -44,6 +44,7 @@ def requested(name: str | None, overrides: Mapping[str, Any]) -> Study:
 def overrides(
     *,
     device: str | None = None,
+    build_for: str | None = None,
     workloads: Sequence[str] | str | None = None,
     compilers: Sequence[str] | str | None = None,
     batch_sizes: str | None = None,
@@ -55,16 +56,23 @@ def overrides(
     max_p99_ms: str | None = None,
     seed: str | None = None,
     cache: str | None = None,
+    purpose: str | None = None,
+    objective: str | None = None,
+    within: str | None = None,
+    **bounds: Any,
 ) -> dict[str, Any]:
     """The keys of a study that the options replace; empty text and None leave the study's own value.
 
     Raises
     ------
     StudyError
-        A number is no number, or a compiler's flags are not ``key=value``.
+        A number is no number, a compiler's flags are not ``key=value``, or two devices are named.
     """
-    found: dict[str, Any] = {
+    if device and build_for and not build_for.startswith(device):
+        raise StudyError(f"command line: --build-for {build_for} is another device than --device {device}")
+    replacements: dict[str, Any] = {
         "device": device,
+        "build_for": build_for,
         "workloads": items(workloads),
         "compilers": [_compiler(text) for text in items(compilers)],
         "batch_sizes": [whole("batch_sizes", text) for text in items(batch_sizes)],
@@ -75,18 +83,22 @@ def overrides(
         "arrivals": _arrivals(arrivals, max_p99_ms),
         "seed": whole("seed", seed) if seed else None,
         "cache": cache,
+        "purpose": purpose,
+        "objective": objective,
+        "within": within,
+        "bounds": {name: value for name, value in bounds.items() if value is not None},
     }
-    return {key: value for key, value in found.items() if value not in (None, "", [], {})}
+    return {key: value for key, value in replacements.items() if value not in (None, "", [], {})}
 
 
 def _arrivals(rates: str | None, max_p99_ms: str | None) -> dict[str, Any]:
     """The keys of ``arrivals`` that the options replace."""
-    found: dict[str, Any] = {}
+    replacements: dict[str, Any] = {}
     if rates:
-        found["rates"] = rates if rates == "auto" else [_decimal("arrivals", text) for text in items(rates)]
+        replacements["rates"] = rates if rates == "auto" else [_decimal("arrivals", text) for text in items(rates)]
     if max_p99_ms:
-        found["max_p99_ms"] = _decimal("max_p99_ms", max_p99_ms)
-    return found
+        replacements["max_p99_ms"] = _decimal("max_p99_ms", max_p99_ms)
+    return replacements
 
 
 def _decimal(key: str, text: str) -> float:
@@ -114,6 +126,6 @@ def _scalar(text: str) -> Any:
     """The value that ``text`` would have in a study file, or the text itself if that is no single value."""
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):
         return text
     return value if isinstance(value, (str, int, float, bool)) or value is None else text

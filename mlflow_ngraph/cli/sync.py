@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ def sync(
     recorded: list[dict[str, Any]] = []
     for study in studies:
         directory = Path(study) if Path(study).is_dir() else home_directory.directory(home) / "studies" / study
-        outcome = sync_study(directory, tracking_uri=tracking_uri, experiment=experiment)
+        wait = partial(click.echo, f"waiting: another process is running or recording {directory.name}", err=True)
+        outcome = sync_study(directory, tracking_uri=tracking_uri, experiment=experiment, on_wait=wait)
         recorded.append(
             {"study_id": outcome.record.id, "directory": str(outcome.directory), "where": dict(outcome.where)}
         )

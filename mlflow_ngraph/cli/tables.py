@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mlflow_ngraph.text import harmless
+
 Column = str | tuple[str, dict[str, Any]]
 """The title of a column, or the title with options: those of rich, and what `spare` adds."""
 RIGHT: dict[str, Any] = {"justify": "right"}
@@ -34,6 +36,7 @@ def show(console: Console, columns: Sequence[Column], rows: Sequence[Sequence[An
     titles = [column if isinstance(column, str) else column[0] for column in columns]
     options = [{} if isinstance(column, str) else dict(column[1]) for column in columns]
     spares = {place: option.pop("spare") for place, option in enumerate(options) if "spare" in option}
+    titles = list(map(harmless, titles))
     texts = [[cell if isinstance(cell, Text) else Text(_shown(cell)) for cell in row] for row in rows]
     places, left_out = list(range(len(columns))), []
     while (widths := _widths(console.width, titles, options, texts, places)) is None:
@@ -118,5 +121,5 @@ def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(str, value))
-    return str(value)
+        return harmless(", ".join(map(str, value)))
+    return "\n".join(map(harmless, str(value).split("\n")))

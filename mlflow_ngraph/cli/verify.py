@@ -67,11 +67,11 @@ def _looked_at(directory: Path, source: Path | str, digest: str | None, rules: R
         trusted = trust.require_package(package, source, rules)
     except EngineError as error:
         return Verification(directory, package, (Check("trust", "problem", str(error)),))
-    found = verification.verify(directory, digest, seconds)
+    result = verification.verify(directory, digest, seconds)
     program = compatibility.program(package.manifest.loading)
     contains = f"it contains {program}" if program else "its files are data for a runtime"
     check = Check("trust", "ok", f"{trusted.found}; {contains}")
-    return replace(found, checks=(check, *found.checks))
+    return replace(result, checks=(check, *result.checks))
 
 
 def show(found: Verification, *, as_json: bool) -> int:

@@ -72,10 +72,10 @@ def _described(refs: Sequence[str]) -> list[dict[str, Any]]:
     init = Init()
     parsed = [create(WorkloadChoice(ref=ref).parsed(), init).ref for ref in refs]
     with waiting("building the models, in a process that imports torch", logged=True):
-        found: list[dict[str, Any]] = ask_child(
+        descriptions: list[dict[str, Any]] = ask_child(
             "describe", workloads=[asdict(ref) for ref in parsed], init=asdict(init)
         )
-    return found
+    return descriptions
 
 
 def _input(spec: dict[str, Any]) -> str:

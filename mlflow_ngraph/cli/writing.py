@@ -18,10 +18,10 @@ def form(asked: str | None, target: str | None, forms: Sequence[str], endings: M
     UsageError
         There is no such format.
     """
-    found = asked or (endings.get(Path(target).suffix) if target else None) or forms[0]
-    if found not in forms:
-        raise UsageError(f"format: expected {', '.join(forms)}, found {found!r}")
-    return found
+    chosen = asked or (endings.get(Path(target).suffix) if target else None) or forms[0]
+    if chosen not in forms:
+        raise UsageError(f"format: expected {', '.join(forms)}, found {chosen!r}")
+    return chosen
 
 
 def write(text: str, target: str | None) -> None:

@@ -25,17 +25,34 @@ def require_gpu(compiler: str, target: Target) -> probes.Gpu:
     gpu = probes.gpu()
     if gpu is None:
         raise UnsupportedError(f"{compiler} on cuda needs an NVIDIA GPU: {probes.gpu_obstacle()}")
-    since = _SINCE.get(target.precision, (0, 0))
-    if architecture(gpu) < since:
-        needed = ".".join(map(str, since))
-        raise UnsupportedError(
-            f"{compiler} runs {target.precision} on GPUs of compute capability {needed} or later: "
-            f"this is {gpu.name} with {gpu.compute_capability}"
-        )
+    require_architecture(compiler, target, architecture(gpu), f"this is {gpu.name} with {gpu.compute_capability}")
     override = os.environ.get(_OVERRIDE)
     if override is not None and (override != "0") is not (target.precision == "tf32"):
         raise UnsupportedError(f"{_OVERRIDE}={override} makes {target.precision} something else; unset it")
     return gpu
+
+
+def require_architecture(compiler: str, target: Target, found: tuple[int, int], who: str) -> None:
+    """Make sure that a GPU computes in the precision of a target.
+
+    Parameters
+    ----------
+    found : tuple[int, int]
+        Its compute capability.
+    who : str
+        Names the GPU in the message.
+
+    Raises
+    ------
+    UnsupportedError
+        It does not.
+    """
+    since = _SINCE.get(target.precision, (0, 0))
+    if found < since:
+        needed = ".".join(map(str, since))
+        raise UnsupportedError(
+            f"{compiler} runs {target.precision} on GPUs of compute capability {needed} or later: {who}"
+        )
 
 
 def architecture(gpu: probes.Gpu) -> tuple[int, int]:

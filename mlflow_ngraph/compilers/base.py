@@ -12,13 +12,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from mlflow_ngraph.compilers.explanation import Explanation
+from mlflow_ngraph.devices.elsewhere import Elsewhere
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.workloads.base import Format
 
@@ -68,6 +69,20 @@ class Target:
     transfers: Transfers = "outside"
     """Whether one repetition contains the copies of inputs to and outputs from the accelerator; without one, it makes
     no difference."""
+    build_for: str = ""
+    """The device that an engine is compiled for, such as ``gpu:sm89``, where it is not this machine; empty where it is.
+    Such an engine is not loaded here."""
+
+    @property
+    def elsewhere(self) -> Elsewhere | None:
+        """The device of `build_for`; None for this machine."""
+        return Elsewhere.parse(self.build_for) if self.build_for else None
+
+    def content(self) -> dict[str, Any]:
+        """Its fields as whoever runs the engine sees them: for a device that builds for itself they are the same."""
+        fields = asdict(self)
+        del fields["build_for"]
+        return fields
 
 
 @dataclass
@@ -202,6 +217,12 @@ class Compiler(ABC, Generic[F]):
     blocked_modules: ClassVar[tuple[str, ...]] = ()
     """Modules that must not be imported where an engine is loaded, because a runtime imports them needlessly."""
 
+    threaded: ClassVar[bool] = True
+    """Whether an engine depends on `Target.threads`; False where the accelerator alone computes."""
+
+    explains_elsewhere: ClassVar[bool] = False
+    """Whether `explain` tells of an engine for another device what it is, and not what this machine would make of it."""
+
     needs_module: ClassVar[bool] = False
     """Whether `load` builds the live model again, with the packages that the model comes from."""
 
@@ -219,6 +240,11 @@ class Compiler(ABC, Generic[F]):
     @abstractmethod
     def availability(cls) -> Availability:
         """Whether the compiler can run here. Never raises, and imports nothing heavy."""
+
+    @classmethod
+    def building(cls) -> Availability:
+        """Whether the compiler can compile here, be it for another device. The default asks for all that running needs."""
+        return cls.availability()
 
     @property
     def searches(self) -> bool:
@@ -247,6 +273,7 @@ class Compiler(ABC, Generic[F]):
         """What an engine compiled here for ``target`` depends on and finds here: versions, instruction set, GPU.
 
         Known without importing a runtime: equal answers mean that an engine made on one machine serves on the other.
+        With `Target.build_for` it is what that device will answer where engines compiled here serve.
         """
         return {self.name: self.availability().version or ""}
 
@@ -260,7 +287,8 @@ class Compiler(ABC, Generic[F]):
         Raises
         ------
         UnsupportedError
-            The precision, mode or accelerator is not among those of the class.
+            The precision, mode or accelerator is not among those of the class, or the compiler cannot compile for another
+            device.
         """
         for wanted, known in (
             (target.precision, self.precisions),
@@ -269,6 +297,18 @@ class Compiler(ABC, Generic[F]):
         ):
             if wanted not in known:
                 raise UnsupportedError(f"{self.name} does not run {wanted}: it runs {', '.join(known)}")
+        if target.elsewhere is not None:
+            self.check_elsewhere(target, target.elsewhere)
+
+    def check_elsewhere(self, target: Target, device: Elsewhere) -> None:
+        """Refuse a device for which engines cannot be compiled here. The default refuses every one.
+
+        Raises
+        ------
+        UnsupportedError
+            Engines compiled here do not serve there; says why.
+        """
+        raise UnsupportedError(f"{self.name} compiles for the machine that it runs on, and not here for {device}")
 
     @abstractmethod
     def compile(

@@ -23,7 +23,7 @@ def isa() -> str:
 def cpp_compiler() -> str | None:
     """The C++ compiler on the path: ``$CXX``, else the usual names."""
     names = [os.environ.get("CXX", ""), "g++", "clang++"] if sys.platform != "darwin" else ["clang++"]
-    return next((found for name in names if name and (found := shutil.which(name))), None)
+    return next((compiler for name in names if name and (compiler := shutil.which(name))), None)
 
 
 def package(module: str, distribution: str, install: str) -> Availability:

@@ -14,6 +14,8 @@ from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.reasons import reported
 from mlflow_ngraph.compilers.saved import Saved
 from mlflow_ngraph.compilers.torch_adapter import TorchAdapter, TorchFlags
+from mlflow_ngraph.devices.elsewhere import Elsewhere
+from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.workloads.base import Format
 
 if TYPE_CHECKING:
@@ -47,6 +49,9 @@ class Identity(TorchAdapter[IdentityFlags]):
     compile_modules: ClassVar[tuple[str, ...] | None] = ()
     needs_module: ClassVar[bool] = True
     shared: ClassVar[bool] = False
+
+    def check_elsewhere(self, target: Target, device: Elsewhere) -> None:
+        raise UnsupportedError(f"identity compiles nothing that could be taken to {device}")
 
     @property
     def occupies(self) -> Occupation:

@@ -49,14 +49,14 @@ def nodes(graph: Any) -> list[Node]:
 def batch_symbols(graph: Any, inputs: Sequence[TensorSpec]) -> list[str]:
     """The names that the file gives its batch axis, if it is free."""
     specs = {spec.name: spec for spec in inputs}
-    found = {
+    symbols = {
         dim.dim_param
         for value in graph.input
         if value.name in specs
         for dim, size in zip(value.type.tensor_type.shape.dim, specs[value.name].shape, strict=True)
         if size == BATCH and dim.dim_param
     }
-    return sorted(found)
+    return sorted(symbols)
 
 
 def write_nodes(path: Path, found: Sequence[Node]) -> None:

@@ -35,9 +35,9 @@ def operator(error: BaseException, *patterns: re.Pattern[str]) -> str | None:
     """
     texts = [str(link) for link in causes(error)]
     for pattern in (*patterns, *_OPERATOR):
-        found = next((found for text in texts if (found := pattern.search(text))), None)
-        if found:
-            return found[1].strip()
+        match = next((match for text in texts if (match := pattern.search(text))), None)
+        if match:
+            return match[1].strip()
     return None
 
 

@@ -24,6 +24,10 @@ COMPILERS: Registry[Compiler[Any]] = Registry(
         "onnxruntime": Entry(f"{_HERE}.onnxruntime:OnnxRuntime", "pip install onnxruntime"),
         "openvino": Entry(f"{_HERE}.openvino:OpenVINO", "pip install openvino"),
         "tensorrt": Entry(f"{_HERE}.tensorrt:TensorRT", "pip install 'mlflow-ngraph[gpu]'"),
+        "tensorrt-rtx": Entry(
+            f"{_HERE}.tensorrt_rtx:TensorRTRTX",
+            "pip install --no-deps tensorrt_rtx_cu13_libs tensorrt_rtx_cu13_bindings",
+        ),
         "tvm": Entry(f"{_HERE}.tvm.adapter:TVM", "pip install 'mlflow-ngraph[tvm]'"),
     },
 )

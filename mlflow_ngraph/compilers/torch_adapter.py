@@ -35,8 +35,8 @@ class TorchAdapter(Compiler[F]):
         return package("torch", "torch", "pip install 'mlflow-ngraph[torch]'")
 
     def requires(self, target: Target) -> dict[str, str]:
-        found = {"torch": package("torch", "torch", "").version or ""}
-        return {**found, "cuda": built_for()} if target.accelerator == "cuda" else found
+        requirements = {"torch": package("torch", "torch", "").version or ""}
+        return {**requirements, "cuda": built_for()} if target.accelerator == "cuda" else requirements
 
     def check(self, target: Target) -> None:
         """Refuse what PyTorch does not do on the accelerator.
@@ -67,8 +67,8 @@ def built_for() -> str:
             text = (Path(folder) / "version.py").read_text(encoding="utf-8")
         except OSError:
             continue
-        found = re.search(r"^cuda\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE)
-        return found[1] if found else ""
+        match = re.search(r"^cuda\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE)
+        return match[1] if match else ""
     return ""
 
 

@@ -13,7 +13,8 @@ from mlflow_ngraph.compilers.reasons import reported
 from mlflow_ngraph.compilers.saved import Saved
 from mlflow_ngraph.compilers.torch_adapter import TorchAdapter, TorchFlags, same_accelerator
 from mlflow_ngraph.devices import probes
-from mlflow_ngraph.errors import CompileError
+from mlflow_ngraph.devices.elsewhere import Elsewhere
+from mlflow_ngraph.errors import CompileError, UnsupportedError
 from mlflow_ngraph.workloads.base import Format
 
 if TYPE_CHECKING:
@@ -67,12 +68,17 @@ class TorchCompile(TorchAdapter[TorchCompileFlags]):
         return 25.0 if self.flags.mode == "default" else 120.0
 
     def requires(self, target: Target) -> dict[str, str]:
-        found = {**super().requires(target), "isa": isa()}
+        requirements = {**super().requires(target), "isa": isa()}
         if target.accelerator == "cuda":
             # Kernels are machine code for one architecture.
             gpu = probes.gpu()
-            found["gpu"] = f"compute capability {gpu.compute_capability}" if gpu else "none"
-        return found
+            requirements["gpu"] = f"compute capability {gpu.compute_capability}" if gpu else "none"
+        return requirements
+
+    def check_elsewhere(self, target: Target, device: Elsewhere) -> None:
+        raise UnsupportedError(
+            f"AOTInductor generates code for the processor or GPU that it finds: torch-compile cannot compile here for {device}"
+        )
 
     def engines(self, batch_sizes: Sequence[int]) -> list[tuple[int, ...]]:
         return [tuple(batch_sizes)] if self.flags.dynamic_batch else [(batch,) for batch in batch_sizes]

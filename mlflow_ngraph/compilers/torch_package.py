@@ -143,14 +143,14 @@ def _kernel(match: re.Match[str]) -> Kernel:
 def _operators(name: str) -> tuple[str, ...]:
     """The operators in a generated name, such as ``fused_add_native_layer_norm_3``: the longest names that fit."""
     rest = name.partition("fused_")[2]
-    known, found = _known_operators(), []
+    known, operators = _known_operators(), []
     while rest:
         ends = [index for index in range(len(rest), 0, -1) if rest[index : index + 1] in ("", "_")]
         fitting = next((rest[:end] for end in ends if rest[:end] in known), None)
         if fitting is not None:
-            found.append(fitting)
+            operators.append(fitting)
         rest = rest[len(fitting) + 1 :] if fitting is not None else rest.partition("_")[2]
-    return tuple(found)
+    return tuple(operators)
 
 
 @cache

@@ -15,6 +15,7 @@ from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.reasons import reported
 from mlflow_ngraph.compilers.saved import Saved
 from mlflow_ngraph.compilers.torch_adapter import TorchAdapter, TorchFlags, same_accelerator
+from mlflow_ngraph.devices.elsewhere import Elsewhere
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import Format
@@ -52,6 +53,12 @@ class TorchScript(TorchAdapter[TorchScriptFlags]):
     program: ClassVar[str] = "a TorchScript program"
     flags_type: ClassVar[type[Flags]] = TorchScriptFlags
     formats: ClassVar[tuple[Format, ...]] = ("module",)
+
+    def check_elsewhere(self, target: Target, device: Elsewhere) -> None:
+        if target.accelerator != "cpu":
+            raise UnsupportedError(
+                f"a trace is made on the GPU that runs it: torchscript cannot compile here for {device}"
+            )
 
     @property
     def occupies(self) -> Occupation:

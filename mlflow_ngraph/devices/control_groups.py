@@ -16,7 +16,7 @@ def groups(controller: str, root: Path = ROOT, membership: Path = MEMBERSHIP) ->
     controller : str
         ``cpu`` or ``memory``; version 1 has a hierarchy for each.
     """
-    found: list[Path] = []
+    directories: list[Path] = []
     try:
         lines = membership.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -27,5 +27,5 @@ def groups(controller: str, root: Path = ROOT, membership: Path = MEMBERSHIP) ->
             continue
         top = root / controllers if controllers else root
         group = top / path.lstrip("/")
-        found += [group, *(parent for parent in group.parents if parent == top or top in parent.parents)]
-    return [*dict.fromkeys(found)]
+        directories += [group, *(parent for parent in group.parents if parent == top or top in parent.parents)]
+    return [*dict.fromkeys(directories)]

@@ -66,13 +66,13 @@ def summary(machine: dict[str, Any]) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of the installed `PACKAGES`, and of Python."""
-    found = {"python": platform.python_version()}
+    releases = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            releases[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return releases
 
 
 def _system() -> dict[str, Any]:

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -79,6 +80,21 @@ def cpu(path: Path = CPUINFO) -> Cpu:
     )
 
 
+_LEVELS = {
+    "x86-64-v2": {"cx16", "lahf_lm", "pni", "popcnt", "sse4_1", "sse4_2", "ssse3"},
+    "x86-64-v3": {"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"},
+    "x86-64-v4": {"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"},
+}
+"""What each level of x86-64 adds to the one before, as the kernel calls it."""
+
+
+def levels(path: Path = CPUINFO) -> tuple[str, ...]:
+    """The levels of x86-64 whose code the processor runs, such as ``x86-64-v2`` and ``x86-64-v3``; none elsewhere."""
+    blocks = _cpuinfo_blocks(path)
+    flags = set(blocks[0].get("flags", "").split()) if blocks else set()
+    return tuple(takewhile(lambda level: flags >= _LEVELS[level], _LEVELS))
+
+
 _ARM_VENDORS = {"0x41": "ARM", "0x4e": "NVIDIA", "0x61": "Apple", "0xc0": "Ampere"}
 
 
@@ -130,14 +146,14 @@ def _listed(identifier: str = "") -> tuple[Gpu, ...]:
     fields = ("name", "memory.total", "driver_version", "compute_cap")
     chosen = [f"--id={identifier}"] if identifier else []
     text = _output(["nvidia-smi", *chosen, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"])
-    found = []
+    listed = []
     for line in text.splitlines():
         values = [value.strip() for value in line.split(",")]
         if len(values) == len(fields):
             name, memory, driver, capability = values
-            told = capability if capability[:1].isdigit() else _board_capability()
-            found.append(Gpu(name, int(memory) if memory.isdigit() else 0, driver, told))
-    return tuple(found)
+            compute_capability = capability if capability[:1].isdigit() else _board_capability()
+            listed.append(Gpu(name, int(memory) if memory.isdigit() else 0, driver, compute_capability))
+    return tuple(listed)
 
 
 def _of_the_board() -> tuple[Gpu, ...]:
@@ -171,14 +187,14 @@ def power_mode(status: Path = Path("/var/lib/nvpmodel/status"), modes: Path = Pa
     now = re.search(r"pmode:0*(\d+)", _read(status))
     if now is not None:
         return str(names.get(now[1], f"mode {now[1]}"))
-    told = re.search(r"NV Power Mode:\s*(\S+)", _output(["nvpmodel", "-q"]))
-    return str(told[1]) if told is not None else ""
+    mode = re.search(r"NV Power Mode:\s*(\S+)", _output(["nvpmodel", "-q"]))
+    return str(mode[1]) if mode is not None else ""
 
 
 def governor() -> str:
     """The frequency governors in use, such as ``performance``; empty where the kernel does not tell."""
-    found = {_read(path).strip() for path in _SYSFS_CPU.glob("cpu*/cpufreq/scaling_governor")}
-    return ",".join(sorted(found - {""}))
+    governors = {_read(path).strip() for path in _SYSFS_CPU.glob("cpu*/cpufreq/scaling_governor")}
+    return ",".join(sorted(governors - {""}))
 
 
 def turbo() -> bool | None:

@@ -34,9 +34,9 @@ class Xeon(DeviceProfile):
     project = "entrypoints/xeon"
 
     def fitness(self) -> Fitness:
-        found = f"{platform.system()} on {platform.machine()}"
+        machine = f"{platform.system()} on {platform.machine()}"
         if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-            return Fitness(problems=(f"needs Linux on x86-64: this is {found}; use device 'host'",))
+            return Fitness(problems=(f"needs Linux on x86-64: this is {machine}; use device 'host'",))
         cpu = probes.cpu()
         if cpu.vendor != "GenuineIntel" or "Xeon" not in cpu.model:
             return Fitness(warnings=(f"this CPU is no Intel Xeon but {cpu.label}; numbers are those of this CPU",))
@@ -75,8 +75,8 @@ class Orin(DeviceProfile):
     def fitness(self) -> Fitness:
         board = probes.device_tree_model()
         if platform.machine() != "aarch64" or not ("Jetson" in board or probes.jetpack_release()):
-            found = board or platform.machine()
-            return Fitness(problems=(f"needs an NVIDIA Jetson: this is {found}; use device 'host'",))
+            machine = board or platform.machine()
+            return Fitness(problems=(f"needs an NVIDIA Jetson: this is {machine}; use device 'host'",))
         warnings = []
         if "Orin" not in board:
             warnings.append(f"this board is no Orin but {board or 'unnamed'}")

@@ -26,8 +26,8 @@ those of the AGX Orin. Its memory's rail is a part of the last of them."""
 
 def clocks(root: Path) -> dict[int, Path]:
     """The current clock of each processor that this process may use, in kHz."""
-    found = {cpu: root / PROCESSORS / f"cpu{cpu}/cpufreq/scaling_cur_freq" for cpu in sorted(os.sched_getaffinity(0))}
-    return {cpu: path for cpu, path in found.items() if path.is_file()}
+    files = {cpu: root / PROCESSORS / f"cpu{cpu}/cpufreq/scaling_cur_freq" for cpu in sorted(os.sched_getaffinity(0))}
+    return {cpu: path for cpu, path in files.items() if path.is_file()}
 
 
 def temperatures(root: Path) -> list[Path]:
@@ -52,16 +52,16 @@ def gpu_clocks(root: Path) -> list[Path]:
 
 def throttle_counters(root: Path) -> list[Path]:
     """How often cores and packages were slowed down for heat; each counter once, though every processor shows it."""
-    found: dict[tuple[str, ...], Path] = {}
+    counters: dict[tuple[str, ...], Path] = {}
     for counter in sorted((root / PROCESSORS).glob("cpu[0-9]*/thermal_throttle/*_throttle_count")):
         topology = counter.parents[1] / "topology"
         package = text(topology / "physical_package_id")
         if counter.name.startswith("package"):
-            found.setdefault(("package", package), counter)
+            counters.setdefault(("package", package), counter)
         else:
             core = text(topology / "core_id") or counter.parents[1].name
-            found.setdefault(("core", package, core), counter)
-    return list(found.values())
+            counters.setdefault(("core", package, core), counter)
+    return list(counters.values())
 
 
 def over_current_counters(root: Path) -> list[Path]:

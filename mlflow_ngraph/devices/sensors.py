@@ -129,43 +129,43 @@ class Sensors:
         return now - before + wrap * 1e-6 if now < before and wrap else now - before
 
     def _energy(self) -> dict[str, float]:
-        found = {ENERGY + name: _times(number(path), 1e-6) for name, path in self._meters.items()}
+        energies = {ENERGY + name: _times(number(path), 1e-6) for name, path in self._meters.items()}
         if self._gpu is not None:
-            found[f"{ENERGY}gpu"] = self._gpu.energy_j()
-        return _known(found)
+            energies[f"{ENERGY}gpu"] = self._gpu.energy_j()
+        return _known(energies)
 
     def _power(self) -> dict[str, float]:
         read = [(number(volts), number(amperes)) for volts, amperes in self._rails]
         watts = [volts * amperes * 1e-6 for volts, amperes in read if volts is not None and amperes is not None]
         # A sum without one of the rails would be another figure under the same name.
-        found = {f"{POWER}board": _sum(watts) if len(watts) == len(self._rails) else None}
+        powers = {f"{POWER}board": _sum(watts) if len(watts) == len(self._rails) else None}
         if self._gpu is not None:
-            found[f"{POWER}gpu"] = self._gpu.power_w()
-        return _known(found)
+            powers[f"{POWER}gpu"] = self._gpu.power_w()
+        return _known(powers)
 
     def _events(self) -> dict[str, float]:
         swapped = fields(self._root / "proc/vmstat", "pswpin", "pswpout")
-        found: dict[str, float | None] = {
+        events: dict[str, float | None] = {
             "throttled": _sum(_numbers(self._throttles)),
             "over_current": _sum(_numbers(self._over_current)),
             "swapped_mb": _times(_sum(list(swapped.values())), resource.getpagesize() / 1e6),
         }
         if self._gpu is not None:
-            found.update(self._gpu.held_back_s())
-        return _known(found)
+            events.update(self._gpu.held_back_s())
+        return _known(events)
 
     def _values(self, at_work: Iterable[int]) -> dict[str, float]:
         clocks = _numbers(self._clocks[cpu] for cpu in at_work if cpu in self._clocks)
         memory = fields(self._root / "proc/meminfo", "MemAvailable")
-        found: dict[str, float | None] = {
+        values: dict[str, float | None] = {
             "clock_mhz": sum(clocks) / len(clocks) * 1e-3 if clocks else None,
             "temperature_c": _times(max(_numbers(self._temperatures), default=None), 1e-3),
             "gpu_clock_mhz": _times(max(_numbers(self._gpu_clocks), default=None), 1e-6),
             "gpu_temperature_c": _times(max(_numbers(self._gpu_temperatures), default=None), 1e-3),
             "available_memory_mb": _times(memory.get("MemAvailable"), 1024e-6),
         }
-        told = self._gpu.values() if self._gpu is not None else {}
-        return {**_known(found), **_known(told)}
+        gpu_values = self._gpu.values() if self._gpu is not None else {}
+        return {**_known(values), **_known(gpu_values)}
 
     def _stat(self) -> _Stat:
         with suppress(OSError, ValueError):

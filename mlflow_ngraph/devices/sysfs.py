@@ -22,11 +22,11 @@ def text(path: Path) -> str:
 
 def fields(path: Path, *names: str) -> dict[str, float]:
     """The numbers behind these words, in a file with a word and a number a line; without those that it lacks."""
-    found = {}
+    numbers = {}
     for line in text(path).splitlines():
         words = line.split()
         name = words[0].rstrip(":") if words else ""
         if name in names and len(words) > 1:
             with suppress(ValueError):
-                found[name] = float(words[1])
-    return found
+                numbers[name] = float(words[1])
+    return numbers

@@ -53,14 +53,14 @@ def samples(arrays: Sequence[NDArray[Any]], specs: Sequence[TensorSpec]) -> int 
     UsageError
         Inputs differ in it.
     """
-    found = {
+    sizes = {
         spec.name: array.shape[spec.shape.index(BATCH)]
         for array, spec in zip(arrays, specs, strict=True)
         if BATCH in spec.shape
     }
-    if len(set(found.values())) > 1:
-        raise UsageError(f"inputs have different batch sizes: {found}")
-    return next(iter(found.values()), None)
+    if len(set(sizes.values())) > 1:
+        raise UsageError(f"inputs have different batch sizes: {sizes}")
+    return next(iter(sizes.values()), None)
 
 
 def _array(value: Any, spec: TensorSpec) -> NDArray[Any]:

@@ -62,14 +62,14 @@ def pieces(samples: int, sizes: Sequence[int], batching: Batching) -> list[Piece
         raise UsageError(f"{shown}: ask for batching='pad' or batching='split'")
     if batching == "pad" and samples > known[-1]:
         raise UsageError(f"{shown}: padding makes batches larger only, ask for batching='split'")
-    found, start = [], 0
+    parts, start = [], 0
     while start < samples:
         left = samples - start
         fitting = [size for size in known if size <= left]
         size = fitting[-1] if fitting and batching == "split" else next(size for size in known if size >= left)
-        found.append(Piece(start, min(left, size), size))
+        parts.append(Piece(start, min(left, size), size))
         start += size
-    return found
+    return parts
 
 
 def inseparable(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], mixes: str) -> str:
@@ -96,12 +96,12 @@ def cut(arrays: Sequence[NDArray[Any]], specs: Sequence[TensorSpec], piece: Piec
 
 def join(parts: Sequence[tuple[Piece, Arrays]], specs: Sequence[TensorSpec]) -> Arrays:
     """The outputs of all pieces, without those of repeated samples."""
-    found = []
+    joined = []
     for index, spec in enumerate(specs):
         axis = _axis(spec)
         kept = [np.take(outputs[index], np.arange(piece.samples), axis=axis) for piece, outputs in parts]
-        found.append(np.concatenate(kept, axis=axis))
-    return found
+        joined.append(np.concatenate(kept, axis=axis))
+    return joined
 
 
 def _axis(spec: TensorSpec) -> int:

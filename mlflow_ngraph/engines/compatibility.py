@@ -49,9 +49,9 @@ def check(manifest: Manifest, where: str) -> None:
     EngineError
         It does not; says what differs, and how to build it here.
     """
-    found = misfit(manifest)
-    if found:
-        raise EngineError(f"{where} does not fit this machine: {found}; {rebuild(manifest)}")
+    reason = misfit(manifest)
+    if reason:
+        raise EngineError(f"{where} does not fit this machine: {reason}; {rebuild(manifest)}")
 
 
 def misfit(manifest: Manifest) -> str:
@@ -61,9 +61,9 @@ def misfit(manifest: Manifest) -> str:
         compiler, target = compiler_of(loading), loading.aim()
     except EngineError as error:
         return str(error)
-    found = _unavailable(compiler)
-    if found:
-        return found
+    reason = _unavailable(compiler)
+    if reason:
+        return reason
     here = compiler.requires(target)
     if "isa" in manifest.requires:
         here.setdefault("isa", isa())
@@ -96,16 +96,16 @@ def _unavailable(compiler: Compiler[Any]) -> str:
 
 def _differences(needed: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
     """One clause for each requirement that is not met. What only a runtime could tell is left to the runtime."""
-    found = []
+    clauses = []
     for name, value in here.items():
         wanted = needed.get(name, "")
         if _public(wanted) == _public(value):
             continue
         if name == "isa":
-            found.append(_instruction_sets(wanted, value))
+            clauses.append(_instruction_sets(wanted, value))
         else:
-            found.append(f"it needs {name} {wanted or 'unknown'}, here is {value or 'none'}")
-    return found
+            clauses.append(f"it needs {name} {wanted or 'unknown'}, here is {value or 'none'}")
+    return clauses
 
 
 def _public(version: str) -> str:
@@ -115,9 +115,9 @@ def _public(version: str) -> str:
 
 def _instruction_sets(needed: str, here: str) -> str:
     """Where two processors differ; code chosen for one is not looked at closely enough to serve on a superset."""
-    wanted, found = needed.split(), here.split()
-    missing = [name for name in wanted if name not in found]
-    more = [name for name in found if name not in wanted]
+    wanted, present = needed.split(), here.split()
+    missing = [name for name in wanted if name not in present]
+    more = [name for name in present if name not in wanted]
     said = [f"here lacks {' '.join(missing)}"] if missing else []
     said += [f"here also has {' '.join(more)}"] if more else []
     return f"it was compiled for other instruction sets: {' and '.join(said)}"

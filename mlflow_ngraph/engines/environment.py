@@ -8,7 +8,7 @@ from pathlib import Path
 from mlflow_ngraph import process_memory, torchvision_hook
 from mlflow_ngraph.engines.manifest import Manifest
 
-_THREAD_VARIABLES = (
+THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -16,7 +16,8 @@ _THREAD_VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
     "TVM_NUM_THREADS",
 )
-_STRAY_PREFIXES = (
+"""Each says how many threads one of the runtimes has."""
+STRAY_PREFIXES = (
     *("MALLOC_", "GLIBC_TUNABLES"),
     *("OMP_", "KMP_", "GOMP_", "MKL_", "TVM_", "TORCHINDUCTOR_", "OV_", "ORT_", "ONEDNN_", "DNNL_"),
     # They change what tf32 means, behind the back of the precision that was asked for.
@@ -37,9 +38,9 @@ def of_threads(threads: int | None, scratch: Path, *, patient: bool = False) -> 
         Threads of OpenMP that wait for others go to sleep instead of looking again and again: slower by a little where
         they have the machine to themselves, faster by much where others need the processors. For what is not timed.
     """
-    env = {key: value for key, value in os.environ.items() if not key.startswith(_STRAY_PREFIXES)}
+    env = {key: value for key, value in os.environ.items() if not key.startswith(STRAY_PREFIXES)}
     if threads is not None:
-        env.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
+        env.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
     if patient:
         env["OMP_WAIT_POLICY"] = "passive"
     env["TORCHINDUCTOR_CACHE_DIR"] = str(scratch / "inductor")

@@ -69,11 +69,16 @@ def recipe(compiler: Compiler[Any], target: Target, batch_sizes: Sequence[int], 
         batch_sizes=tuple(batch_sizes),
         compiler=compiler.name,
         flags=compiler.flags.model_dump(mode="json"),
-        target=asdict(target),
+        target=_counted(compiler, target),
         requires=compiler.requires(target),
         package=__version__,
         code=_code_digest(type(compiler)),
     )
+
+
+def _counted(compiler: Compiler[Any], target: Target) -> dict[str, Any]:
+    """What of a target goes into an engine."""
+    return target.content() if compiler.threaded else {**target.content(), "threads": None}
 
 
 @cache

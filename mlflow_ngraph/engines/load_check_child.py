@@ -36,26 +36,26 @@ def main() -> int:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     environment.enter()
-    told = sys.stdin.readline()
-    if told:
-        _prepare(told)
+    spec = sys.stdin.readline()
+    if spec:
+        _prepare(spec)
     asked = sys.stdin.readline()
     if not asked:
         return 0  # nobody wants to know any more
     question = json.loads(asked)
     try:
-        found = probe(Path(question["directory"]), float(question["seconds"]))
+        answer = probe(Path(question["directory"]), float(question["seconds"]))
     except NGraphError as error:
-        found = {"error": str(error)}
-    answers.write(json.dumps(found) + "\n")
+        answer = {"error": str(error)}
+    answers.write(json.dumps(answer) + "\n")
     answers.close()
     return 0
 
 
-def _prepare(told: str) -> None:
+def _prepare(spec: str) -> None:
     """Import what the engine will need. What cannot be imported is told when the engine is loaded."""
     with suppress(Exception):
-        loading = LoadSpec.model_validate_json(told)
+        loading = LoadSpec.model_validate_json(spec)
         prepare(compatibility.compiler_of(loading), loading.aim())
 
 
@@ -70,20 +70,24 @@ def probe(directory: Path, seconds: float) -> dict[str, Any]:
     package = read_manifest(directory)
     inputs, reference = read_probe(package.engine)
     with LoadedEngine(package) as engine:
-        found = _compared(engine.run(inputs), reference, engine.precision)
-    if seconds and not found["problem"]:
+        result = _compared(engine.run(inputs), reference, engine.precision)
+    if seconds and not result["problem"]:
         mode = package.manifest.about.mode
         with LoadedEngine(package, mode="async" if mode == "async" else "sync") as engine:
-            found["measured"] = _measured(engine, inputs, seconds)
-    return found
+            result["measured"] = _measured(engine, inputs, seconds)
+    return result
 
 
 def _compared(outputs: list[NDArray[Any]], reference: list[NDArray[Any]], precision: str) -> dict[str, Any]:
     try:
-        found = parity.compare(outputs, reference)
+        comparison = parity.compare(outputs, reference)
     except ValueError as error:
         return {"problem": str(error), "parity": None, "precision": precision}
-    return {"problem": parity.problem(found, precision) or "", "parity": asdict(found), "precision": precision}
+    return {
+        "problem": parity.problem(comparison, precision) or "",
+        "parity": asdict(comparison),
+        "precision": precision,
+    }
 
 
 def _measured(engine: LoadedEngine, inputs: list[NDArray[Any]], seconds: float) -> dict[str, float]:

@@ -8,7 +8,7 @@ their digests are in the journal, in the store and in the manifest.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -91,7 +91,7 @@ def write(directory: Path, compiler: Compiler[Any], target: Target, batch_sizes:
     loading = LoadSpec(
         compiler=compiler.name,
         flags=compiler.flags.model_dump(mode="json"),
-        target=asdict(target),
+        target=target.content(),
         batch_sizes=list(batch_sizes),
         packages=packages(compiler, target, source.materials.ref.scheme),
         probe_batch=batch,
@@ -116,13 +116,13 @@ def read_probe(directory: Path) -> tuple[Arrays, Arrays]:
     try:
         # NumPy's own default, said aloud: nothing in a package is ever unpickled.
         with np.load(path, allow_pickle=False) as content:
-            found = tuple(
+            arrays = tuple(
                 [content[f"{kind}_{index}"] for index in range(sum(name.startswith(kind) for name in content.files))]
                 for kind in ("input", "output")
             )
     except (OSError, ValueError, LookupError) as error:
         raise EngineError(f"{path} is not the probe of an engine: {error}") from None
-    inputs, outputs = found
+    inputs, outputs = arrays
     if not inputs or not outputs:
         raise EngineError(f"{path} has no inputs or no outputs")
     return inputs, outputs
@@ -146,11 +146,11 @@ def packages(compiler: Compiler[Any], target: Target, scheme: str) -> dict[str, 
     names.update(compiler.requires(target))
     if compiler.needs_module:
         names.update(_OF_SCHEME.get(scheme, ()))
-    found = {}
+    versions = {}
     for name in sorted(names):
         try:
             # What follows a plus tells builds apart that an index serves under one version.
-            found[name] = version(name).partition("+")[0]
+            versions[name] = version(name).partition("+")[0]
         except PackageNotFoundError:
             continue  # a requirement that is no distribution, such as the instruction set
-    return found
+    return versions

@@ -153,16 +153,16 @@ class LoadedEngine:
         count = samples(arrays, specs)
         parts = pieces(self.batch_sizes[0] if count is None else count, self.batch_sizes, way)
         if len(parts) == 1 and parts[0].samples == parts[0].size:
-            found = self._do(self._infer, parts[0].size, arrays)
+            results = self._do(self._infer, parts[0].size, arrays)
         else:
             if self.inseparable:
                 raise UsageError(f"{self.inseparable}: only batch sizes of the engine can run")
             # All pieces of a batch in one turn: nobody else's call comes between them.
             cuts = [(part, cut(arrays, specs, part)) for part in parts]
-            found = join(self._do(lambda: [(part, self._infer(part.size, piece)) for part, piece in cuts]), outputs)
+            results = join(self._do(lambda: [(part, self._infer(part.size, piece)) for part, piece in cuts]), outputs)
         if isinstance(inputs, Mapping):
-            return {spec.name: array for spec, array in zip(outputs, found, strict=True)}
-        return found
+            return {spec.name: array for spec, array in zip(outputs, results, strict=True)}
+        return results
 
     def warmup(self, batch_sizes: Sequence[int] | None = None) -> None:
         """Load the engine for batch sizes, all of them if none are given, and call each a few times on zeros.
@@ -231,12 +231,12 @@ class LoadedEngine:
     def _engine(self, batch: int) -> Engine:
         """The engine for a batch size, loaded when it is first wanted."""
         if batch not in self._engines:
-            found = self._compiler.load(self._package.engine, batch, self._target)
+            engine = self._compiler.load(self._package.engine, batch, self._target)
             measured = self.manifest.about.precision_in_force
-            if measured is not None and found.precision != measured:
-                found.close()
-                raise EngineError(f"the runtime computes in {found.precision} here; measured was {measured}")
-            self._engines[batch] = found
+            if measured is not None and engine.precision != measured:
+                engine.close()
+                raise EngineError(f"the runtime computes in {engine.precision} here; measured was {measured}")
+            self._engines[batch] = engine
         return self._engines[batch]
 
     def _infer(self, batch: int, arrays: Arrays) -> Arrays:

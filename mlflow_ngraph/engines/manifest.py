@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from mlflow_ngraph.compilers.base import FlagValue
 from mlflow_ngraph.engines.files import escapes
@@ -26,6 +27,22 @@ MAX_BYTES = 16 << 20
 """No manifest is larger; what is, was not written by this package."""
 
 _SHA256 = re.compile("[0-9a-f]{64}")
+
+
+_LONGEST_PATH, _LONGEST_NAME = 1024, 255
+"""Characters of a path, and bytes of a name in it."""
+
+
+class _DoubledError(ValueError):
+    """A key stands twice: readers do not agree on which of them counts."""
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise _DoubledError(f"the key {max(names, key=names.count)[:40]!r} stands in it twice")
+    return mapping
 
 
 class About(FrozenModel):
@@ -50,7 +67,7 @@ class About(FrozenModel):
     """The precision that the loaded engine computes in; None where it was never loaded."""
     mode: str
     threads: int | None
-    batch_sizes: list[int]
+    batch_sizes: list[Annotated[int, Field(ge=1)]] = Field(min_length=1)
     flags: dict[str, FlagValue]
     """Every flag with the value in force."""
 
@@ -91,7 +108,7 @@ class Origin(FrozenModel):
 class Figures(FrozenModel):
     """What was measured at one batch size."""
 
-    batch: int
+    batch: int = Field(ge=1)
     verdict: str
     reason: str
     noise: str
@@ -110,7 +127,7 @@ class Manifest(FrozenModel):
     """What a machine must have to load the engine."""
     files: dict[str, str]
     """sha256 of every other file of the package, by path relative to the manifest."""
-    size_bytes: int
+    size_bytes: int = Field(ge=0)
     """Of the engine's own files."""
     compilation: Compilation
     origin: Origin
@@ -124,6 +141,8 @@ class Manifest(FrozenModel):
             # What is normal has one spelling; a second one could name a file that is already checked.
             if escapes(path) or path in BESIDE or any(part in ("", ".") for part in path.split("/")):
                 raise ValueError(f"the file {path!r} leads out of the package or stands in its manifest's place")
+            if len(path) > _LONGEST_PATH or any(len(part.encode()) > _LONGEST_NAME for part in path.split("/")):
+                raise ValueError(f"the file {path[:40]!r}... has a name of {len(path)} characters, which no disk takes")
             if not _SHA256.fullmatch(digest):
                 raise ValueError(f"the file {path!r} has no sha256 but {digest!r}")
         if not any(path.startswith(f"{ENGINE_DIRECTORY}/") for path in files):
@@ -147,7 +166,12 @@ class Manifest(FrozenModel):
         if len(content) > MAX_BYTES:
             raise EngineError(f"{where} is no manifest: it has {len(content)} bytes")
         try:
+            json.loads(content, object_pairs_hook=_each_once)
             return cls.model_validate_json(content)
+        except (RecursionError, _DoubledError, UnicodeDecodeError) as error:
+            raise EngineError(f"{where} is not readable: {error}") from None
+        except json.JSONDecodeError as error:
+            raise EngineError(f"{where} is not readable: invalid JSON: {error}") from None
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             place = ".".join(map(str, first["loc"]))

@@ -71,13 +71,13 @@ def read_manifest(directory: Path, digest: str | None = None) -> Package:
     if not directory.is_dir():
         raise EngineError(f"there is no engine package at {directory}")
     content = _content(path)
-    found = hashlib.sha256(content).hexdigest()
+    checksum = hashlib.sha256(content).hexdigest()
     beside = _content(directory / DIGEST_FILE)
-    if beside.decode(errors="replace") != digest_line(found):
+    if beside.decode(errors="replace") != digest_line(checksum):
         raise EngineError(f"{path} has changed: its sha256 is not the one in {DIGEST_FILE}, or that file has changed")
-    if digest is not None and digest != found:
-        raise EngineError(f"{path} is not the manifest that was logged: its sha256 is {found}, not {digest}")
-    return Package(directory, Manifest.parse(content, str(path)), found)
+    if digest is not None and digest != checksum:
+        raise EngineError(f"{path} is not the manifest that was logged: its sha256 is {checksum}, not {digest}")
+    return Package(directory, Manifest.parse(content, str(path)), checksum)
 
 
 def check_files(package: Package) -> None:
@@ -111,9 +111,7 @@ def read_signature(directory: Path) -> bytes | None:
         It cannot be read, or is none.
     """
     path = directory / SIGNATURE_FILE
-    if path.is_symlink():
-        raise EngineError(f"{path} is a link: a package has files of its own")
-    if not path.exists():
+    if not path.exists() and not path.is_symlink():
         return None
     if path.stat().st_size > signing.MAX_BYTES:
         raise EngineError(f"{path} is no signature: it is too large")
@@ -152,6 +150,8 @@ def digest_line(digest: str) -> str:
 
 
 def _content(path: Path) -> bytes:
+    if path.is_symlink():
+        raise EngineError(f"{path} is a link: a package has files of its own")
     try:
         return path.read_bytes()
     except OSError as error:

@@ -187,12 +187,12 @@ def _string(part: bytes) -> bytes:
 
 def _strings(content: bytes, count: int) -> list[bytes]:
     """The ``count`` strings that the content consists of, each behind its length."""
-    found, rest = [], content
+    strings, rest = [], content
     for _ in range(count):
         if len(rest) < 4 or len(rest) - 4 < (size := struct.unpack(">I", rest[:4])[0]):
             raise EngineError("the signature is damaged")
-        found.append(rest[4 : 4 + size])
+        strings.append(rest[4 : 4 + size])
         rest = rest[4 + size :]
     if rest:
         raise EngineError("the signature is damaged")
-    return found
+    return strings

@@ -1,6 +1,6 @@
 """Engines kept on this machine by their key, so that no study compiles what another one has compiled.
 
-``<home>/engines/<key>/`` has ``engine/``, the files as the compiler wrote them, and ``record.json``. Files are hard
+``<home>/engines/<key>/`` has ``engine/``, the files as the compiler wrote them, and ``record.json`` with its digest. Files are hard
 links to those of the study that compiled them, where the file system has such: they cost no space as long as that
 study is kept, and taking an entry away leaves the studies that use it whole. An entry is made beside its place and
 renamed into it, so that there is never half of one, whoever else is doing the same.
@@ -8,6 +8,7 @@ renamed into it, so that there is never half of one, whoever else is doing the s
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import time
@@ -24,6 +25,8 @@ from mlflow_ngraph.engines.files import damage, digest_files, escapes, link_file
 from mlflow_ngraph.errors import EngineError
 
 RECORD = "record.json"
+RECORD_DIGEST = "record.json.sha256"
+"""Has the digest of the record, as ``sha256sum`` writes it."""
 FILES = "engine"
 _TEMPORARY = ".partial-"
 _ABANDONED_S = 86400.0
@@ -80,10 +83,10 @@ class StoredEngine(FrozenModel):
 
         An engine may ask for more, which only the runtime can check when it loads it.
         """
-        for name, found in requires.items():
+        for name, present in requires.items():
             needed = self.requires.get(name)
-            if needed != found:
-                return f"it needs {name} {needed or 'unknown'}, here is {found or 'none'}"
+            if needed != present:
+                return f"it needs {name} {needed or 'unknown'}, here is {present or 'none'}"
         return ""
 
 
@@ -104,15 +107,15 @@ class EngineStore:
         directory = self.root / key
         if not (directory / RECORD).is_file():
             return None
-        found = self._read(directory)
-        if found.key != key:
-            raise EngineError(f"{directory} says that it is {found.key}")
-        if digest_files(directory / FILES) != found.files:
+        stored = self._read(directory)
+        if stored.key != key:
+            raise EngineError(f"{directory} says that it is {stored.key}")
+        if digest_files(directory / FILES) != stored.files:
             more = f"{directory / FILES} holds files that nobody compiled"
-            raise EngineError(damage(directory / FILES, found.files) or more)
+            raise EngineError(damage(directory / FILES, stored.files) or more)
         with suppress(OSError):
             os.utime(directory / RECORD)
-        return found
+        return stored
 
     def place(self, engine: StoredEngine, target: Path) -> None:
         """Put the files of an engine that `find` returned into the new directory ``target``, whole or not at all.
@@ -166,7 +169,9 @@ class EngineStore:
         for path in engine.files:
             if escapes(path):
                 raise EngineError(f"an engine has the file {path!r}, which is outside its directory")
-        (directory / RECORD).write_text(engine.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        content = engine.model_dump_json(indent=1).encode() + b"\n"
+        (directory / RECORD).write_bytes(content)
+        (directory / RECORD_DIGEST).write_text(f"{hashlib.sha256(content).hexdigest()}  {RECORD}\n", encoding="ascii")
         try:
             directory.rename(self.root / engine.key)
         except OSError:
@@ -183,11 +188,11 @@ class EngineStore:
 
     def entries(self) -> list[StoredEngine]:
         """All engines, as their records say; entries without a readable record are left out."""
-        found = []
+        engines = []
         for path in sorted(self.root.glob(f"*/{RECORD}")):
             with suppress(EngineError):
-                found.append(self._read(path.parent))
-        return found
+                engines.append(self._read(path.parent))
+        return engines
 
     def used_at(self, key: str) -> float:
         """When an engine was last found, or kept; Unix seconds. 0 where it is gone."""
@@ -211,10 +216,16 @@ class EngineStore:
     def _read(self, directory: Path) -> StoredEngine:
         path = directory / RECORD
         try:
-            return StoredEngine.model_validate_json(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, ValidationError) as error:
-            reason = "not the record of an engine" if isinstance(error, ValidationError) else error
-            raise EngineError(f"{path} is not readable: {reason}") from None
+            content = path.read_bytes()
+            digest = (directory / RECORD_DIGEST).read_bytes()
+        except OSError as error:
+            raise EngineError(f"{path} is not readable: {error}") from None
+        if digest != f"{hashlib.sha256(content).hexdigest()}  {RECORD}\n".encode():
+            raise EngineError(f"{path} has changed since it was written")
+        try:
+            return StoredEngine.model_validate_json(content)
+        except ValidationError:
+            raise EngineError(f"{path} is not readable: not the record of an engine") from None
 
     def _sweep(self) -> None:
         """Take away what killed processes left behind."""

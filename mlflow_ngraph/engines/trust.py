@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
+from mlflow_ngraph import addresses
 from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.engines import signing
 from mlflow_ngraph.engines.manifest import FILE as MANIFEST
@@ -52,10 +53,10 @@ class Source(_Part):
         """Whether this address is meant."""
         if self.uri == "*":
             return True
-        wanted, found = _parts(self.uri), _parts(uri)
+        wanted, given = _parts(self.uri), _parts(uri)
         below = f"{wanted[2].rstrip('/')}/*"
-        return all(map(_matches, found[:2], wanted[:2])) and any(
-            _matches(found[2], path) for path in (wanted[2], below)
+        return all(map(_matches, given[:2], wanted[:2])) and any(
+            _matches(given[2], path) for path in (wanted[2], below)
         )
 
 
@@ -134,8 +135,8 @@ def require(manifest: bytes, signature: bytes | None, source_uri: str | Path, ru
     name = rules.name_of(key) if key is not None else None
     if rule.trust == "signed" and name is None:
         known = ", ".join(rules.signers) or "none"
-        found = f"it is signed by {signing.fingerprint(key)}, whom no rule names" if key else "it is not signed"
-        raise EngineError(f"engines from {source} need a signature by a known signer ({known}): {found}")
+        reason = f"it is signed by {signing.fingerprint(key)}, whom no rule names" if key else "it is not signed"
+        raise EngineError(f"engines from {source} need a signature by a known signer ({known}): {reason}")
     return Trusted(source, signing.fingerprint(key) if key else None, name)
 
 
@@ -192,7 +193,9 @@ def load(given: str | Path | None = None) -> Rules:
         content: Any = yaml.safe_load(path.read_bytes())
     except OSError as error:
         raise UsageError(f"cannot read the trust rules {path}: {error.strerror}") from None
-    except yaml.YAMLError as error:
+    except RecursionError:
+        raise UsageError(f"the trust rules {path} are not YAML: nested too deeply") from None
+    except (yaml.YAMLError, ValueError) as error:
         raise UsageError(f"the trust rules {path} are not YAML: {' '.join(str(error).split())}") from None
     try:
         return Rules.model_validate({} if content is None else content)
@@ -202,6 +205,8 @@ def load(given: str | Path | None = None) -> Rules:
 
 def plain(uri: str) -> str:
     """An address without credentials, in one spelling."""
+    if addresses.HIDDEN in (shown := addresses.shown(uri)):
+        return shown
     scheme, host, path = _parts(uri)
     return f"{scheme}://{host}{path}" if scheme else path
 

@@ -123,8 +123,8 @@ def _stopped(
 def _probe_check(answer: dict[str, Any]) -> Check:
     if answer["problem"]:
         return Check("probe", "problem", f"its outputs are not those of the model: {answer['problem']}")
-    found = answer["parity"]
-    said = f"relative error {found['max_rel']:.1e}, cosine similarity {found['cosine']:.8f}"
+    comparison = answer["parity"]
+    said = f"relative error {comparison['max_rel']:.1e}, cosine similarity {comparison['cosine']:.8f}"
     return Check("probe", "ok", f"{said}, within the tolerance for {answer['precision']}")
 
 

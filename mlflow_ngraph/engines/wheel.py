@@ -42,12 +42,12 @@ def wheel() -> tuple[str, bytes]:
         if path.is_file() and _LEFT not in path.parts
     }
     try:
-        found = distribution(_NAME)
+        installation = distribution(_NAME)
     except PackageNotFoundError:
         raise DependencyError(f"{_NAME} is not installed: pip install it, so that models know what it needs") from None
     about = f"{_STEM}.dist-info"
-    files[f"{about}/METADATA"] = _metadata(found).encode()
-    files[f"{about}/entry_points.txt"] = (found.read_text("entry_points.txt") or "").encode()
+    files[f"{about}/METADATA"] = _metadata(installation).encode()
+    files[f"{about}/entry_points.txt"] = (installation.read_text("entry_points.txt") or "").encode()
     tag = "0" + hashlib.sha256(b"".join(name.encode() + files[name] for name in files)).hexdigest()[:12]
     files[f"{about}/WHEEL"] = (
         f"Wheel-Version: 1.0\nGenerator: {_NAME}\nRoot-Is-Purelib: true\nTag: py3-none-any\nBuild: {tag}\n".encode()
@@ -56,9 +56,9 @@ def wheel() -> tuple[str, bytes]:
     return f"{_STEM}-{tag}-py3-none-any.whl", _zipped(files)
 
 
-def _metadata(found: Distribution) -> str:
+def _metadata(installation: Distribution) -> str:
     """The metadata of the installation, with the version of the code that is running."""
-    text = found.read_text("METADATA") or found.read_text("PKG-INFO") or ""
+    text = installation.read_text("METADATA") or installation.read_text("PKG-INFO") or ""
     lines = [f"Version: {__version__}" if line.startswith("Version: ") else line for line in text.splitlines()]
     return "\n".join(lines) + "\n"
 

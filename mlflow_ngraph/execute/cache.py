@@ -80,15 +80,15 @@ class EngineCache:
         shared : bool
             Look beyond this machine, if the study does.
         """
-        found = self._local(lane, key) or (self._pull(lane, key, requires) if shared else None)
-        if found is None:
+        stored = self._local(lane, key) or (self._pull(lane, key, requires) if shared else None)
+        if stored is None:
             return None
         try:
-            self._store.place(found, target)
+            self._store.place(stored, target)
         except OSError as error:
             self._say(lane, f"an engine could not be taken from the cache: {error}")
             return None
-        return found
+        return stored
 
     def forget(self, lane: Lane, engine: EngineRecord, reason: str) -> None:
         """Throw away an engine that turned out to be wrong, if it is kept here."""
@@ -142,10 +142,10 @@ class EngineCache:
             return None
         try:
             with self._store.staging() as directory:
-                found = self._shared.fetch(key, requires, directory / FILES, lambda text: self._say(lane, text))
-                if found is not None:
-                    self._store.publish(found, directory)
-                return found
+                stored = self._shared.fetch(key, requires, directory / FILES, lambda text: self._say(lane, text))
+                if stored is not None:
+                    self._store.publish(stored, directory)
+                return stored
         except (NGraphError, OSError) as error:
             # Asking again for every engine would cost more than it can bring.
             self._shared = None

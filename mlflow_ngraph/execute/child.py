@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import selectors
 import signal
@@ -18,11 +19,15 @@ from typing import IO, Any
 import psutil
 
 from mlflow_ngraph.errors import CellError, NGraphError
-from mlflow_ngraph.execute import space
+from mlflow_ngraph.execute import fork_server, space
+from mlflow_ngraph.execute.fork_server import Forked
+from mlflow_ngraph.execute.time_budget import TIME_UP
 from mlflow_ngraph.verdicts import Verdict
 
 STARTUP_SECONDS = 120.0
 TAIL_LINES = 20
+_TAIL_BYTES = 1 << 16
+"""Of the end of a log that are looked at: a model may print megabytes."""
 
 
 class ChildFailure(CellError):  # noqa: N818 - the child fails, which is a finding and no fault of this program
@@ -35,36 +40,59 @@ class ChildFailure(CellError):  # noqa: N818 - the child fails, which is a findi
         self.tail = tail
 
 
+class OutOfTime(ChildFailure):
+    """The time of the study was up. Nothing is known to be wrong with the cells, which nobody measures any more."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(Verdict.TIMEOUT, reason)
+
+
 @dataclass
 class Warden:
-    """The process that ends our children if we are killed. See `mlflow_ngraph.execute.warden`."""
+    """The process that ends our children if we are killed. See `mlflow_ngraph.execute.warden`.
 
-    process: subprocess.Popen[str] = field(init=False)
+    One that was killed itself has another in its place from the next child on.
+    """
+
+    process: subprocess.Popen[bytes] = field(init=False)
 
     def __post_init__(self) -> None:
-        script = Path(__file__).with_name("warden.py")
-        self.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(script)], stdin=subprocess.PIPE, text=True, start_new_session=True
-        )
+        self._groups: set[int] = set()
+        self._start()
 
     def add(self, group: int) -> None:
+        self._groups.add(group)
         self._write(f"+{group}\n")
 
     def remove(self, group: int) -> None:
+        self._groups.discard(group)
         self._write(f"-{group}\n")
 
     def close(self) -> None:
         """Let it end; it kills whatever is still listed."""
-        if self.process.stdin is not None:
-            self.process.stdin.close()
+        self._pipe.close()
         self.process.wait()
 
+    @property
+    def _pipe(self) -> IO[bytes]:
+        if self.process.stdin is None:  # pragma: no cover - Popen was given PIPE
+            raise RuntimeError("the warden has no pipe")
+        return self.process.stdin
+
+    def _start(self) -> None:
+        script = Path(__file__).with_name("warden.py")
+        # Unbuffered: what could not be written to one that is gone must not be left to be written when it is closed.
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(script)], stdin=subprocess.PIPE, bufsize=0, start_new_session=True
+        )
+
     def _write(self, line: str) -> None:
-        if self.process.stdin is None:
-            return
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(line)
-            self.process.stdin.flush()
+        try:
+            self._pipe.write(line.encode())
+        except BrokenPipeError:
+            self.close()
+            self._start()
+            self._pipe.write("".join(f"+{group}\n" for group in self._groups).encode())
 
 
 @dataclass
@@ -77,21 +105,45 @@ class _Begun:
     """When it was sent, by `time.perf_counter`."""
     on_stage: Callable[[str], None] = lambda stage: None
     accounted: Callable[[Any], float] = lambda result: 0.0
+    stage_limits: Mapping[str, float] = field(default_factory=dict)
     deadline: float | None = None
     """By `time.monotonic`; None until somebody waits for it and no other command stands before it."""
+    late: bool = False
+    """Whether it is the time of the study that ends it, and not its own."""
 
 
 class Child:
-    """One worker process in a process group of its own. It starts in the background: the first request waits for it."""
+    """One worker process in a process group of its own. It starts in the background: the first request waits for it.
 
-    def __init__(self, name: str, env: Mapping[str, str], log: Path, warden: Warden) -> None:
+    Parameters
+    ----------
+    forked : bool
+        Let it come from a process that has imported PyTorch, where there is one: sooner, and with memory that is not all
+        its own. For what is not timed.
+    left : Callable[[], float]
+        The seconds that are left for everything: what takes longer is ended, whatever its own time limit.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        env: Mapping[str, str],
+        log: Path,
+        warden: Warden,
+        *,
+        forked: bool = False,
+        left: Callable[[], float] = lambda: math.inf,
+    ) -> None:
         self.name = name
+        self._left = left
         self.started_at = time.time()
         """Unix seconds."""
         self.overhead_s = 0.0
         """Seconds from commands to their answers in which the child did anything but the stages that it accounts for."""
         self.cpu_s: float | None = None
         """CPU seconds of the process and of those that it started and waited for, once it has ended."""
+        self._code: int | None = None
+        """How it has ended."""
         self._log = log
         self._warden = warden
         self._buffer = b""
@@ -101,18 +153,15 @@ class Child:
         log.parent.mkdir(parents=True, exist_ok=True)
         self._answered = time.perf_counter()
         """When the last answer was read."""
+        stdin, commands = os.pipe()
+        answers, stdout = os.pipe()
+        self._stdin: IO[bytes] = os.fdopen(commands, "wb")
+        self._stdout: IO[bytes] = os.fdopen(answers, "rb", buffering=0)
         with log.open("ab") as stream:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "mlflow_ngraph.execute.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stream,
-                env=dict(env),
-                start_new_session=True,
-            )
-        warden.add(self._process.pid)
-        self._stdin: IO[bytes] = _not_none(self._process.stdin)
-        self._stdout: IO[bytes] = _not_none(self._process.stdout)
+            self._process = _start(env, stdin, stdout, stream.fileno(), forked=forked)
+        os.close(stdin)
+        os.close(stdout)
+        warden.add(self.pid)
         self._begun = [_Begun("starting", STARTUP_SECONDS, self._answered)]
 
     @property
@@ -131,6 +180,7 @@ class Child:
         *,
         on_stage: Callable[[str], None] = lambda stage: None,
         accounted: Callable[[Any], float] = lambda result: 0.0,
+        stage_limits: Mapping[str, float] | None = None,
         **fields: Any,
     ) -> None:
         """Send a command and do not wait; the next `request` or `finish` does, and says how it went.
@@ -144,10 +194,12 @@ class Child:
         accounted : Callable[[Any], float]
             The seconds of the result that have a name of their own (compile, load, warm-up, ...); the rest of the time
             until the answer is the lane's overhead.
+        stage_limits : Mapping[str, float] | None
+            Seconds from the announcement of a stage to the answer, in place of ``timeout``.
         """
         with contextlib.suppress(BrokenPipeError):  # whoever waits for the answer learns how the child ended
             self._send(command, fields)
-        self._begun.append(_Begun(command, timeout, time.perf_counter(), on_stage, accounted))
+        self._begun.append(_Begun(command, timeout, time.perf_counter(), on_stage, accounted, stage_limits or {}))
 
     def finish(self) -> Any:
         """Wait for everything that has begun.
@@ -198,13 +250,13 @@ class Child:
 
     def resident_bytes(self) -> int:
         """Memory that the process and those that it started have now; 0 once it has ended."""
-        found = 0
+        total = 0
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(self.pid)
-            for one in (process, *process.children(recursive=True)):
+            for member in (process, *process.children(recursive=True)):
                 with contextlib.suppress(psutil.Error):
-                    found += one.memory_info().rss
-        return found
+                    total += member.memory_info().rss
+        return total
 
     def _send(self, command: str, fields: Mapping[str, Any]) -> None:
         self._stdin.write(json.dumps({"command": command, **fields}).encode() + b"\n")
@@ -218,7 +270,9 @@ class Child:
         """How long somebody may go on waiting for the answer to the oldest command."""
         begun = self._begun[0]
         if begun.deadline is None:
-            begun.deadline = time.monotonic() + begun.timeout
+            left = self._left()
+            begun.late = left < begun.timeout
+            begun.deadline = time.monotonic() + min(begun.timeout, left)
         return max(0.0, begun.deadline - time.monotonic())
 
     def listen(self, *, readable: bool) -> None:
@@ -237,16 +291,32 @@ class Child:
         elif not self.patience_s():
             tail = self.tail()
             self.close()
-            reason = f"{self._begun[0].command} did not finish within its time limit"
-            self._failure = ChildFailure(Verdict.TIMEOUT, reason, tail)
+            begun = self._begun[0]
+            if begun.late:
+                self._failure = OutOfTime(f"{begun.command} was ended, because {TIME_UP}")
+            else:
+                reason = f"{begun.command} did not finish within its time limit"
+                self._failure = ChildFailure(Verdict.TIMEOUT, reason, tail)
 
     def take_in(self) -> None:
         """Understand what was read, up to a failure."""
         while b"\n" in self._buffer and not self.settled:
             line, _, self._buffer = self._buffer.partition(b"\n")
-            message: dict[str, Any] = json.loads(line)
+            message = _message(line)
+            if message is None:
+                tail = self.tail()
+                self.close()
+                reason = (
+                    f"{self._begun[0].command}: something in the process wrote to a file descriptor that is not its own, "
+                    "in place of an answer"
+                )
+                self._failure = ChildFailure(Verdict.FAILED, reason, tail)
+                return
             if "stage" in message:
-                self._begun[0].on_stage(message["stage"])
+                begun = self._begun[0]
+                if message["stage"] in begun.stage_limits:
+                    begun.deadline = time.monotonic() + begun.stage_limits[message["stage"]]
+                begun.on_stage(message["stage"])
                 continue
             begun = self._begun.pop(0)
             now = time.perf_counter()
@@ -265,11 +335,14 @@ class Child:
         tail = "" if error["verdict"] == Verdict.UNSUPPORTED.value else self.tail()
         return ChildFailure(Verdict(error["verdict"]), error["reason"], tail)
 
-    def _ended(self, command: str) -> ChildFailure:
+    def _ended(self, command: str) -> NGraphError:
         """Why the child is gone."""
         code = self._reap()
         tail = self.tail()
         self.close()
+        if space.is_full(self._log.parent):
+            # What maps files, or writes them without looking, dies of that without a word.
+            return space.lacking(f"a child process did: {command}", self._log.parent.parent)
         if code == -signal.SIGKILL and _killed_for_memory():
             return ChildFailure(Verdict.OOM, f"the kernel killed the process for lack of memory during {command}", tail)
         if code < 0:
@@ -278,17 +351,50 @@ class Child:
 
     def _reap(self) -> int:
         """Wait for the end of the process; returns its exit code as `subprocess` has it."""
-        if self._process.returncode is None:
-            _, status, used = os.wait4(self.pid, 0)
-            self._process.returncode = os.waitstatus_to_exitcode(status)
-            self.cpu_s = used.ru_utime + used.ru_stime
-        return self._process.returncode
+        if self._code is None:
+            self._code, self.cpu_s = self._process.wait()
+        return self._code
 
     def tail(self) -> str:
         """The last lines that the child wrote to standard error."""
-        with contextlib.suppress(OSError):
-            return "\n".join(self._log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
+        with contextlib.suppress(OSError), self._log.open("rb") as stream:
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            return "\n".join(stream.read().decode(errors="replace").splitlines()[-TAIL_LINES:])
         return ""
+
+
+class _Spawned:
+    """A worker with an interpreter that it started itself."""
+
+    def __init__(self, env: Mapping[str, str], stdin: int, stdout: int, stderr: int) -> None:
+        command = [sys.executable, "-m", "mlflow_ngraph.execute.worker"]
+        self._process = subprocess.Popen(
+            command, stdin=stdin, stdout=stdout, stderr=stderr, env=dict(env), start_new_session=True
+        )
+        self.pid = self._process.pid
+
+    def wait(self) -> tuple[int, float | None]:
+        """As `Forked.wait`."""
+        _, status, used = os.wait4(self.pid, 0)
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        return self._process.returncode, used.ru_utime + used.ru_stime
+
+
+def _start(env: Mapping[str, str], stdin: int, stdout: int, stderr: int, *, forked: bool) -> _Spawned | Forked:
+    server = fork_server.serving(env) if forked else None
+    if server is not None:
+        with contextlib.suppress(ConnectionError):  # it has crashed; what starts by itself says why
+            return server.fork(env, stdin, stdout, stderr)
+    return _Spawned(env, stdin, stdout, stderr)
+
+
+def _message(line: bytes) -> dict[str, Any] | None:
+    """What a child says; None for what is none of our messages."""
+    with contextlib.suppress(ValueError, RecursionError):
+        message = json.loads(line)
+        if isinstance(message, dict) and {"stage", "error", "result"} & set(message):
+            return message
+    return None
 
 
 def wait(children: Sequence[Child]) -> list[Child]:
@@ -335,9 +441,3 @@ def _killed_for_memory() -> bool:
     global _oom_kills_seen
     before, _oom_kills_seen = _oom_kills_seen, _oom_kills()
     return _oom_kills_seen > before
-
-
-def _not_none(stream: IO[bytes] | None) -> IO[bytes]:
-    if stream is None:  # pragma: no cover - Popen was given PIPE
-        raise RuntimeError("the child has no pipe")
-    return stream

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from mlflow_ngraph.compilers.base import Occupation
 from mlflow_ngraph.devices import memory
-from mlflow_ngraph.execute.child import Child, ChildFailure, wait
+from mlflow_ngraph.execute.child import Child, ChildFailure, OutOfTime, wait
 from mlflow_ngraph.execute.plan import TYPICAL_PARAMETERS
 from mlflow_ngraph.verdicts import Verdict
 
@@ -61,14 +61,22 @@ class Crew:
         False: one job after the other, in the order in which they were added.
     processors : int
         That may be kept busy.
+    hurried : bool
+        Not all of it may be done before the time is up: the shortest job begins first, so that more of them are.
     available_bytes : Callable[[], int]
         The memory that new processes can have.
     """
 
     def __init__(
-        self, *, together: bool, processors: int, available_bytes: Callable[[], int] = memory.available_bytes
+        self,
+        *,
+        together: bool,
+        processors: int,
+        hurried: bool = False,
+        available_bytes: Callable[[], int] = memory.available_bytes,
     ) -> None:
         self._together = together
+        self._sign = 1 if hurried else -1
         self._processors = processors
         self._available_bytes = available_bytes
         self._waiting: list[Job] = []
@@ -85,7 +93,7 @@ class Crew:
 
     def suspects_others(self, job: Job, failure: ChildFailure) -> bool:
         """Whether what failed may succeed with nothing beside it."""
-        return job.beside > 0 and failure.verdict in _OF_OTHERS
+        return job.beside > 0 and failure.verdict in _OF_OTHERS and not isinstance(failure, OutOfTime)
 
     def work(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Do all jobs, and those that they add.
@@ -130,18 +138,20 @@ class Crew:
         """The job to begin now. What has to be alone comes last, so that nobody waits for it who could share."""
         ahead = self._waiting
         if self._together:
-            ahead = sorted(ahead, key=lambda job: (job.occupies == "machine", -job.expected_s))
+            ahead = sorted(ahead, key=lambda job: (job.occupies == "machine", self._sign * job.expected_s))
         return next((job for job in ahead if self._has_room(job)), None)
 
     def _has_room(self, job: Job) -> bool:
         if not self._running:
             return True
         jobs = (job, *self._running)
-        if not self._together or any(one.occupies == "machine" for one in jobs):
+        if not self._together or any(occupant.occupies == "machine" for occupant in jobs):
             return False
-        if sum(self._processors_of(one) for one in jobs) > self._processors:
+        if sum(self._processors_of(occupant) for occupant in jobs) > self._processors:
             return False
-        promised = sum(max(0, one.expected_bytes - child.resident_bytes()) for one, (_, child) in self._running.items())
+        promised = sum(
+            max(0, occupant.expected_bytes - child.resident_bytes()) for occupant, (_, child) in self._running.items()
+        )
         return job.expected_bytes <= self._available_bytes() - promised
 
     def _processors_of(self, job: Job) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
 from mlflow_ngraph.execute.resources import own_processors, resources
 from mlflow_ngraph.measure import open_loop_figures, statistics
 from mlflow_ngraph.metrics import FREEDOM, HIGH, LOG_ERROR, LOW, METRICS
+from mlflow_ngraph.objectives import Raced
 from mlflow_ngraph.study import BASELINE
 
 SliceRecord = Mapping[str, Any]
@@ -38,16 +39,17 @@ def derive(
     workloads : Collection[str] | None
         Only the lanes of these; those of a workload need no others.
     """
+    raced = record.study.get("objective") in get_args(Raced)
     processors = int(record.fingerprint["hardware"]["cpu"]["threads"])
     lanes = [lane for lane in record.lanes.values() if workloads is None or lane.lane.workload in workloads]
     for lane in lanes:
         for cell in lane.cells.values():
-            cell.metrics = _own_metrics(lane, cell, processors)
+            cell.metrics = own_metrics(lane, cell, processors)
             _serve(cell, record.study, processors)
     for lane in lanes:
         for cell in lane.cells.values():
             taken = [*cell.samples, *(companions or {}).get(cell.id, ())]
-            names = (f"{part['session']}.{part['round']}" for part in taken)
+            names = (f"{part['session']}.{part['round']}{'' if raced else f'@{cell.batch}'}" for part in taken)
             medians = statistics.slice_medians(_durations(taken)) / _samples_per_call(cell)
             cell.log_medians = dict(zip(names, np.log(medians).tolist(), strict=True))
         baseline = _baseline_of(record, lane)
@@ -57,65 +59,71 @@ def derive(
     formulas.add(record, lanes)
 
 
-def _own_metrics(lane: LaneRecord, cell: CellRecord, processors: int) -> dict[str, float]:
-    """What a cell's own samples and its engine say."""
-    found: dict[str, float] = {}
+def own_metrics(lane: LaneRecord, cell: CellRecord, processors: int) -> dict[str, float]:
+    """What a cell's own samples and its engine say.
+
+    Parameters
+    ----------
+    processors : int
+        Of the whole machine.
+    """
+    metrics: dict[str, float] = {}
     engine = lane.engine_of(cell)
     if engine is not None:
-        found.update({f"{stage}_s": seconds for stage, seconds in engine.stages.items()})
-        found["compile_total_s"] = sum(engine.stages.values())
-        found["built_beside"] = float(engine.built_beside)
-        found["engine_size_mb"] = engine.size_bytes / MB
-    found.update({name: value for name, value in cell.ready.items() if name.endswith("_s")})
+        metrics.update({f"{stage}_s": seconds for stage, seconds in engine.stages.items()})
+        metrics["compile_total_s"] = sum(engine.stages.values())
+        metrics["built_beside"] = float(engine.built_beside)
+        metrics["engine_size_mb"] = engine.size_bytes / MB
+    metrics.update({name: value for name, value in cell.ready.items() if name.endswith("_s")})
     if cell.parity is not None:
-        found["parity_max_abs"] = cell.parity.max_abs
-        found["parity_max_rel"] = cell.parity.max_rel
-        found["parity_cosine"] = cell.parity.cosine
-        found["parity_top1"] = cell.parity.top1
+        metrics["parity_max_abs"] = cell.parity.max_abs
+        metrics["parity_max_rel"] = cell.parity.max_rel
+        metrics["parity_cosine"] = cell.parity.cosine
+        metrics["parity_top1"] = cell.parity.top1
     if cell.verified:
-        found["parity_inputs"] = float(cell.verified["inputs"])
-        found["verify_s"] = float(cell.verified["seconds"])
+        metrics["parity_inputs"] = float(cell.verified["inputs"])
+        metrics["verify_s"] = float(cell.verified["seconds"])
     if cell.warm_up:
-        found["warmup_repetitions"] = float(cell.warm_up["repetitions"])
+        metrics["warmup_repetitions"] = float(cell.warm_up["repetitions"])
     if cell.samples:
-        found.update(_timings(cell, _samples_per_call(cell)))
+        metrics.update(_timings(cell, _samples_per_call(cell)))
         threads = lane.lane.threads or processors
-        found.update(resources(cell.samples, processors, threads, _samples_per_call(cell)))
-    return found
+        metrics.update(resources(cell.samples, processors, threads, _samples_per_call(cell)))
+    return metrics
 
 
 def _timings(cell: CellRecord, samples_per_call: float) -> dict[str, float]:
     slices = _durations(cell.samples)
     durations = np.concatenate(slices)
     per_second = samples_per_call * NS
-    found = {
+    metrics = {
         "repetitions": float(durations.size),
         "rounds": float(len(slices)),
         "throughput_std": float((per_second / durations).std(ddof=1)) if durations.size > 1 else 0.0,
         "throughput_p50": per_second / float(np.median(durations)),
     }
     medians = statistics.slice_medians(slices)
-    _put(found, "throughput", exactly(per_second).over(_disturbed(cell, statistics.mean_duration(slices), medians)))
+    _put(metrics, "throughput", exactly(per_second).over(_disturbed(cell, statistics.mean_duration(slices), medians)))
     if cell.ready.get("requests", 1) == 1:
         # With several requests in flight a repetition is not the latency of any of them.
         p50, p90, p99 = np.percentile(durations, [50, 90, 99]) / 1e6
         # The median of all repetitions, with the error of the mean of the rounds' medians.
         error = _disturbed(cell, statistics.geometric_mean(medians), medians)
-        _put(found, "latency_p50_ms", replace(error, log=np.log(p50)))
-        found.update(
+        _put(metrics, "latency_p50_ms", replace(error, log=np.log(p50)))
+        metrics.update(
             latency_mean_ms=float(durations.mean()) / 1e6,
             latency_std_ms=float(durations.std(ddof=1)) / 1e6 if durations.size > 1 else 0.0,
             latency_p90_ms=float(p90),
             latency_p99_ms=float(p99),
         )
-    return found
+    return metrics
 
 
 def _baseline_of(record: StudyRecord, lane: LaneRecord) -> LaneRecord | None:
     """The identity lane of the same workload and precision (there is one: the study adds it)."""
     for other in record.lanes.values():
-        one, two = other.lane, lane.lane
-        if one.compiler == BASELINE and (one.workload, one.precision) == (two.workload, two.precision):
+        theirs, ours = other.lane, lane.lane
+        if theirs.compiler == BASELINE and (theirs.workload, theirs.precision) == (ours.workload, ours.precision):
             return other
     return None
 
@@ -140,13 +148,13 @@ def _compare(
                 speedups[batch] = estimate
                 _put(cell.metrics, "speedup", estimate)
     throughputs = _throughputs(lane)
-    one = throughputs.get(1)
-    if one is None:
+    single = throughputs.get(1)
+    if single is None:
         return
     for batch, throughput in throughputs.items():
         metric = lane.cells[batch].metrics
         # At batch size 1 both are 1 by definition, not by measurement.
-        rtr = throughput.over(one) if batch > 1 else exactly(1.0)
+        rtr = throughput.over(single) if batch > 1 else exactly(1.0)
         _put(metric, "rtr", rtr)
         _put(metric, "ase", rtr.times(1 / batch))
         if batch in speedups and 1 in speedups:
@@ -206,11 +214,11 @@ def _disturbed(cell: CellRecord, duration: Estimate, medians: Array) -> Estimate
 
 def _unsteady(lane: LaneRecord, cell: CellRecord) -> tuple[str, ...]:
     """Metrics of a cell that noise touches, its own or that of the cell at batch size 1 that it is compared with."""
-    one = lane.cells.get(1)
+    single = lane.cells.get(1)
     if cell.noise:
         touched = {name for name, metric in METRICS.items() if metric.absolute}
         touched -= _AGAINST_ONE if cell.batch == 1 else set()
-    elif one is not None and one.noise and cell.batch > 1:
+    elif single is not None and single.noise and cell.batch > 1:
         touched = _AGAINST_ONE
     else:
         return ()

@@ -188,7 +188,14 @@ def _open(path: Path) -> int:
     """
     for _ in range(3):
         with contextlib.suppress(FileNotFoundError):
-            return _attempt(path, os.O_RDWR)
+            file = _attempt(path, os.O_RDWR)
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+                os.close(file)
+                raise DeviceError(
+                    f"{path} is no file of its own, and what is locked is emptied: delete it, or name another folder in {VARIABLE}"
+                )
+            return file
         with contextlib.suppress(FileExistsError):
             file = _attempt(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
             os.fchmod(file, 0o666)  # whatever the umask says

@@ -22,7 +22,14 @@ def load(directory: Path) -> StudyRecord:
     JournalError
         As in `journal.read`, or the journal does not begin as the one of a study.
     """
-    return fold(journal.read(directory))
+    try:
+        return fold(journal.read(directory))
+    except EventError as error:
+        raise JournalError(f"{directory / journal.FILE_NAME}: {error}") from error
+
+
+class EventError(JournalError):
+    """An event does not fit those before it."""
 
 
 def fold(events: Iterable[journal.Event]) -> StudyRecord:
@@ -46,6 +53,7 @@ class Fold:
     def __init__(self) -> None:
         self._record: StudyRecord | None = None
         self._cells = _Cells()
+        self._events = 0
         self._outdated: set[str] = set()
         """Workloads with events that their figures do not know."""
 
@@ -84,20 +92,29 @@ class Fold:
         Raises
         ------
         JournalError
-            The first of all events is not the start of a study.
+            The first of all events is not the start of a study, or an event does not fit those before it.
         """
         for event in events:
-            kind = event["event"]
-            if kind == "study_started":
-                self._record = _started(event)
-            elif self._record is None:
-                raise JournalError(f"the journal begins with {kind!r} instead of the start of a study")
-            elif kind in _RECORDED:
-                _RECORDED[kind](self._record, event)
-                self._outdated.update(_touched(self._record, event))
-            elif kind in _OF_CELLS:
-                self._cells.apply(self._record, event)
-                self._outdated.update(_touched(self._record, event))
+            self._events += 1
+            try:
+                self._take(event)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise EventError(
+                    f"line {self._events} ({event['event']!r}) is none that a study writes there: {type(error).__name__}: {error}"
+                ) from error
+
+    def _take(self, event: journal.Event) -> None:
+        kind = event["event"]
+        if kind == "study_started":
+            self._record = _started(event)
+        elif self._record is None:
+            raise JournalError(f"the journal begins with {kind!r} instead of the start of a study")
+        elif kind in _RECORDED:
+            _RECORDED[kind](self._record, event)
+            self._outdated.update(_touched(self._record, event))
+        elif kind in _OF_CELLS:
+            self._cells.apply(self._record, event)
+            self._outdated.update(_touched(self._record, event))
 
 
 def _touched(record: StudyRecord, event: journal.Event) -> Iterable[str]:
@@ -177,6 +194,16 @@ def _arrivals_ended(record: StudyRecord, event: journal.Event) -> None:
     record.lanes[event["lane"]].cells[event["batch"]].arrivals_note = event["reason"]
 
 
+def _left_out(record: StudyRecord, event: journal.Event) -> None:
+    if event["batch"] in record.lanes[event["lane"]].cells:
+        return  # it was measured before, and only not any further
+    record.left_out[event["cell"]] = {name: event[name] for name in ("lane", "batch", "reason", "final")}
+
+
+def _race_ended(record: StudyRecord, event: journal.Event) -> None:
+    record.races[event["workload"]] = {name: value for name, value in event.items() if name not in ("event", "at")}
+
+
 _RECORDED = {
     "study_finished": _study_finished,
     "session_started": _session_started,
@@ -187,9 +214,11 @@ _RECORDED = {
     "lane_finished": _lane_finished,
     "arrivals": _arrivals,
     "arrivals_ended": _arrivals_ended,
+    "left_out": _left_out,
+    "race_ended": _race_ended,
 }
 
-_OF_CELLS = ("cell_verified", "cell_ready", "slice", "cell_finished")
+_OF_CELLS = ("cell_verified", "cell_ready", "slice", "lane_left", "cell_finished")
 
 _ENVELOPE = ("event", "at", "cell", "lane", "batch")
 """What events of a cell have in common."""
@@ -202,6 +231,9 @@ class _Cells:
         self._verified: dict[str, journal.Event] = {}
         self._ready: dict[str, journal.Event] = {}
         self._slices: dict[str, list[dict[str, Any]]] = {}
+        self._left: dict[str, journal.Event] = {}
+        self._continued: set[str] = set()
+        """Cells that had slices when they were made ready again, which count again."""
         self.companions: dict[str, list[dict[str, Any]]] = {}
         """Slices by cell that are not among its own, but beside which other cells were measured: taken only for those, or
         of an earlier session than the one that counts."""
@@ -212,7 +244,9 @@ class _Cells:
             self._verified[cell] = event
         elif event["event"] == "cell_ready":
             self._ready[cell] = event
-            self._slices[cell] = []
+            self._begin(record, event)
+        elif event["event"] == "lane_left":
+            self._left[cell] = event
         elif event["event"] == "slice":
             kept = {
                 name: value for name, value in event.items() if name not in ("event", "at", "cell", "lane", "companion")
@@ -222,10 +256,26 @@ class _Cells:
         else:
             self._finish(record, event)
 
+    def _begin(self, record: StudyRecord, event: journal.Event) -> None:
+        """A cell is measured from now on: anew, or behind what it has."""
+        cell = event["cell"]
+        record.left_out.pop(cell, None)
+        if not event.get("continued"):
+            self._slices[cell] = []
+            self._continued.discard(cell)
+        elif cell not in self._slices:
+            done = record.lanes[event["lane"]].cells.get(event["batch"])
+            self._slices[cell] = list(done.samples) if done is not None else []
+            self._continued.add(cell)
+
     def _finish(self, record: StudyRecord, event: journal.Event) -> None:
         cell, batch = event["cell"], event["batch"]
         cells = record.lanes[event["lane"]].cells
-        if batch in cells:
+        record.left_out.pop(cell, None)
+        gone = self._left.pop(cell, {})
+        if cell in self._continued:
+            self._continued.discard(cell)
+        elif batch in cells:
             self.companions.setdefault(cell, []).extend(cells[batch].samples)
         ready = self._ready.pop(cell, {})
         verified = {name: value for name, value in self._verified.pop(cell, {}).items() if name not in _ENVELOPE}
@@ -238,7 +288,7 @@ class _Cells:
             reason=event["reason"],
             noise=event["noise"],
             stderr_tail=event["stderr_tail"],
-            engine=ready.get("engine"),
+            engine=ready.get("engine") or event.get("engine"),
             precision_in_force=ready.get("precision"),
             flags=ready.get("flags", {}),
             parity=reduce(worse, parities) if parities else None,
@@ -247,4 +297,5 @@ class _Cells:
             ready={name: ready[name] for name in ("load_s", "first_inference_s", "requests") if name in ready},
             warm_up=event.get("warm_up") or {},
             samples=self._slices.pop(cell, []),
+            left={name: gone[name] for name in ("round", "rival", "ratio", "bound", "limit") if gone},
         )

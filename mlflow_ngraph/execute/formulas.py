@@ -44,7 +44,7 @@ def _figures(
     value = formula.value({**measured, **constants})
     if math.isnan(value):
         return {}
-    uncertain = [one for one in formula.names if one not in constants and one in METRICS]
+    uncertain = [operand for operand in formula.names if operand not in constants and operand in METRICS]
     if len(uncertain) != 1:
         return {name: value}
     # A monotone formula of one figure takes the ends of its interval to the ends of its own.

@@ -2,11 +2,15 @@
 
 One JSON object a line, each on disk before anybody else sees it. Whatever else exists (metrics, tables,
 runs in MLflow) is derived from these lines.
+
+Every line ends with a check, a digest of itself and of the check of the line before it: a line that was changed, lost,
+moved or put in is told from what was written. A line that a kill cut off at the end was never said, and is dropped.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import time
@@ -23,8 +27,14 @@ from mlflow_ngraph.execute import space
 
 SCHEMA_VERSION = 1
 FILE_NAME = "journal.jsonl"
+_CHECK = ',"check":"{}"}}\n'
+"""How a line ends."""
+_CHECK_CHARACTERS = 32
 _BLOCK = 1 << 16
 """Bytes that are read at once from the end of a file."""
+
+_LOOK_AGAIN_S = 0.5
+"""How often somebody looks who waits for a journal."""
 
 Event = dict[str, Any]
 
@@ -37,23 +47,54 @@ def cell_id(lane: str, batch: int) -> str:
 class Journal:
     """Appends events to the journal of one study directory; at most one process at a time.
 
+    Parameters
+    ----------
+    on_event : Callable[[Event], None]
+        Told of every event, after it is on disk.
+    on_wait : Callable[[], None] | None
+        Called once before waiting for another process that writes this journal; where it is left out, nobody waits.
+
     Raises
     ------
     JournalError
-        Another process is writing this journal.
+        Another process is writing this journal, or nobody may write here.
     """
 
-    def __init__(self, directory: Path, on_event: Callable[[Event], None] = lambda event: None) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
+    def __init__(
+        self,
+        directory: Path,
+        on_event: Callable[[Event], None] = lambda event: None,
+        on_wait: Callable[[], None] | None = None,
+    ) -> None:
         self.path = directory / FILE_NAME
         self._on_event = on_event
         self._lock = FileLock(directory / "journal.lock")
         try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._acquire(on_wait)
+            self._check = _drop_half_line(self.path)
+            self._file = self.path.open("ab", buffering=0)
+        except JournalError:
+            self._lock.release()
+            raise
+        except OSError as error:
+            self._lock.release()
+            if space.is_lacking(error):
+                raise space.lacking("opening the journal", directory) from error
+            raise JournalError(
+                f"{directory}: the journal cannot be written ({error.strerror}): copy the study to where it can be"
+            ) from None
+
+    def _acquire(self, on_wait: Callable[[], None] | None) -> None:
+        try:
             self._lock.acquire(timeout=0)
         except Timeout:
-            raise JournalError(f"{directory}: another process is running this study") from None
-        _drop_half_line(self.path)
-        self._file = self.path.open("ab", buffering=0)
+            if on_wait is None:
+                raise JournalError(
+                    f"{self.path.parent}: another process is running this study, or recording it"
+                ) from None
+            on_wait()
+            self._lock.acquire(poll_interval=_LOOK_AGAIN_S)
 
     def append(self, event: str, **fields: Any) -> Event:
         """Write an event, force it to disk, then tell the observer.
@@ -64,7 +105,7 @@ class Journal:
             There is no room for it; nothing of it is left behind.
         """
         line = {"event": event, "at": time.time(), **fields}
-        content = json.dumps(line, separators=(",", ":"), allow_nan=True).encode() + b"\n"
+        content, check = line_of(line, self._check)
         before = os.fstat(self._file.fileno()).st_size
         try:
             if self._file.write(content) != len(content):
@@ -76,6 +117,7 @@ class Journal:
             if space.is_lacking(error):
                 raise space.lacking("writing the journal", self.path.parent) from error
             raise
+        self._check = check
         self._on_event(line)
         return line
 
@@ -110,6 +152,7 @@ class Reader:
         self._directory = directory
         self._offset = 0
         self._lines = 0
+        self._check = ""
 
     def new(self) -> Iterator[Event]:
         """The events that were not read before, in order. A half-written last line is none until it is whole.
@@ -117,7 +160,7 @@ class Reader:
         Raises
         ------
         JournalError
-            There is no journal, a line is damaged, or a newer version wrote it.
+            There is no journal, a line is damaged, or a newer version wrote it; says which line of which file.
         """
         path = _path(self._directory)
         with path.open("rb") as file:
@@ -125,7 +168,7 @@ class Reader:
             for line in file:
                 if not line.endswith(b"\n"):
                     return
-                event = _event(path, line, f"line {self._lines + 1}")
+                event, self._check = _event(path, line, f"line {self._lines + 1}", self._check)
                 self._offset += len(line)
                 self._lines += 1
                 yield event
@@ -156,6 +199,9 @@ def first(directory: Path) -> Event | None:
 def read_backwards(directory: Path) -> Iterator[Event]:
     """The events of a study, the last one first; reads no more of the journal than is asked for.
 
+    Whether a line is the one that was written can be told from the beginning alone: what is read here is not to be counted on
+    for more than what to do next.
+
     Raises
     ------
     JournalError
@@ -165,7 +211,7 @@ def read_backwards(directory: Path) -> Iterator[Event]:
     path = _path(directory)
     with path.open("rb") as file:
         for line in islice(_lines_from_end(file), 1, None):
-            yield _event(path, line, "a line")
+            yield _event(path, line + b"\n", "a line")[0]
 
 
 def _path(directory: Path) -> Path:
@@ -175,17 +221,49 @@ def _path(directory: Path) -> Path:
     return path
 
 
-def _event(path: Path, line: bytes, name: str) -> Event:
-    """The event that a line holds; ``name`` is what an error calls the line."""
+def line_of(event: Event, before: str) -> tuple[bytes, str]:
+    """The line of an event, and its check.
+
+    Parameters
+    ----------
+    before : str
+        The check of the line before it; empty for the first one.
+    """
+    content = json.dumps(event, separators=(",", ":"), allow_nan=True).encode()[:-1]
+    check = _check_of(content, before)
+    return content + _CHECK.format(check).encode(), check
+
+
+def _check_of(content: bytes, before: str) -> str:
+    return hashlib.sha256(before.encode() + content).hexdigest()[:_CHECK_CHARACTERS]
+
+
+def _event(path: Path, line: bytes, name: str, before: str | None = None) -> tuple[Event, str]:
+    """The event that a line holds, and its check.
+
+    Parameters
+    ----------
+    name : str
+        What an error calls the line.
+    before : str | None
+        The check of the line before it, empty for the first one; None where that is not known.
+    """
+    content, check, end = line.rpartition(b',"check":"')
+    digest = end[:_CHECK_CHARACTERS].decode("ascii", "replace")
     try:
-        event = json.loads(line)
-    except ValueError:
+        event = json.loads(content + b"}") if check and end == f'{digest}"}}\n'.encode() else None
+    except (ValueError, RecursionError):
         event = None
-    if not isinstance(event, dict):
-        raise JournalError(f"{path}: {name} is damaged; restore it or start the study afresh")
-    if event.get("schema_version", SCHEMA_VERSION) > SCHEMA_VERSION:
-        raise JournalError(f"{path}: written by a newer version of mlflow-ngraph; upgrade to read it")
-    return event
+    if isinstance(event, dict) and isinstance(event.get("event"), str):
+        version = event.get("schema_version", SCHEMA_VERSION)
+        if version != SCHEMA_VERSION and before in (None, "") and _check_of(content, "") == digest:
+            raise JournalError(f"{path}: has format {version!r}, and this is the version for format {SCHEMA_VERSION}")
+        if before is None or _check_of(content, before) == digest:
+            return event, digest
+    raise JournalError(
+        f"{path}: {name} is damaged: it, or what stood before it, was changed, lost or moved; restore the file, or start "
+        "the study afresh"
+    )
 
 
 def _lines_from_end(file: BinaryIO) -> Iterator[bytes]:
@@ -200,10 +278,18 @@ def _lines_from_end(file: BinaryIO) -> Iterator[bytes]:
     yield begun
 
 
-def _drop_half_line(path: Path) -> None:
-    """Cut off a last line that a kill interrupted, so that the next event starts a line of its own."""
+def _drop_half_line(path: Path) -> str:
+    """Cut off a last line that a kill interrupted, so that the next event starts a line of its own.
+
+    Returns
+    -------
+    str
+        The check of the last line that is whole; empty where there is none.
+    """
     if not path.exists():
-        return
+        return ""
     with path.open("r+b") as file:
-        half = next(_lines_from_end(file))
+        half, *last = islice(_lines_from_end(file), 2)
+        check = _event(path, last[0] + b"\n", "the last line")[1] if last else ""
         file.truncate(file.seek(0, os.SEEK_END) - len(half))
+    return check

@@ -43,6 +43,6 @@ def _place(workload: Workload) -> Path | None:
         release = version(workload.catalogue)
     except PackageNotFoundError:
         return None
-    told = [__version__, workload.catalogue, release, str(workload.ref), asdict(workload.init)]
-    name = hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    identity = [__version__, workload.catalogue, release, str(workload.ref), asdict(workload.init)]
+    name = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
     return user_cache.directory("workloads") / f"{name}.json"

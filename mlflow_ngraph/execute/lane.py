@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ VACUOUS = "outputs do not depend on the input: nothing was verified"
 TIMED_INPUTS_ONLY = "verified on the timed inputs alone, because "
 TOO_SLOW = "an inference takes longer than limits.verify_seconds"
 ILL_CONDITIONED = "rounding changes the answer to all others at this precision"
+_SHORTEST_S = 0.001
+"""Of a slice, which has one repetition at least."""
 SETTLE_BELOW_S = 0.5
 """Calls that take longer than this are not repeated for settling: what it would gain drowns in them. They are long enough to
 grow with the batch size."""
@@ -39,20 +42,31 @@ class LaneRunner:
     ----------
     before : LaneRecord | None
         What earlier sessions measured.
+    peak : tuple[int, int] | None
+        A batch size that was measured, and the bytes that the process then had at most.
     """
 
-    def __init__(self, session: Session, engines: LaneEngines, before: LaneRecord | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        engines: LaneEngines,
+        before: LaneRecord | None = None,
+        peak: tuple[int, int] | None = None,
+    ) -> None:
         self.lane = engines.lane
         self.loaded: Loaded | None = None
         self._engines = engines
-        self._peak: tuple[int, int] | None = None
-        """A batch size that was measured, and the bytes that the process then had at most."""
+        self._peak = peak
         self._call_s = {cell.batch: _fastest_s(cell.samples) for cell in _measured(before)}
         """The fastest inference by batch size, as far as they were timed."""
         self._plan = session.plan
         self._journal = session.journal
-        self._session = session.number
+        self.session = session.number
+        """The number of the session that it measures in."""
+        self._time = session.time
         self._process = LaneProcess(session, engines.lane, engines.compiler)
+        self._twin = partial(LaneRunner, session, engines, before)
+        self.twins: list[LaneRunner] = []
 
     @property
     def engines(self) -> Mapping[int, EngineRecord]:
@@ -62,7 +76,13 @@ class LaneRunner:
     @property
     def overhead_s(self) -> float:
         """Seconds in which processes did nothing that has a name of its own."""
-        return self._process.overhead_s
+        return self._process.overhead_s + sum(twin.overhead_s for twin in self.twins)
+
+    def twin(self) -> LaneRunner:
+        """The same lane with a process of its own, so that engines for two batch sizes can take turns."""
+        twin = self._twin(self._peak)
+        self.twins.append(twin)
+        return twin
 
     def start(self) -> None:
         """Start the lane's measuring process, and let it import its runtime while others do the same."""
@@ -76,8 +96,14 @@ class LaneRunner:
         """Take the engine for ``batch`` out of the cache: it has failed."""
         self._engines.disown(batch, reason)
 
-    def load(self, batch: int) -> Loaded:
-        """Load the engine for ``batch`` from disk in the lane's measuring process, and compare its outputs."""
+    def load(self, batch: int, *, continued: bool = False) -> Loaded:
+        """Load the engine for ``batch`` from disk in the lane's measuring process, and compare its outputs.
+
+        Parameters
+        ----------
+        continued : bool
+            The cell goes on: the slices that it has count again.
+        """
         engine = self.engines[batch]
         try:
             result = self._process.ready("run").request(
@@ -100,6 +126,7 @@ class LaneRunner:
             lane=self.lane.id,
             batch=batch,
             engine=engine.id,
+            continued=continued,
             **{name: value for name, value in result.items() if name != "problem"},
         )
         verified = self._engines.verified.get(batch, {})
@@ -134,7 +161,7 @@ class LaneRunner:
             self._plan.study.limits.load_seconds,
             **self._engines.loadable(loaded.batch),
             calls=RELOAD_CALLS,
-            call_s=loaded.warm_up["call_s"],
+            call_s=loaded.warm_up["fastest_s"],
         )
         return True
 
@@ -194,17 +221,23 @@ class LaneRunner:
             f"and two rounds of it more than the {most:g} s that a cell may take"
         )
 
-    def slice(self, round_: int, position: int, *, companion: bool) -> None:
-        """Time one slice of repetitions and put it into the journal."""
+    def slice(self, round_: int, position: int, *, companion: bool) -> dict[str, Any]:
+        """Time one slice of repetitions and put it into the journal; returns what the process says of it.
+
+        Parameters
+        ----------
+        companion : bool
+            It is taken for the comparison with others alone, and does not count for the cell itself.
+        """
         loaded, study = self._has_loaded(), self._plan.study
-        seconds = loaded.slice_s(study)
+        seconds = max(_SHORTEST_S, min(loaded.slice_s(study), self._time.left_at_most()))
         child = self._process.ready("run")
         started, spent = time.perf_counter(), time.process_time()
-        result = child.request(
+        result: dict[str, Any] = child.request(
             "slice",
             seconds + study.limits.load_seconds,
             accounted=lambda result: float(result["wall_s"] + result["settle_s"]),
-            repetitions=min(study.slice_length, loaded.left(study)),
+            repetitions=loaded.slice_repetitions(study),
             seconds=seconds,
             settle_s=SETTLE_S,
             settle_below_s=SETTLE_BELOW_S,
@@ -218,7 +251,7 @@ class LaneRunner:
             "slice",
             cell=self.lane.cell(loaded.batch),
             lane=self.lane.id,
-            session=self._session,
+            session=self.session,
             round=round_,
             position=position,
             companion=companion,
@@ -226,6 +259,7 @@ class LaneRunner:
             **result,
             **harness,
         )
+        return result
 
     def serve(self) -> str:
         """Let requests arrive at the loaded engine at the rates of the study, and put what became of them into the journal.
@@ -241,7 +275,7 @@ class LaneRunner:
         throughput = loaded.requests * 1e9 / float(mean_duration(loaded.durations).value)
         settle = {"settle_s": SETTLE_S, "settle_below_s": SETTLE_BELOW_S}
         child = self._process.ready("run")
-        station = Station(study, study.arrivals, self._journal, child, self.lane, loaded.batch, self._session, settle)
+        station = Station(study, study.arrivals, self._journal, child, self.lane, loaded.batch, self.session, settle)
         return offer_rates(study.arrivals, throughput, loaded.requests, station.offer)
 
     def unload(self) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,26 @@ from mlflow_ngraph.compilers.base import Compiler, Target
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.engines import key
 from mlflow_ngraph.engines.files import digest_files
+from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.execute.cache import EngineCache
-from mlflow_ngraph.execute.child import ChildFailure
+from mlflow_ngraph.execute.child import Child, ChildFailure
 from mlflow_ngraph.execute.crew import Steps
 from mlflow_ngraph.execute.process import LaneProcess
 from mlflow_ngraph.execute.record import EngineRecord, Lane
 from mlflow_ngraph.execute.session import Session
+from mlflow_ngraph.verdicts import Verdict
+
+TRIAL_ROOM = 1.1
+"""How many times ``limits.verify_seconds`` the trials of an engine may take: none is begun that would probably end later than
+that, but of the first nobody knows."""
+
+
+class _TrialTooLong(Exception):  # noqa: N818 - what was found, and no fault
+    """The first trial of an engine did not end in time."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
 
 
 class LaneEngines:
@@ -61,6 +76,7 @@ class LaneEngines:
             "threads": lane.threads,
             "accelerator": self._session.plan.accelerator,
             "transfers": lane.transfers,
+            "build_for": self._session.plan.study.build_for,
         }
 
     def key(self, batch_sizes: Sequence[int], materials: Mapping[str, Any]) -> str:
@@ -81,6 +97,11 @@ class LaneEngines:
         ):
             if asked not in offered:
                 return f"{kind.name} has no {word} {asked}; it has {', '.join(offered)}"
+        if self._session.plan.study.build_for:
+            try:
+                kind.check(Target(**self.target))
+            except UnsupportedError as error:
+                return str(error)
         return None
 
     def loadable(self, batch: int) -> dict[str, Any]:
@@ -109,19 +130,19 @@ class LaneEngines:
             return False
         final = self._place(batch_sizes)
         requires = self.compiler.requires(Target(**self.target))
-        found = self._cache.take(self.lane, key, requires, final, shared=self.compiler.shared)
-        if found is None:
+        stored = self._cache.take(self.lane, key, requires, final, shared=self.compiler.shared)
+        if stored is None:
             return False
         self._keep(
             batch_sizes,
             key,
-            files=found.files,
-            size_bytes=found.size_bytes,
-            built_beside=found.built_beside,
-            stages=found.stages,
-            flags=found.flags,
-            requires=found.requires,
-            reused=found.origin.model_dump(exclude_none=True),
+            files=stored.files,
+            size_bytes=stored.size_bytes,
+            built_beside=stored.built_beside,
+            stages=stored.stages,
+            flags=stored.flags,
+            requires=stored.requires,
+            reused=stored.origin.model_dump(exclude_none=True),
         )
         return True
 
@@ -167,6 +188,11 @@ class LaneEngines:
 
     def _explain(self, directory: Path, batch_sizes: Sequence[int]) -> Steps:
         """Ask the compiler what it did. A compiler that cannot tell costs its explanation only, not the engine."""
+        device = self._session.plan.study.build_for
+        if device and not self.compiler.explains_elsewhere:
+            reason = f"it was built for {device}, where its compiler can look at it"
+            self._session.journal.append("engine_unexplained", lane=self.lane.id, reason=reason)
+            return
         child = self._process.start("build")
         child.begin(
             "explain",
@@ -208,41 +234,68 @@ class LaneEngines:
 
     def verify(self, batch: int) -> Steps:
         """Compare the engine for ``batch`` with the baseline on other inputs than those that it will be timed on."""
-        limits, places = self._session.plan.study.limits, self._session.places
-        keep = places.disagreement(self.lane.id, batch)
         self._say(batch, "verify")("verify")
-        child = self._process.start("verify")
-        yield child
-        child.finish()
-        child.begin(
-            "verify",
-            limits.load_seconds + limits.verify_seconds,
-            accounted=lambda result: float(result["load_s"] + result["seconds"]),
-            **self.loadable(batch),
-            limit_s=limits.verify_seconds,
-            slowdown=self._slowdown or self.compiler.expected_slowdown,
-            keep=str(keep),
-        )
-        yield child
-        result = child.finish()
-        if result["kept"]:
-            result["kept"] = keep.relative_to(places.root).as_posix()
+        cut_s = 0.0
+        try:
+            result = yield from self._try(batch)
+        except _TrialTooLong as cut:
+            # Known now: whatever is tried takes too long. The inputs that it is timed on are compared all the same.
+            self.close()
+            self._slowdown, cut_s = math.inf, cut.seconds
+            result = yield from self._try(batch)
+        result["seconds"] += cut_s
         self._slowdown = result.pop("slowdown") or self._slowdown
         self._session.journal.append(
             "cell_verified", cell=self.lane.cell(batch), lane=self.lane.id, batch=batch, **result
         )
         self.verified[batch] = result
 
+    def _try(self, batch: int) -> Generator[Child, None, dict[str, Any]]:
+        """Have the engine for ``batch`` compared; one trial that takes much longer than was expected is cut off."""
+        limits, places = self._session.plan.study.limits, self._session.places
+        keep = places.disagreement(self.lane.id, batch)
+        child = self._process.start("verify")
+        yield child
+        child.finish()
+        begun: list[str] = []
+        longest_s = TRIAL_ROOM * limits.verify_seconds
+        child.begin(
+            "verify",
+            limits.load_seconds + limits.verify_seconds,
+            on_stage=begun.append,
+            accounted=lambda result: float(result["load_s"] + result["seconds"]),
+            stage_limits={"trials": longest_s},
+            **self.loadable(batch),
+            limit_s=limits.verify_seconds,
+            slowdown=self._slowdown or self.compiler.expected_slowdown,
+            keep=str(keep),
+        )
+        yield child
+        try:
+            result: dict[str, Any] = child.finish()
+        except ChildFailure as failure:
+            if failure.verdict is Verdict.TIMEOUT and begun:
+                raise _TrialTooLong(longest_s) from None
+            raise
+        if result["kept"]:
+            result["kept"] = keep.relative_to(places.root).as_posix()
+        return result
+
     def share(self) -> None:
         """Give the cache what was compiled here and has proved to be right at every batch size that was asked for."""
         if self._cache is None:
             return
         for engine in {engine.id: engine for engine in self.made.values()}.values():
-            found = [self.verified[batch] for batch in engine.batch_sizes if batch in self.verified]
-            wrong = [result["problem"] for result in found if result["problem"]]
+            if self._session.plan.study.build_for:
+                # Whoever takes it verifies it on the device that it is for, before anything else.
+                if engine.reused is None:
+                    self._cache.keep(self.lane, engine, self._session.places.root / engine.directory)
+                continue
+            results = [self.verified[batch] for batch in engine.batch_sizes if batch in self.verified]
+            wrong = [result["problem"] for result in results if result["problem"]]
             if wrong:
                 self._cache.forget(self.lane, engine, wrong[0])
-            elif engine.reused is None and found and not any(result["vacuous"] for result in found):
+            elif engine.reused is None and results and not any(result["vacuous"] for result in results):
                 self._cache.keep(self.lane, engine, self._session.places.root / engine.directory)
 
     def disown(self, batch: int, reason: str) -> None:

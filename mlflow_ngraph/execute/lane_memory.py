@@ -51,12 +51,20 @@ class Loaded:
         """Seconds that its next slice may take.
 
         Rounds say more than repetitions within one: where the study leaves it to us, the seconds of a slow cell are
-        spread over as many rounds as it needs at least, down to one repetition in each.
+        spread over as many rounds as it needs at least, down to one repetition in each. A cell that has its share, and
+        goes on because others race with it, gets whole slices.
         """
-        most = min(study.limits.slice_seconds, study.limits.cell_seconds - self.timed_s)
+        most, left_s = study.limits.slice_seconds, study.limits.cell_seconds - self.timed_s
+        if left_s > 0:
+            most = min(most, left_s)
         if study.repetitions == "auto":
             most = min(most, study.limits.cell_seconds / study.adaptive.min_rounds)
         return most
+
+    def slice_repetitions(self, study: Study) -> int:
+        """Repetitions of its next slice, as far as there are seconds for them."""
+        left = self.left(study)
+        return min(study.slice_length, left) if left > 0 else study.slice_length
 
     def left(self, study: Study) -> int:
         """Repetitions that the study may still take."""
@@ -90,7 +98,9 @@ class Loaded:
 
     @property
     def call_s(self) -> float:
-        """Mean seconds of a repetition so far."""
+        """Mean seconds of a repetition so far; before the first, those of a call when it was warm."""
+        if not self.repetitions:
+            return float(self.warm_up.get("call_s", self.first_call_s))
         return self.timed_s / self.repetitions
 
     @property

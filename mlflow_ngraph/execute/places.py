@@ -6,7 +6,7 @@ import hashlib
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.execute import journal
@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 
 _AFTER_THE_END = ("lane_recorded", "recording_failed")
-"""Events that still follow the last one of a finished study: it is recorded when nobody is measured any more."""
+"""Events that still follow the last one of a measured study: it is recorded when nobody is measured any more."""
+
+End = Literal["open", "measured", "recorded"]
+"""How far a study came: cells are missing; every cell is measured, and a tracking server should have it but may not; or
+nothing is left to do."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,15 @@ def newest(root: Path, key: str) -> Path | None:
     return max(begun, key=begun.__getitem__, default=None)
 
 
-def finished(directory: Path) -> bool:
-    """Whether the last session of a study came to its end."""
-    kinds = (event["event"] for event in journal.read_backwards(directory))
-    return next((kind for kind in kinds if kind not in _AFTER_THE_END), "") == "study_finished"
+def end(directory: Path) -> End:
+    """How far the last session of a study came, by the end of its journal."""
+    recorded = False
+    for event in journal.read_backwards(directory):
+        kind = event["event"]
+        if kind == "study_recorded":
+            recorded = True
+        elif kind == "study_finished":
+            return "recorded" if recorded or event["offline"] else "measured"
+        elif kind not in _AFTER_THE_END:
+            break
+    return "open"

@@ -1,32 +1,25 @@
-"""A study and a device become lanes: what is compiled, verified and measured, and about how long it takes."""
+"""A study and a device become lanes: what is compiled, verified and measured."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 
 from mlflow_ngraph.compilers.base import Compiler
 from mlflow_ngraph.compilers.registry import COMPILERS, create
 from mlflow_ngraph.devices import processors
 from mlflow_ngraph.devices.base import DeviceProfile
 from mlflow_ngraph.errors import DependencyError, StudyError
-from mlflow_ngraph.execute.lane_memory import RELOAD_CALLS
+from mlflow_ngraph.execute.experience import Experience
 from mlflow_ngraph.execute.record import Lane
-from mlflow_ngraph.study import Study
+from mlflow_ngraph.study import BASELINE, Study
 from mlflow_ngraph.workloads.base import WorkloadInfo, WorkloadRef
 from mlflow_ngraph.workloads.registry import create as create_workload
 
-TYPICAL_MACS, TYPICAL_PARAMETERS = 2e9, 20_000_000
-"""Stand for a model about which nothing is known before it is built."""
-MACS_PER_SECOND_AND_THREAD = 5e10
-"""A round figure for fp32 on one core of a server processor; estimates need no more."""
-TYPICAL_ROUNDS = 10
-"""What a cell needs until its interval is short enough, on a machine that is quiet most of the time."""
-LANE_SECONDS = 3.0
-RELOAD_SECONDS = 2.0
-"""A round figure for a process that starts, imports a runtime and loads an engine, beside others that do the same."""
+TYPICAL_PARAMETERS = 20_000_000
+"""Stands for a model about which nothing is known before it is built."""
 PREPARE_SECONDS = 10.0
 
 
@@ -53,6 +46,8 @@ class StudyPlan:
     workloads: tuple[WorkloadPlan, ...]
     notes: tuple[str, ...] = ()
     """What a person should know before it starts."""
+    experience: Experience = field(default_factory=Experience, compare=False)
+    """How long such things took on this machine."""
 
     @property
     def lanes(self) -> list[Lane]:
@@ -63,11 +58,6 @@ class StudyPlan:
     def cells(self) -> int:
         """The number of cells."""
         return sum(len(lane.batch_sizes) for lane in self.lanes)
-
-    @property
-    def estimate_s(self) -> float:
-        """Rough seconds for the whole study."""
-        return sum(estimate_workload(self, workload) for workload in self.workloads)
 
     @property
     def engine_bytes(self) -> int:
@@ -85,24 +75,30 @@ class StudyPlan:
         return replace(self, workloads=tuple(_checked(w, found.get(str(w.ref))) for w in self.workloads))
 
 
-def make(study: Study, profile: DeviceProfile) -> StudyPlan:
+def make(study: Study, profile: DeviceProfile, experience: Experience | None = None) -> StudyPlan:
     """Expand a study into lanes.
+
+    Parameters
+    ----------
+    experience : Experience | None
+        How long such things took on this machine; None where nobody asks for the time.
 
     Raises
     ------
     UsageError
         A compiler, flag, workload or option does not exist, or this machine cannot serve the device or run a compiler.
     """
-    threads = (
-        processors.available() if study.threads == "all" else None if study.threads == "default" else study.threads
-    )
-    compilers = [(choice, _runnable(choice.name, choice.flags)) for choice in study.compilers]
+    threads = _threads(study, profile)
+    chosen = [choice for choice in study.compilers if not (study.build_for and choice.name == BASELINE)]
+    if not chosen:
+        raise StudyError(f"nothing to build for {study.build_for}: {BASELINE} compiles nothing; name other compilers")
+    compilers = [(choice, _usable(choice.name, choice.flags, builds=bool(study.build_for))) for choice in chosen]
     workloads: list[WorkloadPlan] = []
-    for chosen in study.workloads:
-        workload = create_workload(chosen.parsed(), study.init)
+    for wanted in study.workloads:
+        workload = create_workload(wanted.parsed(), study.init)
         ref = str(workload.ref)
         if any(str(other.ref) == ref for other in workloads):
-            raise StudyError(f"workload {chosen.ref!r} is {ref}, which is listed already")
+            raise StudyError(f"workload {wanted.ref!r} is {ref}, which is listed already")
         lanes = tuple(
             _lane(
                 study,
@@ -127,7 +123,44 @@ def make(study: Study, profile: DeviceProfile) -> StudyPlan:
         )
         _distinct(lanes)
         workloads.append(WorkloadPlan(workload.ref, workload.label, workload.family, lanes, workload.known))
-    return StudyPlan(study, profile.name, profile.accelerator, threads, tuple(workloads), profile.check())
+    notes = (*(() if study.build_for else profile.check()), *_purpose(study))
+    known = experience or Experience()
+    return StudyPlan(study, profile.name, profile.accelerator, threads, tuple(workloads), notes, known)
+
+
+def _purpose(study: Study) -> Iterator[str]:
+    """What a person should know of a study that is to decide."""
+    if study.purpose == "characterise":
+        return
+    kept = "".join(f", {limit}" for limit in study.kept_limits)
+    if study.raced is None:
+        yield (
+            f"decides by {study.objective}{kept}: rounds have no figure of it that cells could race by, so every cell is "
+            "measured to its end"
+        )
+    else:
+        yield f"decides by {study.objective}{kept}: a cell that certainly cannot be the best of its workload leaves"
+
+
+def _threads(study: Study, profile: DeviceProfile) -> int | None:
+    """Threads of every runtime; None leaves each its own default.
+
+    Raises
+    ------
+    StudyError
+        All processors are wanted of a device that is not this machine.
+    """
+    if study.threads == "default":
+        return None
+    if study.threads != "all":
+        return study.threads
+    if not study.build_for:
+        return processors.available()
+    if profile.accelerator == "cpu":
+        raise StudyError(
+            f"threads: all: say how many processors {study.build_for} has, as in --threads 8, or 'default'"
+        )
+    return None  # the accelerator computes
 
 
 def _distinct(lanes: Sequence[Lane]) -> None:
@@ -142,38 +175,15 @@ def _distinct(lanes: Sequence[Lane]) -> None:
             )
 
 
-def estimate_lane(plan: StudyPlan, workload: WorkloadPlan, lane: Lane) -> float:
-    """Rough seconds of one lane."""
-    macs = TYPICAL_MACS
-    if workload.known is not None:
-        macs = float(workload.known.true_macs or workload.known.paper_macs or TYPICAL_MACS)
-    study, compiler = plan.study, create(lane.compiler, lane.flags)
-    call = macs / (MACS_PER_SECOND_AND_THREAD * (lane.threads or 1)) * compiler.expected_slowdown
-    repetitions = TYPICAL_ROUNDS * study.slice_length if study.repetitions == "auto" else study.repetitions
-    total = LANE_SECONDS + len(compiler.engines(lane.batch_sizes)) * compiler.expected_compile_s
-    for batch in lane.batch_sizes:
-        first = call * batch
-        if first < study.warmup.max_seconds:
-            total += min(4 * study.warmup.window * first, study.warmup.max_seconds)
-        timed = max(first, min(repetitions * first, study.limits.cell_seconds))
-        total += first + timed
-        if (1 + RELOAD_CALLS) * first < study.limits.reload_seconds:
-            total += RELOAD_SECONDS * timed / min(study.slice_length * first, study.limits.slice_seconds)
-        total += study.arrivals.estimate_s(first) if study.arrivals is not None else 0.0
-    return total
-
-
-def estimate_workload(plan: StudyPlan, workload: WorkloadPlan) -> float:
-    """Rough seconds of all lanes of a workload and its preparation."""
-    return PREPARE_SECONDS + sum(estimate_lane(plan, workload, lane) for lane in workload.lanes)
-
-
-def _runnable(name: str, flags: Mapping[str, object]) -> Compiler:  # type: ignore[type-arg]
-    compiler = create(name, flags)
-    found = COMPILERS.get(name).availability()
-    if not found.available:
-        hint = f"; {found.hint}" if found.hint else ""
-        raise DependencyError(f"compiler {name!r} cannot run here: {found.reason}{hint}")
+def _usable(name: str, flags: Mapping[str, object], *, builds: bool) -> Compiler:  # type: ignore[type-arg]
+    """A compiler that can run here or, where its engines are for another device, compile here."""
+    compiler, kind = create(name, flags), COMPILERS.get(name)
+    availability = kind.building() if builds else kind.availability()
+    if not availability.available:
+        hint = f"; {availability.hint}" if availability.hint else ""
+        raise DependencyError(
+            f"compiler {name!r} cannot {'compile' if builds else 'run'} here: {availability.reason}{hint}"
+        )
     return compiler
 
 
@@ -186,11 +196,11 @@ def _lane(study: Study, lane: Lane) -> Lane:
     return replace(lane, id=digest)
 
 
-def _checked(workload: WorkloadPlan, found: Mapping[str, object] | None) -> WorkloadPlan:
-    if found is None:
+def _checked(workload: WorkloadPlan, answer: Mapping[str, object] | None) -> WorkloadPlan:
+    if answer is None:
         return workload
-    label, family = str(found["label"]), str(found["family"])
-    fixed = found["fixed_batch"]
+    label, family = str(answer["label"]), str(answer["family"])
+    fixed = answer["fixed_batch"]
     lanes = tuple(replace(lane, label=label, family=family) for lane in workload.lanes)
     return replace(
         workload,

@@ -30,7 +30,8 @@ class Preparation:
         self._seconds = 0.0
         name = f"prepare-{self._directory.name}-{session.number}"
         env = environment.of_threads(session.plan.threads, session.places.scratch(name), patient=True)
-        self.child = Child(name, env, session.places.log(name), session.warden)
+        log, left = session.places.log(name), session.time.left_at_most
+        self.child = Child(name, env, log, session.warden, forked=session.forks, left=left)
 
     def begin(self, batch_sizes: Sequence[int]) -> None:
         """Build the model, and run the baseline on seeded inputs at ``batch_sizes``."""

@@ -87,7 +87,9 @@ class LaneProcess:
         kind = self._compiler
         measures = purpose == "run" or (purpose == "build" and kind.occupies == "machine")
         env = environment.of_threads(self._lane.threads, session.places.scratch(name), patient=not measures)
-        child = Child(name, env, session.places.log(name), session.warden)
+        forked = session.forks and not measures and "torch" in kind.runtime_modules
+        left = session.time.left_at_most
+        child = Child(name, env, session.places.log(name), session.warden, forked=forked, left=left)
         modules = kind.runtime_modules
         if purpose == "build" and kind.compile_modules is not None:
             modules = kind.compile_modules

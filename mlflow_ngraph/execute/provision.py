@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from mlflow_ngraph.execute.child import ChildFailure
+from mlflow_ngraph.execute.child import ChildFailure, OutOfTime
 from mlflow_ngraph.execute.crew import Crew, Job, Steps, expected_bytes
 from mlflow_ngraph.execute.lane_engines import LaneEngines
 from mlflow_ngraph.execute.plan import PREPARE_SECONDS, WorkloadPlan
 from mlflow_ngraph.execute.preparation import Materials, Preparation
 from mlflow_ngraph.execute.record import Lane, StudyRecord
 from mlflow_ngraph.execute.session import Session
+from mlflow_ngraph.execute.time_budget import TIME_UP
 from mlflow_ngraph.verdicts import Verdict
 
 Fail = Callable[[Lane, Iterable[int], ChildFailure], None]
@@ -137,6 +138,7 @@ class Provision:
             for group, key in list(lacking.items()):
                 self._crew.recount(job)
                 try:
+                    self._ask_time()
                     yield from engines.build(
                         group, key, lambda: max(job.beside, self._export_beside if exported else 0)
                     )
@@ -155,7 +157,9 @@ class Provision:
             self._add_verification(engines)
 
     def _add_verification(self, engines: LaneEngines) -> None:
-        if engines.made and not engines.impure:
+        if self._session.plan.study.build_for:
+            engines.share()  # nothing here can run what was built for another device
+        elif engines.made and not engines.impure:
             seconds, memory = self._session.plan.study.limits.verify_seconds, expected_bytes(self._parameters)
             self._crew.add(Job(partial(self._verify, engines), "processors", seconds, memory))
 
@@ -166,13 +170,15 @@ class Provision:
             for batch in list(waiting):
                 self._crew.recount(job)
                 try:
+                    self._ask_time()
                     yield from engines.verify(batch)
                 except ChildFailure as failure:
                     engines.close()
                     if self._crew.suspects_others(job, failure):
                         self._say_again(failure, lane=engines.lane.id, batch=batch)
                         continue
-                    engines.disown(batch, failure.reason)
+                    if not isinstance(failure, OutOfTime):
+                        engines.disown(batch, failure.reason)
                     del engines.made[batch]
                     self._fail(engines.lane, [batch], failure)
                 waiting.remove(batch)
@@ -182,6 +188,10 @@ class Provision:
             self._crew.add(_alone(job))
         else:
             engines.share()
+
+    def _ask_time(self) -> None:
+        if self._session.time.over:
+            raise OutOfTime(TIME_UP)
 
     def _refuse(self, failure: ChildFailure) -> None:
         """There are no engines, for this reason."""
@@ -228,4 +238,6 @@ def _batches(groups: Iterable[tuple[int, ...]]) -> list[int]:
 
 def _while_preparing(failure: ChildFailure) -> ChildFailure:
     """The failure, with what it happened in."""
+    if isinstance(failure, OutOfTime):
+        return failure
     return ChildFailure(failure.verdict, f"preparing the model: {failure.reason}", failure.tail)

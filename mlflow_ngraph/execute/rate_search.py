@@ -91,14 +91,14 @@ class _Offers:
 
     def _seek(self) -> None:
         while (rate := self._search.next()) is not None:
-            found = self._try(rate, "search")
-            if found is not None and not found["valid"]:
+            figures = self._try(rate, "search")
+            if figures is not None and not figures["valid"]:
                 # Once is chance.
-                found = self._try(rate, "search")
-            if found is None:
+                figures = self._try(rate, "search")
+            if figures is None:
                 return
-            if not found["valid"]:
-                self._notes.append(f"the search ended at {rate:.4g}/s: {found['reason']}")
+            if not figures["valid"]:
+                self._notes.append(f"the search ended at {rate:.4g}/s: {figures['reason']}")
                 return
 
     def _try(self, rate: float, purpose: str) -> Mapping[str, Any] | None:
@@ -109,9 +109,9 @@ class _Offers:
                 f"{rate:.4g}/s was not offered: it takes {seconds:.0f} s, and {self._left_s:.0f} s are left of max_seconds"
             )
             return None
-        found = self._offer(rate, seconds, self._step, purpose)
+        figures = self._offer(rate, seconds, self._step, purpose)
         self._step += 1
         self._left_s -= seconds
-        if found["valid"] and self._settings.max_p99_ms is not None:
-            self._search.learn(rate, kept=open_loop_figures.kept(found, self._settings.max_p99_ms))
-        return found
+        if figures["valid"] and self._settings.max_p99_ms is not None:
+            self._search.learn(rate, kept=open_loop_figures.kept(figures, self._settings.max_p99_ms))
+        return figures

@@ -103,7 +103,7 @@ class CellRecord:
     ready: Mapping[str, float] = field(default_factory=dict)
     """``load_s``, ``first_inference_s`` and ``requests`` (inferences in flight within one repetition)."""
     warm_up: Mapping[str, float] = field(default_factory=dict)
-    """``repetitions``, ``seconds``, ``steady`` and ``call_s`` of the warm-up."""
+    """``repetitions``, ``seconds``, ``steady``, ``call_s`` and ``fastest_s`` of the warm-up."""
     arrivals: list[dict[str, Any]] = field(default_factory=list)
     """What became of requests that arrived by themselves, rate by rate: ``rate``, ``window_s``, ``process``, ``purpose``
     (``rate`` of the study, or ``search``), ``step``, ``servers``, and of each request ``due_ns``, ``waited_ns`` and
@@ -116,9 +116,12 @@ class CellRecord:
     """By the names in docs/reference/metrics.md, such as ``throughput`` and ``throughput_ci_low``."""
     unsteady: tuple[str, ...] = ()
     """The metrics of the cell that noise touches: its own or, where batch sizes are compared, that at batch size 1."""
+    left: Mapping[str, Any] = field(default_factory=dict)
+    """Where the cell left a race: the ``round``, the ``rival`` (a cell), the ``ratio`` to it as estimated, and the ``bound`` of
+    what it is beside the best one, at most; or the ``limit`` that it cannot keep."""
     log_medians: dict[str, float] = field(default_factory=dict)
-    """The natural logarithm of the median duration of each round, in nanoseconds a sample, by session and round such as
-    ``0.3``: what lanes that share rounds are compared by. The baseline has those beside cells of other sessions, too."""
+    """The natural logarithm of the median duration of each round, in nanoseconds a sample, by session, round and batch
+    size such as ``0.3@8``, in a race without the batch size: what lanes that share rounds are compared by. The baseline has those beside cells of other sessions, too."""
     samples: list[dict[str, Any]] = field(default_factory=list)
     """The slices, each with ``session``, ``round``, ``position`` (the lane's turn within the round), ``started_ns``,
     ``wall_s``, ``peak_bytes`` and ``durations_ns``. Newer journals have besides: ``loading``
@@ -196,8 +199,21 @@ class StudyRecord:
     the ``digest`` of the model, its ``outputs`` and its exports."""
     sessions: int = 0
     """How often it was begun or gone on with."""
+    races: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """How the race of a workload ended, by canonical reference: ``ending`` (``won``, ``alike``, ``repetitions``, ``time``,
+    ``memory``), ``leader`` (a cell, or None) and ``contenders``, the leader first, each with ``cell``, ``lane``, ``batch``, ``rounds`` and,
+    beside the leader, ``ratio``, ``low`` and ``high``."""
+    left_out: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Cells that were not measured, by id, each with ``lane``, ``batch``, ``reason`` and ``final``: whether there is nothing to
+    be gained by measuring it."""
 
     def so_far(self) -> StudyRecord:
         """The record as it is now: what is read from now on changes this one, and not the copy."""
         lanes = {lane_id: replace(lane, cells=dict(lane.cells)) for lane_id, lane in self.lanes.items()}
-        return replace(self, lanes=lanes, workloads=dict(self.workloads))
+        return replace(
+            self,
+            lanes=lanes,
+            workloads=dict(self.workloads),
+            races=dict(self.races),
+            left_out=dict(self.left_out),
+        )

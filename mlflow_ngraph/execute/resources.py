@@ -32,21 +32,21 @@ def resources(
     samples_per_call : float
         Inferences within a repetition.
     """
-    found: dict[str, float] = {
+    metrics: dict[str, float] = {
         **_processors(slices, processors, threads),
         "peak_memory_mb": max(part["peak_bytes"] for part in slices) / MB,
     }
     resident = [size for part in slices if (size := part.get("resident_bytes")) is not None]
     if resident:
-        found["steady_memory_mb"] = statistics.median(resident) / MB
+        metrics["steady_memory_mb"] = statistics.median(resident) / MB
     watched = [part for part in slices if "page_faults" in part]
     if watched:
         samples = samples_per_call * sum(len(part["durations_ns"]) for part in watched)
-        found["page_faults_per_sample"] = sum(part["page_faults"] for part in watched) / samples
+        metrics["page_faults_per_sample"] = sum(part["page_faults"] for part in watched) / samples
     waited = sum(part.get("harness_wall_s", 0.0) for part in slices)
     if waited > 0:
-        found["harness_cpu_percent"] = 100 * sum(part.get("harness_cpu_s", 0.0) for part in slices) / waited
-    return {**found, **_machine([part for part in slices if "machine" in part], samples_per_call)}
+        metrics["harness_cpu_percent"] = 100 * sum(part.get("harness_cpu_s", 0.0) for part in slices) / waited
+    return {**metrics, **_machine([part for part in slices if "machine" in part], samples_per_call)}
 
 
 def own_processors(part: SliceRecord, processors: int) -> float | None:
@@ -56,18 +56,18 @@ def own_processors(part: SliceRecord, processors: int) -> float | None:
 
 def _processors(slices: Sequence[SliceRecord], processors: int, threads: int) -> dict[str, float]:
     """What the lane and others used of the processors, as far as it can be told."""
-    windows, found = _windows(slices), {}
+    windows, metrics = _windows(slices), {}
     own, others = shares.own_processors(windows, processors), shares.foreign(windows, processors)
     if own is not None:
-        found["cpu_percent"] = 100 * own / processors
-        found["cpu_percent_of_threads"] = 100 * own / threads
-        found["cpu_cores"] = own
+        metrics["cpu_percent"] = 100 * own / processors
+        metrics["cpu_percent_of_threads"] = 100 * own / threads
+        metrics["cpu_cores"] = own
     each = [use for part in slices if (use := own_processors(part, processors)) is not None]
     if len(each) > 1:
-        found["cpu_percent_std"] = 100 * statistics.stdev(each) / processors
+        metrics["cpu_percent_std"] = 100 * statistics.stdev(each) / processors
     if others is not None:
-        found["foreign_cpu_percent"] = 100 * others.share
-    return found
+        metrics["foreign_cpu_percent"] = 100 * others.share
+    return metrics
 
 
 def _windows(slices: Sequence[SliceRecord]) -> list[shares.Window]:
@@ -77,27 +77,27 @@ def _windows(slices: Sequence[SliceRecord]) -> list[shares.Window]:
 
 def _machine(slices: Sequence[SliceRecord], samples_per_call: float) -> dict[str, float]:
     """What the looks at the machine before and after each slice tell."""
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     said = [part["machine"]["values"] for part in slices]
     clocks, temperatures = list(of_engine(said, "clock_mhz")), list(of_engine(said, "temperature_c"))
     if clocks:
-        found["clock_mhz"] = statistics.fmean(clocks)
+        metrics["clock_mhz"] = statistics.fmean(clocks)
     if temperatures:
-        found["temperature_c"] = max(temperatures)
+        metrics["temperature_c"] = max(temperatures)
     busiest = _busiest_percent([part["machine"] for part in slices])
     if busiest is not None:
-        found["cpu_percent_busiest_core"] = busiest
-    return {**found, **_energy(slices, samples_per_call)}
+        metrics["cpu_percent_busiest_core"] = busiest
+    return {**metrics, **_energy(slices, samples_per_call)}
 
 
 def _busiest_percent(machines: Sequence[Mapping[str, Any]]) -> float | None:
     """How busy the busiest processor was with anything."""
-    told = [machine for machine in machines if machine["busy_s"]]
-    windows = [machine["seconds"] for machine in told]
+    looks = [machine for machine in machines if machine["busy_s"]]
+    windows = [machine["seconds"] for machine in looks]
     if shares.sampling_error(windows) > shares.COARSEST:
         return None
     spent: dict[str, float] = {}
-    for machine in told:
+    for machine in looks:
         for processor, seconds in machine["busy_s"].items():
             spent[processor] = spent.get(processor, 0.0) + seconds
     # A tick more than there was time for is the kernel's rounding.

@@ -15,11 +15,12 @@ from typing import Any, Protocol
 import psutil
 
 from mlflow_ngraph.devices import memory
-from mlflow_ngraph.execute.child import ChildFailure
+from mlflow_ngraph.execute.child import ChildFailure, OutOfTime
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.lane import SETTLE_BELOW_S, LaneRunner
 from mlflow_ngraph.execute.lane_memory import Loaded
 from mlflow_ngraph.execute.record import Lane
+from mlflow_ngraph.execute.time_budget import TIME_UP, TimeBudget
 from mlflow_ngraph.measure import stability
 from mlflow_ngraph.study import BASELINE, Adaptive, Study
 from mlflow_ngraph.verdicts import Verdict
@@ -28,6 +29,8 @@ RESERVE_BYTES = 512 * 2**20
 """Memory that is left to the rest of the machine."""
 
 
+FEWEST_ROUNDS = 3
+"""Of a workload that is measured at all, if the study as a whole has the time."""
 _CONDEMNING = (Verdict.FAILED, Verdict.CRASHED, Verdict.UNSUPPORTED)
 """Ways to fail that lie in the engine, and not in the machine."""
 
@@ -51,6 +54,12 @@ class Settle(Protocol):
     def __call__(self, runner: LaneRunner, batch: int, judgement: Judgement, warm_up: dict[str, Any]) -> None: ...
 
 
+class LeaveOut(Protocol):
+    """Says that a cell is not measured."""
+
+    def __call__(self, lane: Lane, batch: int, reason: str, *, final: bool) -> None: ...
+
+
 def wanted(lane: Lane, missing: Mapping[str, Sequence[int]]) -> set[int]:
     """The lane's own missing batch sizes, and for the baseline those of all others too."""
     own = set(missing.get(lane.id, []))
@@ -70,6 +79,10 @@ class Rounds:
         The batch sizes of each lane that have no verdict yet.
     settle : Settle
         Called with the verdict of each of those cells, once.
+    leave_out : LeaveOut
+        Called instead with those for which there is no time.
+    time : TimeBudget
+        What ends the rounds when nothing of it is left.
     """
 
     def __init__(
@@ -79,12 +92,18 @@ class Rounds:
         order: random.Random,
         missing: Mapping[str, Sequence[int]],
         settle: Settle,
+        leave_out: LeaveOut,
+        time: TimeBudget,
     ) -> None:
         self._study = study
         self._journal = journal
         self._order = order
         self._missing = missing
         self._settle = settle
+        self._leave_out = leave_out
+        self._time = time
+        self._taken = 0
+        """Rounds so far."""
         self._settled: set[tuple[str, int]] = set()
 
     def measure(self, runners: Iterable[LaneRunner], batch: int) -> None:
@@ -97,7 +116,7 @@ class Rounds:
             and self._is_affordable(runner, batch)
         ]
         round_ = 0
-        while waiting:
+        while waiting and self._left() > 0:
             group, waiting = self._gather(waiting, batch)
             round_ = self._take(group, batch, round_)
             fine = [runner for runner in group if self._finish(runner, batch) is Verdict.OK]
@@ -139,29 +158,33 @@ class Rounds:
         baselines = {id(base): base for runner in rest if (base := _baseline(runner, waiting)) not in (None, *rest)}
         return group, [*(base for base in baselines.values() if base is not None), *rest]
 
-    def _load(self, runner: LaneRunner, batch: int) -> None:
+    def _load(self, runner: LaneRunner, batch: int, *, continued: bool = False) -> None:
         self._journal.tell("stage", lane=runner.lane.id, stage="load", batch=batch)
-        runner.load(batch)
+        runner.load(batch, continued=continued)
         runner.warm_up()
 
     def _take(self, group: list[LaneRunner], batch: int, round_: int) -> int:
-        """Take rounds of slices until every lane has enough; returns the number of the round after the last.
+        """Take rounds of slices until every lane has enough, or no further one fits into the time; returns the number of the
+        round after the last.
 
         A lane that fails leaves the group. The baseline goes on as long as a lane needs it for comparison.
         """
-        active = list(group)
-        while active:
+        active, left = list(group), self._left()
+        while active and not self._late(left):
+            left, self._taken = self._left(), self._taken + 1
             failed = self._renew(active, batch)
             turn = [runner for runner in active if runner not in failed]
             self._order.shuffle(turn)
             self._journal.tell("round", batch=batch, round=round_, lanes=[runner.lane.id for runner in turn])
             for position, runner in enumerate(turn):
+                if self._has_no_time(runner):
+                    continue
                 step = partial(runner.slice, round_, position, companion=not self._open(runner, batch))
                 if not self._attempt(runner, batch, step):
                     failed.append(runner)
             active = [runner for runner in active if runner not in failed]
             group[:] = [runner for runner in group if runner not in failed]
-            unsettled = [runner for runner in active if runner.wants_more()]
+            unsettled = [runner for runner in active if runner.wants_more() and not self._has_no_time(runner)]
             needed = {id(_baseline(runner, active)) for runner in unsettled}
             active = [
                 runner
@@ -170,6 +193,28 @@ class Rounds:
             ]
             round_ += 1
         return round_
+
+    def _left(self) -> float:
+        """Seconds in which something may still be begun: of the share or, for the first rounds, of all that is left.
+
+        A workload that has its engines loaded is worth more than the next one, of which nothing is known either.
+        """
+        return self._time.left() if self._taken >= FEWEST_ROUNDS else self._time.left_at_most()
+
+    def _late(self, before: float) -> bool:
+        """Whether a round that takes as long as the last one would end too late.
+
+        Parameters
+        ----------
+        before : float
+            Seconds that were left before the last round.
+        """
+        left = self._left()
+        return self._time.limited and left <= before - left
+
+    def _has_no_time(self, runner: LaneRunner) -> bool:
+        """Whether a single repetition of a lane would end too late."""
+        return runner.loaded is not None and runner.loaded.call_s > self._left()
 
     def _renew(self, active: Sequence[LaneRunner], batch: int) -> list[LaneRunner]:
         """Give lanes a fresh process each for the next round; returns those that failed.
@@ -185,6 +230,9 @@ class Rounds:
         if loaded is None:
             raise RuntimeError(f"lane {runner.lane.id} finished a cell without an engine")
         if not self._open(runner, batch):
+            return None
+        if not loaded.durations:
+            self._run_out(runner, batch, loaded, TIME_UP)
             return None
         judgement = self._judge(loaded)
         if judgement.verdict is Verdict.PARITY_FAILED:
@@ -224,8 +272,9 @@ class Rounds:
         if study.repetitions == "auto":
             reached = _shortfall(loaded, study.adaptive)
         elif loaded.repetitions < study.repetitions:
-            reached = f"{loaded.repetitions} of {study.repetitions} repetitions"
-            reached += f" within the {study.limits.cell_seconds:g} s that a cell may take"
+            late = self._time.limited and loaded.timed_s < study.limits.cell_seconds
+            limit = "time of the study" if late else f"{study.limits.cell_seconds:g} s that a cell may take"
+            reached = f"{loaded.repetitions} of {study.repetitions} repetitions within the {limit}"
         return Judgement(Verdict.OK, "; ".join(filter(None, (reached, loaded.note))), noise)
 
     def _attempt(self, runner: LaneRunner, batch: int, step: Callable[[], object]) -> bool:
@@ -233,13 +282,24 @@ class Rounds:
         try:
             step()
         except ChildFailure as failure:
+            loaded = runner.loaded
             runner.close()
             if failure.verdict in _CONDEMNING:
                 runner.disown(batch, failure.reason)
-            if self._open(runner, batch):
+            if self._open(runner, batch) and isinstance(failure, OutOfTime):
+                self._run_out(runner, batch, loaded, failure.reason)
+            elif self._open(runner, batch):
                 self._close(runner, batch, Judgement(failure.verdict, failure.reason, tail=failure.tail), {})
             return False
         return True
+
+    def _run_out(self, runner: LaneRunner, batch: int, loaded: Loaded | None, reason: str) -> None:
+        """The time of the study was up: what is known of a cell by then counts."""
+        if loaded is not None and loaded.durations:
+            self._close(runner, batch, self._judge(loaded), loaded.warm_up)
+        else:
+            self._settled.add((runner.lane.id, batch))
+            self._leave_out(runner.lane, batch, reason, final=False)
 
     def _open(self, runner: LaneRunner, batch: int) -> bool:
         """Whether the cell still waits for its verdict; else the lane only accompanies others."""
@@ -254,7 +314,7 @@ class Rounds:
 def _baseline(runner: LaneRunner, among: Iterable[LaneRunner]) -> LaneRunner | None:
     """The lane that a lane is compared with; None if it is not there."""
     precision = runner.lane.precision
-    return next((one for one in among if (one.lane.compiler, one.lane.precision) == (BASELINE, precision)), None)
+    return next((peer for peer in among if (peer.lane.compiler, peer.lane.precision) == (BASELINE, precision)), None)
 
 
 def _shortfall(loaded: Loaded, adaptive: Adaptive) -> str:

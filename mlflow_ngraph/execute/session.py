@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mlflow_ngraph.execute.child import Warden
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.plan import StudyPlan
+from mlflow_ngraph.execute.time_budget import TimeBudget
 
 
 @dataclass(frozen=True)
@@ -20,3 +21,13 @@ class Session:
     warden: Warden
     number: int
     """Counted from 1."""
+    time: TimeBudget = field(default_factory=TimeBudget)
+    """What all of it may take."""
+
+    @property
+    def forks(self) -> bool:
+        """Whether children that are not timed may be forked from one that has imported PyTorch.
+
+        What an import begins with an accelerator does not survive a fork.
+        """
+        return self.plan.accelerator == "cpu"

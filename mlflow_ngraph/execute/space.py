@@ -9,6 +9,7 @@ from pathlib import Path
 from mlflow_ngraph.errors import DiskFullError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_NOTHING_BYTES = 64 << 10
 _TEXTS = ("no space left on device", "disk quota exceeded")
 """What runtimes that hide the error's number say of it."""
 
@@ -28,6 +29,11 @@ def is_lacking(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno in _FULL:
         return True
     return any(text in str(error).lower() for text in _TEXTS)
+
+
+def is_full(directory: Path) -> bool:
+    """Whether nothing can be written to the disk of a directory any more."""
+    return free_bytes(directory) < _NOTHING_BYTES
 
 
 def lacking(what: str, directory: Path) -> DiskFullError:

@@ -72,34 +72,34 @@ def verify(
     """
     start = time.perf_counter()
     known, example = source.trials(batch), source.example(batch)
-    found = Verification(vacuous=_is_vacuous(known.variation, precision))
-    if known.call_s * slowdown > limit_s:
-        found.too_slow = True
-        return found
+    verification = Verification(vacuous=_is_vacuous(known.variation, precision))
+    if math.isinf(slowdown) or known.call_s * slowdown > limit_s:
+        verification.too_slow = True
+        return verification
     telling = [
         (trial, outputs)
         for trial, outputs in zip(known.trials, known.outputs, strict=True)
         if any(parity.tells(grown, precision) for grown in trial.amplification)
     ]
-    found.ill_conditioned = len(known.trials) - len(telling)
-    judge = _Judge(found, engine, precision, keep)
+    verification.ill_conditioned = len(known.trials) - len(telling)
+    judge = _Judge(verification, engine, precision, keep)
     again: tuple[Trial, Arrays, Arrays] | None = None
     for trial, reference in telling:
         _, inputs = draw(source.inputs, batch, known.seed, trial.number, example, given=known.given)
         agrees = judge.agrees(f"on inputs of the kind {trial.kind!r}", trial, inputs, reference)
         if agrees is None:
-            found.refused += 1
+            verification.refused += 1
             continue
         again = again or (trial, inputs, reference)
-        if not agrees or _over(start, found.inputs, limit_s):
+        if not agrees or _over(start, verification.inputs, limit_s):
             break
     else:
         if again is not None:
             judge.agrees("called again after other inputs", *again)
-    if found.inputs and known.call_s > 0:
-        found.slowdown = judge.call_s / known.call_s
-    found.seconds = time.perf_counter() - start
-    return found
+    if verification.inputs and known.call_s > 0:
+        verification.slowdown = judge.call_s / known.call_s
+    verification.seconds = time.perf_counter() - start
+    return verification
 
 
 class _Judge:
@@ -142,12 +142,12 @@ class _Judge:
         try:
             if len(outputs) != len(reference):
                 parity.compare(outputs, reference)  # says how many there are
-            found = [self._of_output(trial, index, outputs, reference) for index in range(len(reference))]
+            problems = [self._of_output(trial, index, outputs, reference) for index in range(len(reference))]
         except ValueError as error:
             return str(error)
         named = [
-            f"output {index}: {problem}" if len(found) > 1 else problem
-            for index, problem in enumerate(found)
+            f"output {index}: {problem}" if len(problems) > 1 else problem
+            for index, problem in enumerate(problems)
             if problem
         ]
         return named[0] if named else None

@@ -7,9 +7,11 @@ standard error themselves go to the lane's log, because runtimes print whatever 
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import json
 import os
+import resource
 import sys
 import time
 import traceback
@@ -28,11 +30,13 @@ from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.verdicts import Verdict
 
 Command = dict[str, Any]
+_FAR = 240
 
 
 def main() -> None:
     """Serve commands until standard input ends."""
-    replies = os.fdopen(os.dup(1), "w", buffering=1)
+    # Far from the numbers that other code may take for its own.
+    replies = os.fdopen(fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, _far()), "w", buffering=1)
     os.dup2(2, 1)
     torchvision_hook.install()  # models of users may import it
     worker = Worker(replies)
@@ -40,6 +44,12 @@ def main() -> None:
     for line in sys.stdin:
         command = json.loads(line)
         worker.serve(command)
+
+
+def _far() -> int:
+    """A file descriptor that nobody writes to by accident, within what this process may open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(3, min(_FAR, soft - 4))
 
 
 class Worker:
@@ -99,14 +109,14 @@ class Worker:
     def _check(self, command: Command) -> list[dict[str, Any]]:
         from mlflow_ngraph.workloads.base import Init, fixed_batch
 
-        found = []
+        answers = []
         for ref in command["workloads"]:
             workload = _workload(ref, Init(**command["init"]))
             workload.check()
-            found.append(
+            answers.append(
                 {"label": workload.label, "family": workload.family, "fixed_batch": fixed_batch(workload.inputs())}
             )
-        return found
+        return answers
 
     def _describe(self, command: Command) -> list[dict[str, Any]]:
         from mlflow_ngraph.workloads.base import Init
@@ -177,12 +187,13 @@ class Worker:
         compiler, start = _compiler(command), time.perf_counter()
         engine = compiler.load(Path(command["directory"]), batch, target)
         load_s = time.perf_counter() - start
+        self.stage("trials")
         try:
             keep, slowdown = Path(command["keep"]), command["slowdown"]
-            found = verify(engine, source, batch, target.precision, slowdown, command["limit_s"], keep)
+            verification = verify(engine, source, batch, target.precision, slowdown, command["limit_s"], keep)
         finally:
             engine.close()
-        return {"load_s": load_s, **found.as_dict()}
+        return {"load_s": load_s, **verification.as_dict()}
 
     def _load(self, command: Command) -> dict[str, Any]:
         from mlflow_ngraph import parity, process_memory
@@ -209,7 +220,7 @@ class Worker:
         start = time.perf_counter()
         requests = invocation.singly or (invocation,)
         outputs = [array for request in requests for array in request.outputs()]
-        found = parity.compare(outputs, list(reference) * len(requests))
+        comparison = parity.compare(outputs, list(reference) * len(requests))
         verify_s = time.perf_counter() - start
         if command["calls"]:
             with invocation.repeated() as call:
@@ -225,8 +236,8 @@ class Worker:
             "precision": engine.precision,
             "flags": dict(engine.flags),
             "requests": invocation.requests,
-            "parity": asdict(found),
-            "problem": parity.problem(found, command["target"]["precision"]),
+            "parity": asdict(comparison),
+            "problem": parity.problem(comparison, command["target"]["precision"]),
         }
 
     def _warm_up(self, command: Command) -> dict[str, Any]:
@@ -235,7 +246,7 @@ class Worker:
         running = self._loaded()
         with running.invocation.repeated() as call:
             result = loop.warm_up(call, **command["rule"], first_call_s=command["first_call_s"])
-        running.call_s = result.call_s
+        running.call_s = result.fastest_s
         return asdict(result)
 
     def _slice(self, command: Command) -> dict[str, Any]:
@@ -261,9 +272,9 @@ class Worker:
             machine = self._sensors.since(before)
         resident = process_memory.resident_bytes()
         # The kernel brings its high-water mark up to date now and then only.
-        found = {"peak_bytes": max(process_memory.peak_bytes(), resident or 0), "resident_bytes": resident}
-        told = {**asdict(taken), "settle_s": settle_s, **found, "machine": asdict(machine)}
-        return impossible.checked_slice(told, psutil.cpu_count() or 1)
+        memory = {"peak_bytes": max(process_memory.peak_bytes(), resident or 0), "resident_bytes": resident}
+        answer = {**asdict(taken), "settle_s": settle_s, **memory, "machine": asdict(machine)}
+        return impossible.checked_slice(answer, psutil.cpu_count() or 1)
 
     def _arrive(self, command: Command) -> dict[str, Any]:
         """Serve requests that arrive by themselves at one rate."""
@@ -277,8 +288,8 @@ class Worker:
         before = self._sensors.begin()
         served = open_loop.serve([request.call for request in requests], due, command["limit_s"])
         machine = asdict(self._sensors.since(before))
-        told = {**asdict(served), "servers": len(requests), "machine": machine}
-        return impossible.checked_arrivals(told, psutil.cpu_count() or 1)
+        answer = {**asdict(served), "servers": len(requests), "machine": machine}
+        return impossible.checked_arrivals(answer, psutil.cpu_count() or 1)
 
     def _unload(self, command: Command) -> None:
         running, self._running = self._running, None
@@ -299,7 +310,7 @@ class Running:
         self.engine = engine
         self.invocation = invocation
         self.call_s = call_s
-        """Rough seconds of a call; 0 before the warm-up."""
+        """Rough seconds of a call that nothing held up; 0 before the warm-up."""
 
 
 def _workload(ref: dict[str, Any], init: Any) -> Any:

@@ -8,15 +8,18 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mlflow_ngraph.execute.cache import EngineCache
-from mlflow_ngraph.execute.child import ChildFailure
+from mlflow_ngraph.execute.child import ChildFailure, OutOfTime
 from mlflow_ngraph.execute.crew import Crew
 from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.lane_engines import LaneEngines
 from mlflow_ngraph.execute.plan import WorkloadPlan
 from mlflow_ngraph.execute.provision import Provision
+from mlflow_ngraph.execute.raced_before import Before, rounds_before
+from mlflow_ngraph.execute.raced_rounds import RacedRounds
 from mlflow_ngraph.execute.record import Lane, StudyRecord
 from mlflow_ngraph.execute.rounds import Judgement, Rounds, wanted
 from mlflow_ngraph.execute.session import Session
+from mlflow_ngraph.execute.time_budget import TIME_UP
 from mlflow_ngraph.verdicts import Verdict
 
 
@@ -45,6 +48,8 @@ class WorkloadRun:
         self._before = before
         self._lanes = [LaneEngines(session, lane, cache) for lane in workload.lanes if wanted(lane, missing)]
         self._runners: list[LaneRunner] = []
+        self._settled: set[tuple[str, int]] = set()
+        """Cells of which this session has said what became of them, by lane and batch size."""
         self._ended = False
 
     def begin(self, crew: Crew) -> None:
@@ -59,8 +64,8 @@ class WorkloadRun:
         needed = {engines.lane.id: wanted(engines.lane, self._missing) for engines in self._lanes}
         Provision(self._session, self._workload, self._lanes, needed, self._before, crew, self._fail_missing).begin()
 
-    def measure(self, order: random.Random, meanwhile: Callable[[], None]) -> None:
-        """Measure every missing cell that has an engine. Nobody else may compute.
+    def measure(self, order: random.Random, meanwhile: Callable[[], None], share: float = 1.0) -> None:
+        """Measure every missing cell that has an engine, and say for which there was no time. Nobody else may compute.
 
         Parameters
         ----------
@@ -68,7 +73,21 @@ class WorkloadRun:
             Shuffles the lanes of each round.
         meanwhile : Callable[[], None]
             Called before anything is timed, while processes start.
+        share : float
+            Of the time that is left when they have started, from 0 to 1: rounds take no more.
         """
+        if self._session.plan.study.build_for:
+            self._leave_built()
+        else:
+            self._measure(order, meanwhile, share)
+        for lane, batches in self._missing.items():
+            for batch in batches:
+                if (lane, batch) not in self._settled:
+                    self._leave_out(
+                        next(runner.lane for runner in self._lanes if runner.lane.id == lane), batch, TIME_UP
+                    )
+
+    def _measure(self, order: random.Random, meanwhile: Callable[[], None], share: float) -> None:
         before = self._before.lanes if self._before is not None else {}
         self._runners = [
             LaneRunner(self._session, engines, before.get(engines.lane.id)) for engines in self._lanes if engines.made
@@ -78,10 +97,23 @@ class WorkloadRun:
         meanwhile()
         for runner in self._runners:
             runner.settle()
-        study = self._session.plan.study
-        rounds = Rounds(study, self._session.journal, order, self._missing, self._settle)
-        for batch in study.batch_sizes:
-            rounds.measure(self._runners, batch)
+        if self._session.time.left_at_most() > 0:
+            with self._session.time.part(share):
+                self._take_rounds(order)
+
+    def _take_rounds(self, order: random.Random) -> None:
+        """A batch size after the other, or all of them in one race."""
+        session, study = self._session, self._session.plan.study
+        what = (study, session.journal, order, self._missing, self._settle, self._leave_out, session.time)
+        if study.raced is None:
+            rounds = Rounds(*what)
+            for place, batch in enumerate(study.batch_sizes):
+                with session.time.part(1 / (len(study.batch_sizes) - place)):
+                    rounds.measure(self._runners, batch)
+            return
+        lanes = self._workload.lanes
+        before = rounds_before(session.places.root, lanes) if session.number > 1 else Before()
+        RacedRounds(*what, objective=study.raced, lanes=lanes, before=before).race(self._runners)
 
     def end(self) -> None:
         """End all processes, and throw away what no engine needs. Ending again does nothing."""
@@ -89,7 +121,7 @@ class WorkloadRun:
             return
         self._ended = True
         places, runners = self._session.places, {runner.lane.id: runner for runner in self._runners}
-        for runner in self._runners:
+        for runner in [twin for base in self._runners for twin in (base, *base.twins)]:
             runner.close()
         for engines in self._lanes:
             engines.close()
@@ -100,6 +132,15 @@ class WorkloadRun:
         # makes them again, alike to the last bit.
         for left_over in (places.materials(str(self._workload.ref)), places.root / "scratch"):
             shutil.rmtree(left_over, ignore_errors=True)
+
+    def _leave_built(self) -> None:
+        """Settle the cells whose engines are for another device: nothing is measured here."""
+        device = self._session.plan.study.build_for
+        for engines in self._lanes:
+            for batch in self._missing.get(engines.lane.id, []):
+                if batch in engines.made:
+                    reason = f"compiled for {device}, and neither verified nor measured"
+                    self._verdict(engines.lane, batch, Judgement(Verdict.BUILT, reason), {}, engines.made[batch].id)
 
     def _admit(self, engines: LaneEngines) -> bool:
         """Settle the cells that are known to be unsupported before anything is built."""
@@ -120,12 +161,25 @@ class WorkloadRun:
 
     def _fail(self, lane: Lane, batches: Sequence[int], failure: ChildFailure) -> None:
         for batch in batches:
-            self._verdict(lane, batch, Judgement(failure.verdict, failure.reason, tail=failure.tail), {})
+            if isinstance(failure, OutOfTime):
+                self._leave_out(lane, batch, failure.reason)
+            else:
+                self._verdict(lane, batch, Judgement(failure.verdict, failure.reason, tail=failure.tail), {})
+
+    def _leave_out(self, lane: Lane, batch: int, reason: str, *, final: bool = False) -> None:
+        """Say that a cell is not measured: there is no time for it or, finally, nothing to be gained by it."""
+        self._settled.add((lane.id, batch))
+        self._session.journal.append(
+            "left_out", cell=lane.cell(batch), lane=lane.id, batch=batch, reason=reason, final=final
+        )
 
     def _settle(self, runner: LaneRunner, batch: int, judgement: Judgement, warm_up: dict[str, Any]) -> None:
         self._verdict(runner.lane, batch, judgement, warm_up)
 
-    def _verdict(self, lane: Lane, batch: int, judgement: Judgement, warm_up: dict[str, Any]) -> None:
+    def _verdict(
+        self, lane: Lane, batch: int, judgement: Judgement, warm_up: dict[str, Any], engine: str | None = None
+    ) -> None:
+        self._settled.add((lane.id, batch))
         self._session.journal.append(
             "cell_finished",
             cell=lane.cell(batch),
@@ -136,4 +190,5 @@ class WorkloadRun:
             noise=judgement.noise,
             stderr_tail=judgement.tail,
             warm_up=warm_up,
+            **({} if engine is None else {"engine": engine}),
         )

@@ -37,6 +37,8 @@ class WarmUpResult:
     """Whether two neighbouring windows agreed; False when the time ran out first."""
     call_s: float
     """Median seconds of a call in the last window."""
+    fastest_s: float
+    """Seconds of the fastest call."""
 
 
 def take_slice(call: Callable[[], object], repetitions: int, limit_s: float) -> Slice:
@@ -88,10 +90,10 @@ def warm_up(
     than it can tell.
     """
     if first_call_s >= max_seconds:
-        return WarmUpResult(0, 0.0, False, first_call_s)
+        return WarmUpResult(0, 0.0, False, first_call_s, first_call_s)
     begin = time.perf_counter()
     previous: float | None = None
-    repetitions = 0
+    repetitions, fastest = 0, first_call_s
     while True:
         times = []
         for _ in range(window):
@@ -101,12 +103,12 @@ def warm_up(
             repetitions += 1
             if time.perf_counter() - begin >= max_seconds:
                 break
-        current = statistics.median(times)
+        current, fastest = statistics.median(times), min(fastest, *times)
         complete = len(times) == window
         steady = complete and previous is not None and abs(current - previous) <= tolerance * previous
         elapsed = time.perf_counter() - begin
         if steady or elapsed >= max_seconds:
-            return WarmUpResult(repetitions, elapsed, steady, current)
+            return WarmUpResult(repetitions, elapsed, steady, current, fastest)
         previous = current
 
 

@@ -36,18 +36,18 @@ def figures(event: Mapping[str, Any]) -> dict[str, float]:
     """
     due, waited, served = (np.asarray(event[name], np.float64) for name in ("due_ns", "waited_ns", "served_ns"))
     done, servers, window = served != NEVER, int(event["servers"]), float(event["window_s"])
-    found = {
+    values = {
         "offered_rate": due.size / window,
         "requests": float(due.size),
         "unserved": float(due.size - done.sum()),
     }
     if not done.any():
-        return found | {"achieved_rate": 0.0, "overloaded": 1.0}
+        return values | {"achieved_rate": 0.0, "overloaded": 1.0}
     late = lateness(due[done], waited[done], served[done], servers)
     ended = float((due + waited + served)[done].max())
     # A request that was given up has waited longer than anybody knows.
     latency = np.where(done, waited + served, np.inf)
-    found |= {
+    values |= {
         "achieved_rate": float(done.sum()) / ended * NS,
         "latency_mean_ms": float(latency.mean()) / MS,
         **{f"latency_{name}_ms": value / MS for name, value in percentiles(latency).items()},
@@ -61,7 +61,7 @@ def figures(event: Mapping[str, Any]) -> dict[str, float]:
         **{f"lateness_{name}_ms": _rank(late, BEYOND[name]) / MS for name in ("p50", "p99")},
         "late_share": _late_share(late, latency[done]),
     }
-    return {name: value for name, value in found.items() if np.isfinite(value)}
+    return {name: value for name, value in values.items() if np.isfinite(value)}
 
 
 def percentiles(latency: Array) -> dict[str, float]:
@@ -135,23 +135,23 @@ class Search:
 
 def headlines(rows: Sequence[Mapping[str, Any]], max_p99_ms: float | None) -> dict[str, float]:
     """What stands for all rates of a cell: the highest that kept the bound, and the highest that was not overloaded."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     steady = [row for row in rows if row["valid"] and not row["overloaded"]]
     if steady:
         peak = max(steady, key=lambda row: float(row["rate"]))
-        found["serve_peak_rate"] = float(peak["rate"])
+        values["serve_peak_rate"] = float(peak["rate"])
         for name in ("p99", "p999"):
             if f"latency_{name}_ms" in peak:
-                found[f"serve_peak_{name}_ms"] = float(peak[f"latency_{name}_ms"])
+                values[f"serve_peak_{name}_ms"] = float(peak[f"latency_{name}_ms"])
     if max_p99_ms is None:
-        return found
+        return values
     broken = min((float(row["rate"]) for row in rows if row["valid"] and not kept(row, max_p99_ms)), default=np.inf)
     within = [row for row in rows if kept(row, max_p99_ms) and row["rate"] < broken]
     if within:
         best = max(within, key=lambda row: float(row["rate"]))
-        found["serve_max_rate"] = float(best["rate"])
-        found["serve_max_rate_p99_ms"] = float(best["latency_p99_ms"])
-    return found
+        values["serve_max_rate"] = float(best["rate"])
+        values["serve_max_rate_p99_ms"] = float(best["latency_p99_ms"])
+    return values
 
 
 def row(event: Mapping[str, Any], processors: int, quiet: Mapping[str, float]) -> dict[str, Any]:
@@ -164,11 +164,11 @@ def row(event: Mapping[str, Any], processors: int, quiet: Mapping[str, float]) -
     quiet : Mapping[str, float]
         The bounds of `stability.problem`.
     """
-    found: dict[str, Any] = dict(figures(event))
-    reason = invalid(event, found, processors, quiet)
+    values: dict[str, Any] = dict(figures(event))
+    reason = invalid(event, values, processors, quiet)
     names = ("session", "step", "purpose", "rate", "process", "window_s", "servers")
-    found["overloaded"] = bool(found["overloaded"])
-    return {**{name: event[name] for name in names}, **found, "valid": not reason, "reason": reason}
+    values["overloaded"] = bool(values["overloaded"])
+    return {**{name: event[name] for name in names}, **values, "valid": not reason, "reason": reason}
 
 
 def _overloaded(rate: float, waited: Array, served: Array, late: Array, servers: int) -> bool:

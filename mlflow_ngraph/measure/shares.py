@@ -81,14 +81,14 @@ def foreign(windows: Sequence[Window], processors: int) -> Foreign | None:
     processors : int
         Of the whole machine.
     """
-    told = [(window, window.machine_busy_s) for window in windows if window.machine_busy_s is not None]
-    error = sampling_error([window.seconds for window, _ in told])
+    counted = [(window, window.machine_busy_s) for window in windows if window.machine_busy_s is not None]
+    error = sampling_error([window.seconds for window, _ in counted])
     if error > COARSEST:
         return None
-    capacity = processors * sum(window.seconds for window, _ in told)
-    own = min(capacity, sum(window.cpu_s for window, _ in told))
-    others = sum(busy - window.cpu_s for window, busy in told)
-    stolen = sum(window.stolen_s for window, _ in told)
+    capacity = processors * sum(window.seconds for window, _ in counted)
+    own = min(capacity, sum(window.cpu_s for window, _ in counted))
+    others = sum(busy - window.cpu_s for window, busy in counted)
+    stolen = sum(window.stolen_s for window, _ in counted)
     share = min(max(0.0, others), capacity - own) / capacity
     return Foreign(share, error, min(1.0, stolen / others) if others > 0 else 0.0)
 

@@ -85,7 +85,7 @@ def problem(
     max_temperature_rise_c : float
         Largest rise of the temperature since the first slice.
     """
-    found = (
+    reasons = (
         _swapping(slices),
         _throttling(slices),
         _foreign(slices, processors, max_foreign_cpu_percent),
@@ -94,7 +94,7 @@ def problem(
         _drift(slices, max_drift),
         _scatter(slices, max_spread),
     )
-    return next((reason for reason in found if reason is not None), None)
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def _swapping(slices: Sequence[SliceFacts]) -> str | None:

@@ -65,19 +65,19 @@ def answer(ranking: Ranking, servers: Mapping[str, str], rules: Rules = trusting
         None of the engines fits this machine; says why not, and how to build one.
     """
     ranked = ranking.candidates
-    found: list[tuple[Candidate, str]] = []
+    passed_over: list[tuple[Candidate, str]] = []
     first: Manifest | None = None
     for candidate, remote, manifest, reason in _looked_at(ranked, servers, rules):
         if not reason and remote is not None and manifest is not None:
-            behind = [one for one in ranked[len(found) + 1 :] if one.model_id != candidate.model_id]
+            behind = [other for other in ranked[len(passed_over) + 1 :] if other.model_id != candidate.model_id]
             next_best = behind[0] if behind else None
-            rivals = _rivals(ranking, len(found), servers, rules)
+            rivals = _rivals(ranking, len(passed_over), servers, rules)
             return BestEngine(
-                candidate, remote, manifest, tuple(found), next_best, len(ranked), ranking.left_out, rivals
+                candidate, remote, manifest, tuple(passed_over), next_best, len(ranked), ranking.left_out, rivals
             )
         first = first or manifest
-        found.append((candidate, reason))
-    raise EngineError(_none(found, first))
+        passed_over.append((candidate, reason))
+    raise EngineError(_none(passed_over, first))
 
 
 def _rivals(ranking: Ranking, place: int, servers: Mapping[str, str], rules: Rules) -> tuple[Rival, ...]:
@@ -86,12 +86,12 @@ def _rivals(ranking: Ranking, place: int, servers: Mapping[str, str], rules: Rul
     Another batch size of the chosen engine is no other choice.
     """
     chosen = ranking.candidates[place]
-    able = [one for one in ranking.rivals_of(place) if one.row["model_id"] != chosen.model_id]
-    without = [one for one in able if one.row["model_id"] is None and one.row["device"] == chosen.row["device"]]
-    logged = [one for one in able if one.row["model_id"] is not None]
-    looked = _looked_at([Candidate(one.row, one.metric) for one in logged], servers, rules)
-    fitting = [one for one, (*_, reason) in zip(logged, looked, strict=True) if not reason]
-    return tuple(one for one in able if one in fitting or one in without)
+    able = [rival for rival in ranking.rivals_of(place) if rival.row["model_id"] != chosen.model_id]
+    without = [rival for rival in able if rival.row["model_id"] is None and rival.row["device"] == chosen.row["device"]]
+    logged = [rival for rival in able if rival.row["model_id"] is not None]
+    looked = _looked_at([Candidate(rival.row, rival.metric) for rival in logged], servers, rules)
+    fitting = [rival for rival, (*_, reason) in zip(logged, looked, strict=True) if not reason]
+    return tuple(rival for rival in able if rival in fitting or rival in without)
 
 
 def _looked_at(
@@ -102,9 +102,9 @@ def _looked_at(
     The first engine mostly is the one. If it is not, several manifests are brought at the same time.
     """
     known: dict[str, tuple[Remote | None, Manifest | None, str]] = {}
-    without = {name: compatibility.absent(name) for name in {str(one.row["compiler"]) for one in ranked}}
+    without = {name: compatibility.absent(name) for name in {str(cell.row["compiler"]) for cell in ranked}}
     possible = list(dict.fromkeys(
-        (one.model_id, str(one.row["tracking_uri"])) for one in ranked if not without[str(one.row["compiler"])]
+        (cell.model_id, str(cell.row["tracking_uri"])) for cell in ranked if not without[str(cell.row["compiler"])]
     ))  # fmt: skip
     waiting = iter(_windows(possible))
     with ThreadPoolExecutor(_AT_ONCE, "ngraph-manifest") as pool:
@@ -115,8 +115,8 @@ def _looked_at(
                 continue
             while candidate.model_id not in known:
                 window = next(waiting)
-                looked = pool.map(lambda one: _look(one[0], servers.get(one[1], one[1]), rules), window)
-                known.update(zip((one[0] for one in window), looked, strict=True))
+                looked = pool.map(lambda source: _look(source[0], servers.get(source[1], source[1]), rules), window)
+                known.update(zip((source[0] for source in window), looked, strict=True))
             yield candidate, *known[candidate.model_id]
 
 
@@ -135,15 +135,15 @@ def _look(model_id: str, tracking_uri: str, rules: Rules) -> tuple[Remote | None
     return remote, manifest, compatibility.misfit(manifest)
 
 
-def _none(found: Sequence[tuple[Candidate, str]], best: Manifest | None) -> str:
+def _none(passed_over: Sequence[tuple[Candidate, str]], best: Manifest | None) -> str:
     """Why no engine fits, and what to do."""
     reasons: dict[str, list[Candidate]] = {}
-    for candidate, reason in found:
+    for candidate, reason in passed_over:
         reasons.setdefault(reason, []).append(candidate)
     said = [
-        f"{len(those)} of {', '.join(sorted({str(one.row['compiler_label']) for one in those}))}: {reason}"
+        f"{len(those)} of {', '.join(sorted({str(engine.row['compiler_label']) for engine in those}))}: {reason}"
         for reason, those in list(reasons.items())[:_REASONS]
     ]
     more = f"; and {len(reasons) - _REASONS} other reasons" if len(reasons) > _REASONS else ""
     todo = f"; {compatibility.rebuild(best)}" if best is not None else ""
-    return f"no engine of {len(found)} that were measured fits this machine: {'; '.join(said)}{more}{todo}"
+    return f"no engine of {len(passed_over)} that were measured fits this machine: {'; '.join(said)}{more}{todo}"

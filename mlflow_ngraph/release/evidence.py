@@ -100,14 +100,14 @@ def _facts(candidate: LoggedEngine, precision: str) -> list[str]:
 
 def figure(values: Mapping[str, Any], name: str) -> str:
     """A figure with its 95 % interval, or with its standard deviation; empty where there is none."""
-    found = _number(values.get(name))
-    if found is None:
+    value = _number(values.get(name))
+    if value is None:
         return ""
     digits = ".7f" if name == "parity_cosine" else ".4g"
     low, high, spread = (_number(values.get(f"{name}_{end}")) for end in ("ci_low", "ci_high", "std"))
     if low is not None and high is not None:
-        return f"{found:{digits}} [{low:{digits}}, {high:{digits}}]"
-    return f"{found:{digits}}" + ("" if spread is None else f" ± {spread:{digits}}")
+        return f"{value:{digits}} [{low:{digits}}, {high:{digits}}]"
+    return f"{value:{digits}}" + ("" if spread is None else f" ± {spread:{digits}}")
 
 
 def _number(value: Any) -> float | None:

@@ -60,8 +60,8 @@ class Stocked:
     @property
     def named(self) -> tuple[str, ...]:
         """What tells it from others: id, workload, device, compiler, precision, batch sizes."""
-        told = (self.best[name] for name in ("label", "device", "compiler_label", "precision"))
-        return (self.model_id, *told, " ".join(map(str, self.batch_sizes)))
+        names = (self.best[name] for name in ("label", "device", "compiler_label", "precision"))
+        return (self.model_id, *names, " ".join(map(str, self.batch_sizes)))
 
     @property
     def aliases(self) -> list[str]:
@@ -76,8 +76,8 @@ class Stocked:
     @property
     def signed_by(self) -> str | None:
         """Fingerprint of the key that signed it, as the server says; `verify` checks it."""
-        found = self.model.tags.get(Tag.SIGNED_BY)
-        return None if found is None else str(found)
+        fingerprint = self.model.tags.get(Tag.SIGNED_BY)
+        return None if fingerprint is None else str(fingerprint)
 
     @property
     def interrupted(self) -> bool:
@@ -92,15 +92,15 @@ class Stocked:
     @cached_property
     def best(self) -> dict[str, Any]:
         """The cell with the highest throughput, or its first one where none was measured."""
-        found = champion.best(self.cells, champion.METRIC)
-        return dict(found if found is not None else self.cells.iloc[0])
+        cell = champion.best(self.cells, champion.METRIC)
+        return dict(cell if cell is not None else self.cells.iloc[0])
 
     @property
     def verdict(self) -> str | None:
         """``ok`` if all its cells are; None where its study is not known here."""
-        found = [str(verdict) for verdict in self.cells["verdict"].dropna()]
-        others = [verdict for verdict in found if verdict != str(Verdict.OK)]
-        return next(iter(others or found), None)
+        verdicts = [str(verdict) for verdict in self.cells["verdict"].dropna()]
+        others = [verdict for verdict in verdicts if verdict != str(Verdict.OK)]
+        return next(iter(others or verdicts), None)
 
     def misfit(self) -> str | None:
         """What keeps it from serving here; empty when nothing known does, None where its manifest is not to be had."""
@@ -139,17 +139,17 @@ def read(
     TrackingError
         A server cannot be reached.
     """
-    found: list[Stocked] = []
+    engines: list[Stocked] = []
     for given in tracking_uris or (None,):
         uri = connection.resolve_uri(given)
         cells = results.select(Selection(tags=selection.tags), uri, experiments, columns=_columns(metric), cache=cache)
-        found += _of_server(uri, experiments, cells, bool(selection.tags))
-    if not found:
+        engines += _of_server(uri, experiments, cells, bool(selection.tags))
+    if not engines:
         return []
-    every = pd.concat([engine.cells for engine in found], ignore_index=True)
+    every = pd.concat([engine.cells for engine in engines], ignore_index=True)
     selection.check(every)
     meant = set(selection.of(every)["model_id"])
-    return [engine for engine in found if engine.model_id in meant]
+    return [engine for engine in engines if engine.model_id in meant]
 
 
 def misfits(engines: Sequence[Stocked]) -> dict[str, str | None]:
@@ -194,18 +194,20 @@ def _models(client: MlflowClient, experiments: Sequence[str] | None) -> list[Log
             raise UnknownNameError("experiment", name, names)
     ids = [names[name] for name in experiments] if experiments else list(names.values())
     query = f"tags.`{Tag.KIND}` = '{Kind.ENGINE}'"
-    found: list[LoggedModel] = connection.every(lambda token: client.search_logged_models(ids, query, page_token=token))
-    return found
+    models: list[LoggedModel] = connection.every(
+        lambda token: client.search_logged_models(ids, query, page_token=token)
+    )
+    return models
 
 
 def _unmeasured(model: LoggedModel, uri: str, columns: Sequence[str]) -> pd.DataFrame:
     """Rows of an engine whose study is not on the server: what its manifest says, or else its tags."""
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     with suppress(EngineError, TrackingError):
-        found = logged_engine.rows(model.model_id, manifests.of(download.of_model(model, uri)))
-    found = found or _of_tags(model, columns)
+        records = logged_engine.rows(model.model_id, manifests.of(download.of_model(model, uri)))
+    records = records or _of_tags(model, columns)
     began = {"started_at": float(model.creation_timestamp) / 1e3}
-    rows = [{name: value for name, value in {**row, **began}.items() if name in columns} for row in found]
+    rows = [{name: value for name, value in {**row, **began}.items() if name in columns} for row in records]
     return typed(pd.DataFrame(rows), columns)
 
 

@@ -52,12 +52,12 @@ class LoggedEngine:
     @property
     def doubts(self) -> list[str]:
         """The cells that are not ``ok``, and why."""
-        found = []
+        doubts = []
         for row in self.cells.to_dict("records"):
             if row["verdict"] != str(Verdict.OK):
                 reason = f" ({row['reason']})" if isinstance(row["reason"], str) and row["reason"] else ""
-                found.append(f"its verdict at batch {row['batch']} is {row['verdict']}{reason}")
-        return found
+                doubts.append(f"its verdict at batch {row['batch']} is {row['verdict']}{reason}")
+        return doubts
 
 
 def load(client: MlflowClient, model_id: str, tracking_uri: str) -> LoggedEngine:

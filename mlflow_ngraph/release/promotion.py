@@ -130,7 +130,7 @@ def promote(
         same = before is not None and before.engine is not None and before.engine.model_id == model_id
         if same:
             objections, comparison = (), None
-        found = Promotion(
+        promotion = Promotion(
             state="unchanged" if same else "refused" if refused and not force else "possible",
             name=name,
             alias=chosen,
@@ -143,9 +143,9 @@ def promote(
                 candidate, cell, (before.version, before.cell) if before and not same else None, comparison, objections
             ),
         )
-        if dry_run or found.state == "refused":
-            return found
-        return _carried_out(names, found, metric, cell, sign)
+        if dry_run or promotion.state == "refused":
+            return promotion
+        return _carried_out(names, promotion, metric, cell, sign)
 
 
 def default_alias(device: str) -> str:
@@ -155,20 +155,20 @@ def default_alias(device: str) -> str:
 
 def _carried_out(
     names: Registry,
-    found: Promotion,
+    promotion: Promotion,
     metric: str,
     cell: Mapping[str, Any] | None,
     sign: Ed25519PrivateKey | None,
 ) -> Promotion:
-    candidate = found.candidate
+    candidate = promotion.candidate
     by = signature_files.sign(candidate.remote, sign) if sign is not None else None
-    if found.state == "unchanged":
-        return replace(found, signed_by=by)
-    names.make(found.name)
-    with names.promoting(found.name, found.alias, found.over):
-        version = names.register(found.name, candidate.model, _tags(found, metric, cell), found.description)
-        names.crown(found.name, found.alias, str(version.version))
-    return replace(found, state="promoted", version=str(version.version), signed_by=by)
+    if promotion.state == "unchanged":
+        return replace(promotion, signed_by=by)
+    names.make(promotion.name)
+    with names.promoting(promotion.name, promotion.alias, promotion.over):
+        version = names.register(promotion.name, candidate.model, _tags(promotion, metric, cell), promotion.description)
+        names.crown(promotion.name, promotion.alias, str(version.version))
+    return replace(promotion, state="promoted", version=str(version.version), signed_by=by)
 
 
 def _champion(
@@ -209,48 +209,48 @@ def _objections(
 ) -> tuple[str, ...]:
     """What speaks against a promotion, each in one clause."""
     at = "" if batch is None else f" at batch {batch}"
-    found = list(candidate.doubts)
+    objections = list(candidate.doubts)
     if cell is None:
-        found.append(f"it has no {metric}{at}")
+        objections.append(f"it has no {metric}{at}")
     if before is None:
-        return tuple(found)
+        return tuple(objections)
     called = f"the champion, version {before.version},"
     if before.engine is None:
-        return (*found, f"{called} {before.problem}: there is nothing to compare with")
+        return (*objections, f"{called} {before.problem}: there is nothing to compare with")
     mine, theirs = candidate.manifest, before.engine.manifest
-    for what, one, other in (
+    for what, value, other in (
         ("workload", mine.about.workload, theirs.about.workload),
         ("device", mine.origin.device, theirs.origin.device),
         ("machine", mine.origin.fingerprint.get("digest"), theirs.origin.fingerprint.get("digest")),
     ):
-        if one != other:
-            found.append(f"{called} has another {what}: {other}, not {one}")
+        if value != other:
+            objections.append(f"{called} has another {what}: {other}, not {value}")
     if before.cell is None:
-        found.append(f"{called} has no {metric}{at} to compare with")
+        objections.append(f"{called} has no {metric}{at} to compare with")
     elif comparison is not None and not comparison.better:
-        found.append(f"it is not significantly better than {called[:-1]}: {comparison.said}")
-    return tuple(found)
+        objections.append(f"it is not significantly better than {called[:-1]}: {comparison.said}")
+    return tuple(objections)
 
 
-def _tags(found: Promotion, metric: str, cell: Mapping[str, Any] | None) -> dict[str, str]:
+def _tags(promotion: Promotion, metric: str, cell: Mapping[str, Any] | None) -> dict[str, str]:
     """What the version says to programs."""
-    candidate = found.candidate
-    compared = found.comparison
+    candidate = promotion.candidate
+    compared = promotion.comparison
     record = {
         "at": time.time(),
         "metric": metric,
         "batch": int(cell["batch"]) if cell is not None else None,
         "value": float(cell[metric]) if cell is not None else None,
-        "over": found.over,
+        "over": promotion.over,
         "ratio": compared.ratio if compared and math.isfinite(compared.ratio) else None,
         "ci_low": compared.ci_low if compared else None,
         "ci_high": compared.ci_high if compared else None,
         "p_value": compared.p_value if compared else None,
         "paired": compared.paired if compared else None,
-        "overruled": list(found.objections),
+        "overruled": list(promotion.objections),
     }
     tags = package_tags(candidate.manifest, candidate.remote.digest or "")
     for name in (Tag.STUDY_ID, Tag.STUDY, Tag.VERDICT):
         tags[name] = candidate.model.tags.get(name, "")
-    tags[f"{Tag.PROMOTED}{found.alias}"] = json.dumps(record)
+    tags[f"{Tag.PROMOTED}{promotion.alias}"] = json.dumps(record)
     return {name: schema.cut(value, model_registry.MAX_TAG) for name, value in tags.items() if value}

@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 import pandas as pd
 
+from mlflow_ngraph import addresses
 from mlflow_ngraph.engines.manifest import FILE as MANIFEST
 from mlflow_ngraph.errors import TrackingError
 from mlflow_ngraph.metrics import CELL_METRICS
@@ -52,12 +53,12 @@ class Rules:
     def superfluous(self, engines: Sequence[Stocked]) -> list[Stocked]:
         """The engines that go, the oldest first."""
         kept = {*self._best(engines), *self._newest(engines)}
-        found = [
+        superfluous = [
             engine
             for engine in engines
             if engine.interrupted or (engine.model_id not in kept and self._old(engine) and not self._protected(engine))
         ]
-        return sorted(found, key=lambda engine: (not engine.interrupted, -engine.age_s))
+        return sorted(superfluous, key=lambda engine: (not engine.interrupted, -engine.age_s))
 
     def _protected(self, engine: Stocked) -> bool:
         if engine.aliases:
@@ -89,8 +90,8 @@ class Rules:
 def sizes(engines: Sequence[Stocked]) -> dict[str, int]:
     """Bytes that the files of each engine take on its server, by model id; what is gone already takes none."""
     with ThreadPoolExecutor(AT_ONCE, "ngraph-sizes") as pool:
-        found = pool.map(_size, engines)
-        return {engine.model_id: size for engine, size in zip(engines, found, strict=True)}
+        bytes_taken = pool.map(_size, engines)
+        return {engine.model_id: size for engine, size in zip(engines, bytes_taken, strict=True)}
 
 
 def remove(engine: Stocked) -> None:
@@ -118,7 +119,7 @@ def remove(engine: Stocked) -> None:
 
 
 def _delete_files(client: MlflowClient, engine: Stocked, repository: ArtifactRepository) -> None:
-    where = connection.masked(engine.model.artifact_location)
+    where = addresses.shown(engine.model.artifact_location)
     try:
         # Without its manifest nobody takes what is left for an engine.
         for file in sorted(repository.list_artifacts(), key=lambda file: file.path != MANIFEST):
@@ -152,7 +153,7 @@ def _repository(engine: Stocked) -> Any:
     location = engine.model.artifact_location
     if engine.model_id not in PurePosixPath(unquote(urlsplit(location).path)).parts:
         raise TrackingError(
-            f"engine {engine.model_id} stays: its files are said to be at {connection.masked(location)}, "
+            f"engine {engine.model_id} stays: its files are said to be at {addresses.shown(location)}, "
             "which is not a place of its own"
         )
     return get_artifact_repository(location, tracking_uri=engine.tracking_uri)

@@ -135,11 +135,11 @@ def pull_engine(
             return unchanged
         _check_room(place.parent, offer.manifest, ground)
         state: State = "replaced" if place.is_dir() and any(place.iterdir()) else "pulled"
-        package, found = _brought(offer, ground, progress or (lambda done, total: None))
-        _require(found, offer.remote, ground)
+        package, verification = _brought(offer, ground, progress or (lambda done, total: None))
+        _require(verification, offer.remote, ground)
         ground.land()
     return Pulled(
-        Package(place, package.manifest, package.digest), offer.remote, state, (offer.trust_check, *found.checks)
+        Package(place, package.manifest, package.digest), offer.remote, state, (offer.trust_check, *verification.checks)
     )
 
 
@@ -206,14 +206,14 @@ def _standing(place: Path, offer: _Offer, *, force: bool) -> Pulled | None:
         about = there.manifest.about
         shown = f"{about.label} by {about.compiler}, {about.precision}, batch {', '.join(map(str, about.batch_sizes))}"
         raise UsageError(f"{place} has another engine, {shown}: choose another place, or replace it with --force")
-    found = verify(place, offer.remote.digest)
-    if found.checks[0].status == "problem":  # its digests
+    verification = verify(place, offer.remote.digest)
+    if verification.checks[0].status == "problem":  # its digests
         if force:
             return None
-        raise EngineError(f"{found.checks[0].found}; pull it again with --force")
-    found.require()
+        raise EngineError(f"{verification.checks[0].found}; pull it again with --force")
+    verification.require()
     offer.put_signature(place)  # somebody may have signed it since
-    return Pulled(there, offer.remote, "unchanged", (offer.trust_check, *found.checks))
+    return Pulled(there, offer.remote, "unchanged", (offer.trust_check, *verification.checks))
 
 
 def _check_room(directory: Path, manifest: Manifest, ground: Landing) -> None:
@@ -227,10 +227,10 @@ def _check_room(directory: Path, manifest: Manifest, ground: Landing) -> None:
         )
 
 
-def _require(found: Verification, remote: Remote, ground: Landing) -> None:
+def _require(verification: Verification, remote: Remote, ground: Landing) -> None:
     """Make sure that the engine works; what does not is not worth keeping, for it was whole."""
     try:
-        found.require()
+        verification.require()
     except EngineError as error:
         message = str(error).replace(str(ground.package), remote.shown)
         ground.discard()

@@ -218,8 +218,8 @@ def refusal(error: Refusal) -> Response:
 
 async def _no_route(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    told = {404: "there is nothing here", 405: "this address takes another method"}
-    return _json({"error": told.get(error.status_code, error.detail)}, error.status_code, dict(error.headers or {}))
+    messages = {404: "there is nothing here", 405: "this address takes another method"}
+    return _json({"error": messages.get(error.status_code, error.detail)}, error.status_code, dict(error.headers or {}))
 
 
 def _json_bytes(length: str | None, body: bytearray) -> int:

@@ -270,15 +270,15 @@ class Batcher:
         seconds = time.monotonic() - start
         samples = sum(entry.samples for entry in batch)
         self._observer.computed(samples, size, seconds)
-        found, first = [], 0
+        answers, first = [], 0
         for entry in batch:
             own = {
                 spec.name: _slice(array, spec, first, entry.samples) if self.batched else array
                 for spec, array in zip(engine.outputs, outputs, strict=True)
             }
-            found.append(BatchAnswer(own, start - entry.since, seconds))
+            answers.append(BatchAnswer(own, start - entry.since, seconds))
             first += entry.samples
-        return found
+        return answers
 
     def _blame(self, engine: Answerer, error: BaseException) -> Refusal:
         """Whether the values of a request or the engine itself is why it was not computed."""

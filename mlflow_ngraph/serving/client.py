@@ -46,14 +46,14 @@ def decode(body: bytes, length: str | None) -> dict[str, NDArray[Any]]:
         The value of `LENGTH_HEADER`.
     """
     end = len(body) if length is None else int(length)
-    found, start = {}, end
+    outputs, start = {}, end
     for entry in json.loads(body[:end])["outputs"]:
         dtype = np.dtype(tensors.DATATYPES[entry["datatype"]])
         stop = start + entry["parameters"]["binary_data_size"]
         array = np.frombuffer(body[start:stop], dtype.newbyteorder("<")).astype(dtype, copy=False)
-        found[entry["name"]] = array.reshape(entry["shape"])
+        outputs[entry["name"]] = array.reshape(entry["shape"])
         start = stop
-    return found
+    return outputs
 
 
 def infer(url: str, name: str, inputs: Mapping[str, NDArray[Any]], timeout_s: float = TIMEOUT_S) -> dict[str, Any]:

@@ -118,8 +118,8 @@ class NGraphDeployments(BaseDeploymentClient):  # type: ignore[misc]
             _check(None, endpoint)
             deployment = self._root.get(deployment_name or "")
             url = deployment.config.get("url")
-            found = self._asked(deployment, url, inputs) if url else self._computed(deployment, inputs)
-            return PredictionsResponse(predictions={name: array.tolist() for name, array in found.items()})
+            outputs = self._asked(deployment, url, inputs) if url else self._computed(deployment, inputs)
+            return PredictionsResponse(predictions={name: array.tolist() for name, array in outputs.items()})
 
     def explain(self, deployment_name: str | None = None, df: Any = None, endpoint: str | None = None) -> Any:
         """Not supported: an engine gives outputs, and no reasons for them."""

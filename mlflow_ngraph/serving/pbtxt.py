@@ -30,13 +30,13 @@ def text(fields: Fields) -> str:
 
 
 def _lines(fields: Fields, indent: str) -> list[str]:
-    found = []
+    lines = []
     for name, value in fields:
         if isinstance(value, Message):
-            found += [f"{indent}{name} {{", *_lines(value.fields, f"{indent}  "), f"{indent}}}"]
+            lines += [f"{indent}{name} {{", *_lines(value.fields, f"{indent}  "), f"{indent}}}"]
         else:
-            found.append(f"{indent}{name}: {_scalar(value)}")
-    return found
+            lines.append(f"{indent}{name}: {_scalar(value)}")
+    return lines
 
 
 def _scalar(value: bool | int | str | Sequence[int]) -> str:

@@ -116,33 +116,33 @@ class Interface:
         return b"".join([head, *pieces]), {"Content-Type": "application/octet-stream", LENGTH_HEADER: str(len(head))}
 
     def _arrays(self, given: Sequence[Mapping[str, Any]], binary: memoryview) -> list[NDArray[Any]]:
-        found: dict[str, NDArray[Any]] = {}
+        arrays: dict[str, NDArray[Any]] = {}
         start = 0
         for entry in given:
-            spec = self._spec(entry, found)
+            spec = self._spec(entry, arrays)
             sizes = tensors.check_shape(entry.get("shape"), spec)
             size = _parameters(entry, f"input {spec.name!r}").get("binary_data_size")
             if ("data" in entry) == (size is not None):
                 raise malformed(f"input {spec.name!r} needs either data or the parameter binary_data_size")
             if size is None:
-                found[spec.name] = tensors.from_json(entry["data"], sizes, spec)
+                arrays[spec.name] = tensors.from_json(entry["data"], sizes, spec)
                 continue
             if type(size) is not int or not 0 <= size <= len(binary) - start:
                 raise malformed(f"input {spec.name!r}: binary_data_size is more than what follows the JSON")
-            found[spec.name] = tensors.from_bytes(binary[start : start + size], sizes, spec)
+            arrays[spec.name] = tensors.from_bytes(binary[start : start + size], sizes, spec)
             start += size
         if start != len(binary):
             raise malformed(f"{len(binary) - start} bytes follow the JSON that belong to no input")
-        missing = [name for name in self._inputs if name not in found]
+        missing = [name for name in self._inputs if name not in arrays]
         if missing:
             raise malformed(f"input {missing[0]!r} is missing: the engine takes {', '.join(self._inputs)}")
-        return [found[name] for name in self._inputs]
+        return [arrays[name] for name in self._inputs]
 
-    def _spec(self, entry: Mapping[str, Any], found: Mapping[str, object]) -> TensorSpec:
+    def _spec(self, entry: Mapping[str, Any], arrays: Mapping[str, object]) -> TensorSpec:
         name = entry.get("name")
         if not isinstance(name, str) or name not in self._inputs:
             raise malformed(f"no input is called {tensors.shortened(name)}: the engine takes {', '.join(self._inputs)}")
-        if name in found:
+        if name in arrays:
             raise malformed(f"input {name!r} is given twice")
         spec = self._inputs[name]
         wanted = tensors.datatype(spec.dtype)
@@ -184,12 +184,12 @@ def _json_length(length: str | None, size: int) -> int:
 
 def _json_object(text: bytes | bytearray) -> dict[str, Any]:
     try:
-        found = json.loads(text.decode("utf-8"), parse_constant=_no_number)
+        content = json.loads(text.decode("utf-8"), parse_constant=_no_number)
     except (ValueError, RecursionError):
         raise malformed("the body is not JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise malformed("the body must be a JSON object")
-    return found
+    return content
 
 
 def _no_number(text: str) -> NoReturn:
@@ -197,21 +197,21 @@ def _no_number(text: str) -> NoReturn:
 
 
 def _objects(content: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    found = content.get(name)
-    if not isinstance(found, list) or not found or not all(isinstance(entry, dict) for entry in found):
+    objects = content.get(name)
+    if not isinstance(objects, list) or not objects or not all(isinstance(entry, dict) for entry in objects):
         raise malformed(f"{name} must be a list of objects")
-    return found
+    return objects
 
 
 def _parameters(content: Mapping[str, Any], what: str) -> dict[str, Any]:
-    found = content.get("parameters", {})
-    if not isinstance(found, dict):
+    parameters = content.get("parameters", {})
+    if not isinstance(parameters, dict):
         raise malformed(f"parameters of {what} must be an object")
-    return found
+    return parameters
 
 
 def _truth(parameters: Mapping[str, Any], name: str, *, otherwise: bool) -> bool:
-    found = parameters.get(name, otherwise)
-    if not isinstance(found, bool):
+    truth = parameters.get(name, otherwise)
+    if not isinstance(truth, bool):
         raise malformed(f"the parameter {name} must be true or false")
-    return found
+    return truth

@@ -132,9 +132,9 @@ class Service:
         for _ in range(self._workers):
             self._engines.append(LoadedEngine(self.package))
             self._engines[-1].warmup()
-        found, source = speeds.known(self._engines[0], fingerprint()["digest"])
-        chosen = plan(found, self._wishes, self._workers)
-        self._tell(f"speeds {source}: {speeds.shown(found)}")
+        measured, source = speeds.known(self._engines[0], fingerprint()["digest"])
+        chosen = plan(measured, self._wishes, self._workers)
+        self._tell(f"speeds {source}: {speeds.shown(measured)}")
         self._batcher = Batcher(self._engines, chosen, self.metrics)
         self._tell(_described(chosen, self._batcher.inseparable))
 

@@ -38,15 +38,15 @@ def recorded(manifest: Manifest, machine: str | None = None) -> tuple[dict[int, 
         return {}, f"{study} had several requests in flight"
     if machine is not None and manifest.origin.fingerprint.get("digest") != machine:
         return {}, f"{study} ran on other hardware"
-    found = {figures.batch: _speed(figures) for figures in manifest.figures if _usable(figures)}
-    return found, f"{study} has nothing that is ok" if not found else ""
+    speeds = {figures.batch: _speed(figures) for figures in manifest.figures if _usable(figures)}
+    return speeds, f"{study} has nothing that is ok" if not speeds else ""
 
 
 def known(engine: LoadedEngine, machine: str) -> tuple[dict[int, Speed], str]:
     """The speed at every batch size of a warm engine, and a line that says where it comes from."""
-    found, problem = recorded(engine.manifest, machine)
-    lacking = [size for size in engine.batch_sizes if size not in found]
-    speeds = {size: found[size] if size in found else look(engine, size) for size in engine.batch_sizes}
+    measured, problem = recorded(engine.manifest, machine)
+    lacking = [size for size in engine.batch_sizes if size not in measured]
+    speeds = {size: measured[size] if size in measured else look(engine, size) for size in engine.batch_sizes}
     study = f"study {engine.manifest.origin.study!r}"
     if not lacking:
         return speeds, f"as measured by {study}"

@@ -71,10 +71,10 @@ def from_bytes(content: bytes | memoryview, sizes: tuple[int, ...], spec: Tensor
     expected = math.prod(sizes) * dtype.itemsize
     if view.nbytes != expected:
         raise malformed(f"input {spec.name!r} has {view.nbytes} bytes, its shape needs {expected}")
-    found = np.frombuffer(view, dtype.newbyteorder("<")).astype(dtype, copy=False)
+    array = np.frombuffer(view, dtype.newbyteorder("<")).astype(dtype, copy=False)
     if dtype.kind == "b" and np.any(np.frombuffer(view, np.uint8) > 1):
         raise malformed(f"input {spec.name!r} has truth values that are neither 0 nor 1")
-    return found.reshape(sizes)
+    return array.reshape(sizes)
 
 
 def from_json(values: Any, sizes: tuple[int, ...], spec: TensorSpec) -> NDArray[Any]:
@@ -87,10 +87,10 @@ def from_json(values: Any, sizes: tuple[int, ...], spec: TensorSpec) -> NDArray[
     """
     if not isinstance(values, list):
         raise malformed(f"input {spec.name!r}: data must be a list")
-    found = numbers(values, spec)
-    if found.shape != sizes and not (found.ndim == 1 and found.size == math.prod(sizes)):
-        raise malformed(f"input {spec.name!r}: data has shape {list(found.shape)}, its shape is {list(sizes)}")
-    return found.reshape(sizes)
+    array = numbers(values, spec)
+    if array.shape != sizes and not (array.ndim == 1 and array.size == math.prod(sizes)):
+        raise malformed(f"input {spec.name!r}: data has shape {list(array.shape)}, its shape is {list(sizes)}")
+    return array.reshape(sizes)
 
 
 def numbers(values: Sequence[Any], spec: TensorSpec) -> NDArray[Any]:
@@ -103,15 +103,15 @@ def numbers(values: Sequence[Any], spec: TensorSpec) -> NDArray[Any]:
     """
     dtype = np.dtype(spec.dtype)
     # As objects first: NumPy would take truth for numbers, and make room for the longest text that is among them.
-    found = np.array(values, dtype=object)
-    flat = found.ravel().tolist()
+    objects = np.array(values, dtype=object)
+    flat = objects.ravel().tolist()
     if not set(map(type, flat)) <= _TYPES[dtype.kind]:
         raise malformed(f"input {spec.name!r}: data must be {_described(dtype)}, nested like the shape or flat")
     if dtype.kind in "iu" and flat and not np.iinfo(dtype).min <= min(flat) <= max(flat) <= np.iinfo(dtype).max:
         raise malformed(f"input {spec.name!r}: data is out of the range of {datatype(dtype.name)}")
     try:
         with np.errstate(over="ignore"):
-            cast = found.astype(dtype)
+            cast = objects.astype(dtype)
     except OverflowError:
         cast = np.array([np.inf])
     if dtype.kind == "f" and not np.isfinite(cast).all():

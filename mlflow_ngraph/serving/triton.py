@@ -128,7 +128,7 @@ def _batching(
     package: Package, how: Served, size: int, known: Mapping[int, Speed], wishes: Wishes
 ) -> tuple[list[tuple[str, Value]], int, tuple[int, ...]]:
     sizes = package.manifest.loading.batch_sizes if how.free else [size]
-    measured = {one: known[one] for one in sizes if one in known}
+    measured = {batch: known[batch] for batch in sizes if batch in known}
     largest = wishes.max_batch or max(sizes)
     if not measured:
         return [("dynamic_batching", Message())] if largest > 1 else [], largest, ()
@@ -137,9 +137,9 @@ def _batching(
     if largest == 1:
         return [], largest, ()
     # Those as good as the best; without any, Triton takes whatever waits.
-    best = max(speed.throughput for one, speed in measured.items() if one <= largest)
+    best = max(speed.throughput for batch, speed in measured.items() if batch <= largest)
     preferred = tuple(
-        one for one, speed in sorted(measured.items()) if one <= largest and speed.throughput >= SAME * best
+        batch for batch, speed in sorted(measured.items()) if batch <= largest and speed.throughput >= SAME * best
     )
     fields: list[tuple[str, Value]] = [("preferred_batch_size", list(preferred))]
     fields.append(("max_queue_delay_microseconds", round(1e6 * chosen.max_delay_s)))

@@ -61,18 +61,20 @@ def from_record(record: StudyRecord) -> pd.DataFrame:
 def differences(stored: pd.DataFrame, again: pd.DataFrame) -> list[dict[str, Any]]:
     """What the stored table says otherwise than the one derived anew: ``cell``, ``figure``, ``stored``, ``recomputed``."""
     key = ["cell", "session", "step"]
-    one, two = stored.set_index(key), again.set_index(key)
-    found: list[dict[str, Any]] = []
-    for place in sorted({*one.index, *two.index}):
+    old, new = stored.set_index(key), again.set_index(key)
+    deviations: list[dict[str, Any]] = []
+    for place in sorted({*old.index, *new.index}):
         about = {"cell": place[0], "figure": f"arrivals, step {place[2]}"}
-        if place not in one.index or place not in two.index:
-            found.append({**about, "stored": place in one.index, "recomputed": place in two.index})
+        if place not in old.index or place not in new.index:
+            deviations.append({**about, "stored": place in old.index, "recomputed": place in new.index})
             continue
-        for name in two.columns:
-            left, right = one.loc[place].get(name), two.loc[place, name]
+        for name in new.columns:
+            left, right = old.loc[place].get(name), new.loc[place, name]
             if left != right and not (pd.isna(left) and pd.isna(right)):
-                found.append({**about, "figure": f"{about['figure']}: {name}", "stored": left, "recomputed": right})
-    return found
+                deviations.append(
+                    {**about, "figure": f"{about['figure']}: {name}", "stored": left, "recomputed": right}
+                )
+    return deviations
 
 
 def markdown(record: StudyRecord) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -15,6 +15,7 @@ from mlflow_ngraph.metrics import (
     MODEL_COLUMNS,
 )
 from mlflow_ngraph.tables.columns import typed
+from mlflow_ngraph.verdicts import Verdict
 
 
 def from_record(
@@ -23,7 +24,7 @@ def from_record(
     lane_runs: Mapping[str, str] | None = None,
     models: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
-    """The table of a study: a row for each cell that has a verdict.
+    """The table of a study: a row for each cell that has a verdict, and for each that there was no time for.
 
     Parameters
     ----------
@@ -44,9 +45,19 @@ def from_record(
             "model_id": (models or {}).get(cell.engine or ""),
         }
         for lane in record.lanes.values()
-        for _, cell in sorted(lane.cells.items())
+        for _, cell in sorted({**dict(_left_out(record, lane)), **lane.cells}.items())
     ]
     return typed(pd.DataFrame(rows), COLUMNS)
+
+
+def _left_out(record: StudyRecord, lane: LaneRecord) -> Iterator[tuple[int, CellRecord]]:
+    """The cells of a lane that might have been measured in more time; others need not be, as they cannot be the best."""
+    for name, cell in record.left_out.items():
+        if cell["lane"] == lane.lane.id and not cell["final"]:
+            yield (
+                cell["batch"],
+                CellRecord(name, lane.lane.id, cell["batch"], Verdict.LEFT_OUT, cell["reason"]),
+            )
 
 
 def _row(record: StudyRecord, lane: LaneRecord, cell: CellRecord) -> dict[str, Any]:
@@ -72,6 +83,7 @@ def _row(record: StudyRecord, lane: LaneRecord, cell: CellRecord) -> dict[str, A
         "reason": cell.reason,
         "noise": cell.noise or None,
         "unsteady": ",".join(cell.unsteady) or None,
+        "beaten_by": _beaten_by(record, cell),
         "engine": cell.engine,
         "engine_reused": engine.reused["study_id"] if engine is not None and engine.reused is not None else None,
         "lane": lane.lane.id,
@@ -82,3 +94,10 @@ def _row(record: StudyRecord, lane: LaneRecord, cell: CellRecord) -> dict[str, A
         **{name: info.get(name) for name in MODEL_COLUMNS},
         **cell.metrics,
     }
+
+
+def _beaten_by(record: StudyRecord, cell: CellRecord) -> str | None:
+    """The cell because of which a cell left a race. By latency one at another batch size says nothing of throughputs."""
+    rival: str | None = cell.left.get("rival")
+    beside = {lane.lane.cell(cell.batch) for lane in record.lanes.values()}
+    return rival if rival in beside or record.study.get("objective") == "throughput" else None

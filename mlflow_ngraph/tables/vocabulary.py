@@ -14,15 +14,15 @@ COLUMN = "custom_metrics"
 
 def known(frame: pd.DataFrame) -> dict[str, Metric]:
     """Every metric of the table, by name; of one that studies declare differently the latest declaration counts."""
-    found = {name: metric for name, metric in CELL_METRICS.items() if name in frame.columns}
+    metrics = {name: metric for name, metric in CELL_METRICS.items() if name in frame.columns}
     if COLUMN not in frame.columns:
-        return found
-    told = frame[frame[COLUMN].fillna("") != ""]
-    if "started_at" in told.columns:
-        told = told.sort_values("started_at", kind="stable")
-    for text in told[COLUMN].drop_duplicates(keep="last"):
+        return metrics
+    rows = frame[frame[COLUMN].fillna("") != ""]
+    if "started_at" in rows.columns:
+        rows = rows.sort_values("started_at", kind="stable")
+    for text in rows[COLUMN].drop_duplicates(keep="last"):
         declared: dict[str, dict[str, Any]] = json.loads(text)
         for name, said in declared.items():
             if name in frame.columns:
-                found[name] = Metric(name, said["unit"], said["better"], said["expression"])
-    return found
+                metrics[name] = Metric(name, said["unit"], said["better"], said["expression"])
+    return metrics

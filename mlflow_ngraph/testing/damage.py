@@ -29,8 +29,8 @@ def weights(module: nn.Module, damage: str, place: int) -> nn.Module:
             parameter.data = parameter.data.bfloat16().to(parameter.dtype)
     if damage in ("weight", "swapped"):
         rng = np.random.default_rng(place)
-        layers = [one for name, one in module.named_parameters() if one.ndim > 1 and name.endswith("weight")]
-        layers = [one for one in layers if len(one) > 1]
+        layers = [weight for name, weight in module.named_parameters() if weight.ndim > 1 and name.endswith("weight")]
+        layers = [weight for weight in layers if len(weight) > 1]
         if not layers:
             raise UnsupportedError("the model has no weight of several channels to damage")
         layer = layers[rng.integers(len(layers))].data

@@ -291,8 +291,8 @@ class _FakeEngine(Engine):
         self._requests = requests
 
     def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:
-        found = self._known[0][1] if self._constant else self._find(inputs)
-        single = Request(self._act, lambda: [array.copy() for array in found])
+        outputs = self._known[0][1] if self._constant else self._find(inputs)
+        single = Request(self._act, lambda: [array.copy() for array in outputs])
         return Invocation(single.call, single.outputs, self._requests, (single,) * self._requests)
 
     def _find(self, inputs: Sequence[NDArray[np.generic]]) -> Arrays:

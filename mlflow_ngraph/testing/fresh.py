@@ -146,8 +146,8 @@ def answers(package: Package, asked: Served) -> tuple[float, str]:
     inputs, reference = read_probe(package.engine)
     about = package.manifest.about
     names = [spec["name"] for spec in about.inputs]
-    found = asked.ask(dict(zip(names, inputs, strict=True)))
-    outputs = [found[spec["name"]].astype(spec["dtype"]) for spec in about.outputs]
+    answer = asked.ask(dict(zip(names, inputs, strict=True)))
+    outputs = [answer[spec["name"]].astype(spec["dtype"]) for spec in about.outputs]
     seen = parity.compare(outputs, reference)
     return seen.max_rel, parity.problem(seen, about.precision_in_force or about.precision) or ""
 

@@ -186,10 +186,10 @@ def _survivors(seen: set[psutil.Process]) -> list[str]:
 
 def _alive(seen: set[psutil.Process]) -> list[psutil.Process]:
     groups = {process.pid for process in seen}
-    found = []
+    processes = []
     for process in {*seen, *psutil.process_iter()}:
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError, PermissionError):
             member = process in seen or os.getpgid(process.pid) in groups
             if member and process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes

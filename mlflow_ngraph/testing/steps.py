@@ -173,7 +173,9 @@ def compile_cases(cases: Mapping[str, Case]) -> dict[str, list[Made]]:
             bench = Workbench(directory.with_name(f"{directory.name}.work"))
             directory.mkdir(parents=True)
             build = compiler.compile(source, group, case.job.target, directory, bench)
-            explanations = {batch: _explain(compiler, directory, batch, case.job.target) for batch in group}
+            here = not case.job.target.build_for or compiler.explains_elsewhere
+            explained = group if here else ()
+            explanations = {batch: _explain(compiler, directory, batch, case.job.target) for batch in explained}
             made.append(Made(group, build, bench.seconds, explanations))
         done[label] = made
     return done
@@ -238,7 +240,7 @@ def serve_cases(cases: Mapping[str, Case], never_imported: Sequence[str] = ()) -
     from mlflow_ngraph.workloads.materials import Source
 
     block(never_imported)
-    found: dict[str, dict[int, Served]] = {label: {} for label in cases}
+    served: dict[str, dict[int, Served]] = {label: {} for label in cases}
     for label, case in cases.items():
         compiler, source = ready(case.job), Source(case.materials)
         for group in case.groups():
@@ -255,9 +257,9 @@ def serve_cases(cases: Mapping[str, Case], never_imported: Sequence[str] = ()) -
                     for done in [pool.submit(_call_often, request.call) for request in singly]:
                         done.result()
                 at_once = [request.outputs() for request in singly]
-                found[label][batch] = Served(dict(engine.flags), invocation.requests, together, streamed, at_once)
+                served[label][batch] = Served(dict(engine.flags), invocation.requests, together, streamed, at_once)
                 engine.close()
-    return found
+    return served
 
 
 def _call_often(call: Callable[[], object]) -> None:
@@ -267,13 +269,13 @@ def _call_often(call: Callable[[], object]) -> None:
 
 def load_cases(cases: Mapping[str, Case]) -> dict[str, str]:
     """Load the first engine of every case; the precision in force by label."""
-    found: dict[str, str] = {}
+    precisions: dict[str, str] = {}
     for label, case in cases.items():
         group = case.groups()[0]
         engine = ready(case.job).load(case.directory(group), group[0], case.job.target)
-        found[label] = engine.precision
+        precisions[label] = engine.precision
         engine.close()
-    return found
+    return precisions
 
 
 def attempt(step: Callable[[dict[str, Case]], Mapping[str, T]], cases: Mapping[str, Case]) -> dict[str, T | Refusal]:

@@ -39,7 +39,7 @@ def card(record: StudyRecord, engine: EngineRecord, model_id: str) -> str:
             "import mlflow_ngraph",
             "",
             f'with mlflow_ngraph.load_model("models:/{model_id}") as engine:',
-            f"    outputs = engine.run({{{', '.join(repr(str(one['name'])) + ': ...' for one in about.inputs)}}})",
+            f"    outputs = engine.run({{{', '.join(repr(str(spec['name'])) + ': ...' for spec in about.inputs)}}})",
             "```",
             "",
             f"`mlflow-ngraph verify models:/{model_id}` checks its files, whether it fits a machine, and its outputs.",
@@ -53,9 +53,9 @@ def _facts(record: StudyRecord, engine: EngineRecord) -> Iterator[str]:
     in_force = about.precision_in_force
     precision = about.precision if in_force in (None, about.precision) else f"{in_force} ({about.precision} asked for)"
     compiled = datetime.fromtimestamp(engine.at, timezone.utc)
-    told = {
+    facts = {
         "Workload": f"`{about.workload}`",
-        "Inputs": "; ".join(f"`{one['name']}` {one['dtype']} {_shape(one['shape'])}" for one in about.inputs),
+        "Inputs": "; ".join(f"`{spec['name']}` {spec['dtype']} {_shape(spec['shape'])}" for spec in about.inputs),
         "Compiler": f"{about.compiler} {about.compiler_version or ''}".strip(),
         "Precision": precision,
         "Mode": about.mode,
@@ -67,7 +67,7 @@ def _facts(record: StudyRecord, engine: EngineRecord) -> Iterator[str]:
     }
     yield "| | |"
     yield "|:--|:--|"
-    for name, value in told.items():
+    for name, value in facts.items():
         if value:
             yield f"| {name} | {_plain(value)} |"
 

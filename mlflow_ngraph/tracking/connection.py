@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from mlflow_ngraph.errors import TrackingError
+from mlflow_ngraph.addresses import HIDDEN, hidden, shown
+from mlflow_ngraph.errors import TrackingError, UnreachableError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -31,7 +32,21 @@ RECORDING = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
 """What we ask of MLflow while we talk to it, unless the user said otherwise."""
+IN_TIME = {
+    **RECORDING,
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
+    "PGCONNECT_TIMEOUT": "4",
+}
+"""The same while a study, and a person, waits: MLflow's own would be patient for minutes at every request."""
+_BYTES_PER_S = 2e6
+"""What a server takes at least, and passes on to where it keeps files before it answers."""
 _LONGEST_MESSAGE = 300
+AMBIGUOUS = (
+    "write the characters @ / ? # : of a user or a password as %40 %2F %3F %23 %3A, or give them in "
+    "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+)
+"""What to do about an address of which nobody can say where its login ends."""
 
 
 def resolve_uri(tracking_uri: str | None) -> str:
@@ -44,7 +59,14 @@ def resolve_uri(tracking_uri: str | None) -> str:
 
 
 def connect(tracking_uri: str) -> MlflowClient:
-    """A client of ``tracking_uri``. MLflow's own notes about making a new database are held back."""
+    """A client of ``tracking_uri``. MLflow's own notes about making a new database are held back.
+
+    Raises
+    ------
+    TrackingError
+        The address can be read in more than one way, or not at all.
+    """
+    _require_clear(tracking_uri)
     from mlflow import MlflowClient
 
     for name in ("mlflow.store.db.utils", "alembic.runtime.migration", "mlflow.tracking.fluent"):
@@ -54,17 +76,12 @@ def connect(tracking_uri: str) -> MlflowClient:
 
 def is_server(tracking_uri: str) -> bool:
     """Whether ``tracking_uri`` is a server rather than a store on this machine or a database."""
-    return urlsplit(tracking_uri).scheme in ("http", "https")
+    return tracking_uri.partition("://")[0].lower() in ("http", "https")
 
 
 def is_database(tracking_uri: str) -> bool:
     """Whether MLflow reads and writes ``tracking_uri`` as a database by itself."""
-    return urlsplit(tracking_uri).scheme.partition("+")[0] in ("sqlite", "postgresql", "mysql", "mssql")
-
-
-def masked(text: str) -> str:
-    """``text`` without the user names and passwords of the addresses in it."""
-    return re.sub(r"(\w://)[^/\s@]*@", r"\1", text)
+    return tracking_uri.partition("://")[0].lower().partition("+")[0] in ("sqlite", "postgresql", "mysql", "mssql")
 
 
 @contextmanager
@@ -74,7 +91,7 @@ def talking(tracking_uri: str, doing: str, settings: dict[str, str]) -> Iterator
     Raises
     ------
     TrackingError
-        The server cannot be reached or refuses; one line that says what we were ``doing``.
+        The server refuses, or as `UnreachableError` does not answer; one line that says what we were ``doing``.
     """
     from mlflow.exceptions import MlflowException
     from requests import RequestException
@@ -84,11 +101,31 @@ def talking(tracking_uri: str, doing: str, settings: dict[str, str]) -> Iterator
     os.environ.update(added)
     try:
         yield
+    except ImportError as error:
+        raise TrackingError(
+            f"tracking server {shown(tracking_uri)}: the driver {error.name or error} is not installed here: install it with pip"
+        ) from error
     except (MlflowException, RequestException, SQLAlchemyError) as error:
-        raise TrackingError(f"tracking server {masked(tracking_uri)}: cannot {doing}: {one_line(error)}") from error
+        kind = UnreachableError if _AWAY.search(str(error)) else TrackingError
+        raise kind(f"tracking server {shown(tracking_uri)}: cannot {doing}: {one_line(error, tracking_uri)}") from error
     finally:
         for name in added:
             os.environ.pop(name, None)
+
+
+@contextmanager
+def uploading(size: int) -> Iterator[None]:
+    """Within `talking`: give a server the time that so many bytes take, unless the user said how long it has."""
+    name = "MLFLOW_HTTP_REQUEST_TIMEOUT"
+    before = os.environ.get(name)
+    if before is None or before != IN_TIME[name]:
+        yield
+        return
+    os.environ[name] = str(int(before) + round(size / _BYTES_PER_S))
+    try:
+        yield
+    finally:
+        os.environ[name] = before
 
 
 def reach(tracking_uri: str, *, create: bool = False) -> MlflowClient:
@@ -104,10 +141,11 @@ def reach(tracking_uri: str, *, create: bool = False) -> MlflowClient:
     TrackingError
         Nothing answers within about ten seconds, it refuses, or there is no such file.
     """
+    _require_clear(tracking_uri)
     missing = None if create else _missing_file(tracking_uri)
     if missing is not None:
         raise TrackingError(
-            f"tracking server {tracking_uri}: nothing is recorded there yet: there is no file {missing}; give another "
+            f"tracking server {shown(tracking_uri)}: nothing is recorded there yet: there is no file {missing}; give another "
             "tracking URI, or run 'mlflow-ngraph benchmark' or 'mlflow-ngraph sync' first"
         )
     with talking(tracking_uri, "reach it", PREFLIGHT):
@@ -116,6 +154,11 @@ def reach(tracking_uri: str, *, create: bool = False) -> MlflowClient:
         client = connect(tracking_uri)
         client.search_experiments(max_results=1)
     return client
+
+
+def _require_clear(tracking_uri: str) -> None:
+    if HIDDEN in shown(tracking_uri):
+        raise TrackingError(f"tracking server {shown(tracking_uri)}: the address cannot be read: {AMBIGUOUS}")
 
 
 def _missing_file(tracking_uri: str) -> Path | None:
@@ -129,14 +172,14 @@ def _missing_file(tracking_uri: str) -> Path | None:
 
 def every(fetch: Callable[[str | None], PagedList[T]]) -> list[T]:
     """All pages of a search; ``fetch`` gets the token of the page."""
-    found: list[T] = []
+    entries: list[T] = []
     token = None
     while True:
         page = fetch(token)
-        found += page
+        entries += page
         token = page.token
         if not token:
-            return found
+            return entries
 
 
 def _probe_database(tracking_uri: str) -> None:
@@ -175,9 +218,17 @@ _PLAIN = (
 """What long messages come down to, by what gives them away."""
 
 
-def one_line(error: Exception) -> str:
-    """What went wrong, for people."""
-    text = masked(" ".join(str(error).split()))
+_AWAY = re.compile(
+    "Name or service not known|Failed to resolve|name resolution|Connection (?:refused|broken|aborted|reset)|timed out|timeout"
+    r"|RemoteDisconnected|IncompleteRead|Max retries exceeded|error code 5\d\d|too many 5\d\d",
+    re.IGNORECASE,
+)
+"""What says that a server is not there, or not well."""
+
+
+def one_line(error: Exception, *addresses: str) -> str:
+    """What went wrong, for people; nothing of the logins in these addresses."""
+    text = hidden(" ".join(str(error).split()), *addresses)
     for pattern, plain in _PLAIN:
         if re.search(pattern, text, re.IGNORECASE):
             return plain

@@ -96,9 +96,9 @@ def worst(cells: Iterable[CellRecord]) -> Verdict:
     return max((cell.verdict for cell in cells), key=schema.SEVERITY.index, default=Verdict.OK)
 
 
-def has_numbers(lane: LaneRecord) -> bool:
-    """Whether any cell of the lane was timed, whatever its verdict."""
-    return any("throughput" in cell.metrics for cell in lane.cells.values())
+def came_to_something(lane: LaneRecord) -> bool:
+    """Whether any cell of the lane was timed, whatever its verdict, or built for another device."""
+    return any("throughput" in cell.metrics or cell.verdict is Verdict.BUILT for cell in lane.cells.values())
 
 
 def flags_in_force(lane: LaneRecord) -> dict[str, dict[int, FlagValue]]:
@@ -191,9 +191,9 @@ def _headlines(lane: LaneRecord, cells: list[CellRecord], at: int) -> list[Metri
         if cell.batch == 1:
             values.update({f"{n}_b1": cell.metrics[n] for n in schema.AT_BATCH_1 if n in cell.metrics})
     for name, extreme in (("parity_cosine", min), ("parity_max_abs", max), ("parity_max_rel", max)):
-        found = [cell.metrics[name] for cell in cells if math.isfinite(cell.metrics.get(name, math.nan))]
-        if found:
-            values[name] = extreme(found)
+        finite = [cell.metrics[name] for cell in cells if math.isfinite(cell.metrics.get(name, math.nan))]
+        if finite:
+            values[name] = extreme(finite)
     for name in ("compile_total_s", "engine_size_mb"):
         once = {cell.engine: cell.metrics[name] for cell in cells if cell.engine and name in cell.metrics}
         if once:
@@ -314,6 +314,7 @@ def _study_points(record: StudyRecord, finished: float) -> list[MetricPoint]:
         "cells_total": sum(len(lane.lane.batch_sizes) for lane in lanes),
         "cells_done": len(cells),
         **{f"cells_{verdict}": sum(cell.verdict is verdict for cell in cells) for verdict in Verdict},
+        "cells_left_out": sum(not left_out["final"] for left_out in record.left_out.values()),
         "cells_unsteady": sum(bool(cell.noise) for cell in cells),
         "lanes_total": len(lanes),
         "lanes_done": sum(lane.complete for lane in lanes),

@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from threading import Event, Lock
 from typing import TYPE_CHECKING
 
+from mlflow_ngraph import addresses
 from mlflow_ngraph.engines.files import sha256
 from mlflow_ngraph.engines.manifest import DIGEST_FILE, ENGINE_DIRECTORY, FILE, MAX_BYTES, Manifest
 from mlflow_ngraph.engines.package import Package, digest_line
@@ -60,7 +61,7 @@ class Remote:
     @property
     def shown(self) -> str:
         """The engine, for messages."""
-        return f"engine {self.model_id} of {connection.masked(self.tracking_uri)}"
+        return f"engine {self.model_id} of {addresses.shown(self.tracking_uri)}"
 
 
 def of_model(model: LoggedModel, tracking_uri: str) -> Remote:
@@ -78,9 +79,9 @@ def of_id(model_id: str, tracking_uri: str) -> Remote:
     TrackingError
         The server cannot be reached or knows no such model.
     """
-    found = _asked(model_id, tracking_uri)
-    if found is not None:
-        return found
+    remote = _asked(model_id, tracking_uri)
+    if remote is not None:
+        return remote
     client = connection.reach(tracking_uri)
     with connection.talking(tracking_uri, f"find models:/{model_id}", connection.RECORDING):
         return of_model(client.get_logged_model(model_id), tracking_uri)
@@ -123,12 +124,12 @@ def locate(uri: str, tracking_uri: str) -> Remote:
         )
     client = connection.reach(tracking_uri)
     with connection.talking(tracking_uri, f"find {uri}", connection.RECORDING):
-        found = (
+        model_version = (
             client.get_model_version_by_alias(version["name"], version["alias"])
             if version["alias"]
             else client.get_model_version(version["name"], version["version"])
         )
-        return _of_version(client, found, uri, tracking_uri)
+        return _of_version(client, model_version, uri, tracking_uri)
 
 
 def _of_version(client: MlflowClient, version: ModelVersion, uri: str, tracking_uri: str) -> Remote:
@@ -162,9 +163,9 @@ def manifest(remote: Remote) -> tuple[Manifest, bytes]:
         store = transfer.store_of(remote.location, remote.tracking_uri, place)
         with store.settings():
             content = transfer.content(store, FILE, place / FILE, f"{FILE} of {remote.shown}", MAX_BYTES)
-    found = hashlib.sha256(content).hexdigest()
-    if found != remote.digest:
-        raise EngineError(f"{name} is not what was logged: its sha256 is {found}")
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != remote.digest:
+        raise EngineError(f"{name} is not what was logged: its sha256 is {digest}")
     return Manifest.parse(content, name), content
 
 
@@ -178,8 +179,8 @@ def pull(remote: Remote, directory: Path, progress: Progress = lambda done, tota
     TrackingError
         MLflow does not know where its files lie.
     """
-    found, content = manifest(remote)
-    return fill(remote, found, content, directory, progress)
+    package_manifest, content = manifest(remote)
+    return fill(remote, package_manifest, content, directory, progress)
 
 
 def fill(

@@ -72,11 +72,11 @@ def log_engine(
     from mlflow.models import Model
 
     loading, about = LoadSpec.read(source), study_manifest.about(record, engine)
-    told = card.card(record, engine, slot.model_id)
+    model_card = card.card(record, engine, slot.model_id)
     # Beside the engine, where its files can have second names.
     with tempfile.TemporaryDirectory(prefix=".upload-", dir=source.parent) as temporary:
         directory = Path(temporary)
-        (directory / card.FILE).write_text(told, encoding="utf-8")
+        (directory / card.FILE).write_text(model_card, encoding="utf-8")
         described = Model(
             artifact_path=client.get_logged_model(slot.model_id).artifact_location,
             run_id=run.info.run_id,
@@ -93,7 +93,7 @@ def log_engine(
         made = study_manifest.build(record, engine, loading, others, run_id=run.info.run_id, source_commit=commit)
         digest = write_manifest(directory, made)
         client.log_model_artifacts(slot.model_id, str(directory))
-    tags = {Tag.MANIFEST_SHA256: digest, Tag.NOTE: schema.cut(told, schema.MAX_TAG)}
+    tags = {Tag.MANIFEST_SHA256: digest, Tag.NOTE: schema.cut(model_card, schema.MAX_TAG)}
     client.set_logged_model_tags(slot.model_id, tags)
     client.finalize_logged_model(slot.model_id, "READY")
 

@@ -12,6 +12,7 @@ import yaml
 
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.tables import arrivals, results, samples, summary
+from mlflow_ngraph.text import csv_table
 from mlflow_ngraph.tracking.schema import Artifact
 
 
@@ -34,7 +35,7 @@ def write(
     """
     table = results.from_record(record, run_id, lane_runs, models)
     table.to_parquet(target / Artifact.RESULTS, index=False)
-    table.to_csv(target / Artifact.RESULTS_CSV, index=False)
+    _text(target / Artifact.RESULTS_CSV, csv_table(table))
     samples.from_record(record).to_parquet(target / Artifact.SAMPLES, index=False)
     if arrivals.measured(record):
         arrivals.from_record(record).to_parquet(target / Artifact.ARRIVALS, index=False)

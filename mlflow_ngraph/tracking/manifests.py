@@ -32,10 +32,10 @@ def of(remote: Remote) -> Manifest:
             content = place.read_bytes()
             if hashlib.sha256(content).hexdigest() == remote.digest:
                 return Manifest.parse(content, f"the manifest of {remote.shown}")
-    found, content = download.manifest(remote)
+    manifest, content = download.manifest(remote)
     if place is not None:
         user_cache.keep(place, content)
-    return found
+    return manifest
 
 
 def _place(digest: str | None) -> Path | None:

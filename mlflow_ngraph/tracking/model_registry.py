@@ -53,8 +53,8 @@ def check_alias(alias: str) -> str:
 def model_id_of(version: ModelVersion) -> str | None:
     """The LoggedModel that a version was registered from; None where it was registered from something else."""
     # The field is filled by some ways to register a model only; the source names the model in all of them.
-    found = _SOURCE.search(version.source or "")
-    return version.model_id or (found[1] if found else None)
+    match = _SOURCE.search(version.source or "")
+    return version.model_id or (match[1] if match else None)
 
 
 class Registry:
@@ -72,10 +72,10 @@ class Registry:
     def version_of(self, name: str, model_id: str) -> ModelVersion | None:
         """The newest version of a registered model that was registered from this LoggedModel."""
         quoted = name.replace("'", "''")
-        found: list[ModelVersion] = connection.every(
+        versions: list[ModelVersion] = connection.every(
             lambda token: self._client.search_model_versions(f"name='{quoted}'", page_token=token)
         )
-        own = [version for version in found if model_id_of(version) == model_id]
+        own = [version for version in versions if model_id_of(version) == model_id]
         return max(own, key=lambda version: int(version.version), default=None)
 
     def versions(self) -> dict[str, list[tuple[str, str, tuple[str, ...]]]]:
@@ -90,13 +90,13 @@ class Registry:
         versions: list[ModelVersion] = connection.every(
             lambda token: self._client.search_model_versions(page_token=token)
         )
-        found: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {}
+        registrations: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {}
         for version in versions:
             model_id, number = model_id_of(version), str(version.version)
             if model_id:
                 named = tuple(sorted(aliases.get((version.name, number), ())))
-                found.setdefault(model_id, []).append((version.name, number, named))
-        return found
+                registrations.setdefault(model_id, []).append((version.name, number, named))
+        return registrations
 
     def register(self, name: str, model: LoggedModel, tags: Mapping[str, str], description: str) -> ModelVersion:
         """A version made from a LoggedModel: the one that there is, or a new one, with these tags and this description."""
@@ -139,10 +139,10 @@ class Registry:
         self._client.set_registered_model_tag(name, mine, str(time.time()))
         try:
             self._alone(name, prefix, mine)
-            found = self._aliases(name).get(alias)
-            if (None if found is None else str(found)) != over:
+            current = self._aliases(name).get(alias)
+            if (None if current is None else str(current)) != over:
                 raise TrackingError(
-                    f"{name}@{alias} has changed meanwhile: it was {_called(over)} and is {_called(found)} now; "
+                    f"{name}@{alias} has changed meanwhile: it was {_called(over)} and is {_called(current)} now; "
                     "promote again to be compared with that"
                 )
             yield

@@ -15,12 +15,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mlflow_ngraph import addresses
 from mlflow_ngraph.engines.files import damage
 from mlflow_ngraph.errors import TrackingError
 from mlflow_ngraph.execute.record import EngineRecord, StudyRecord
 from mlflow_ngraph.tables import summary
 from mlflow_ngraph.tracking import connection, engine_log, files, schema, views
-from mlflow_ngraph.tracking.content import Content, has_numbers, lane_content, study_content, study_tags
+from mlflow_ngraph.tracking.content import Content, came_to_something, lane_content, study_content, study_tags
 from mlflow_ngraph.tracking.engine_log import ModelSlot
 from mlflow_ngraph.tracking.schema import Tag
 from mlflow_ngraph.tracking.study_run import StudyRun, StudyRuns
@@ -40,10 +41,15 @@ class Recorder:
     experiment : str | None
         Its name; else that of the run that ``mlflow run`` made, else ``MLFLOW_EXPERIMENT_NAME`` or
         ``MLFLOW_EXPERIMENT_ID``, else that in which the study was recorded before, else ``ngraph``.
+    patient : bool
+        Whether to wait for a server that is slow to answer. A study does not: what it cannot record now, it can later.
     """
 
-    def __init__(self, tracking_uri: str | None = None, experiment: str | None = None) -> None:
+    def __init__(
+        self, tracking_uri: str | None = None, experiment: str | None = None, *, patient: bool = False
+    ) -> None:
         self._asked_uri = tracking_uri
+        self._settings = connection.RECORDING if patient else connection.IN_TIME
         self._experiment = experiment
         self._study: StudyRun | None = None
         self._directory = Path()
@@ -121,17 +127,22 @@ class Recorder:
                 return str(run.info.run_id)
             intact = [engine for engine in lane.engines if engine.id not in problems]
             self._fill(run, record, content, intact, problems)
-            status = "FINISHED" if has_numbers(lane) else "FAILED"
+            status = "FINISHED" if came_to_something(lane) else "FAILED"
             self.client.set_terminated(run.info.run_id, status, end_time=content.end_ms)
         return str(run.info.run_id)
 
-    def close(self, record: StudyRecord, status: str) -> None:
+    def close(self, record: StudyRecord, status: str) -> str:
         """Write the results table, the samples and the other files of the study, and end its run.
 
         Parameters
         ----------
         status : str
             ``FINISHED``, ``FAILED`` or ``KILLED``.
+
+        Returns
+        -------
+        str
+            The id of the study run.
 
         Raises
         ------
@@ -154,26 +165,27 @@ class Recorder:
             if self._view:
                 views.install(self.client, study.experiment_id)
             self.client.set_terminated(study.run_id, status, end_time=content.end_ms)
+        return study.run_id
 
     def where(self) -> dict[str, str]:
         """Where a person finds the study: addresses and, for a store without a server, the command that shows it."""
         study = self._opened()
         server = connection.is_server(self.tracking_uri)
-        shown = connection.masked(self.tracking_uri)
+        shown = addresses.shown(self.tracking_uri)
         base = shown.rstrip("/") if server else "http://127.0.0.1:5000"
-        found = {
+        places = {
             "tracking_uri": shown,
             "experiment": study.experiment,
             "run": f"{base}/#/experiments/{study.experiment_id}/runs/{study.run_id}",
         }
         if self._view:
-            found["view"] = views.link(base, study.experiment_id)
+            places["view"] = views.link(base, study.experiment_id)
         if not server:
-            found["ui"] = f"mlflow ui --backend-store-uri {shlex.quote(shown)}"
-        return found
+            places["ui"] = f"mlflow ui --backend-store-uri {shlex.quote(shown)}"
+        return places
 
     def _talking(self, doing: str) -> AbstractContextManager[None]:
-        return connection.talking(self.tracking_uri, doing, connection.RECORDING)
+        return connection.talking(self.tracking_uri, doing, self._settings)
 
     def _runs(self) -> StudyRuns:
         return StudyRuns(self.client, self._experiment)
@@ -210,12 +222,13 @@ class Recorder:
             engine.id: engine_log.open_model(self.client, experiment_id, run_id, record, engine, content)
             for engine in engines
         }
-        told = {Tag.ENGINE_PROBLEM: schema.cut("; ".join(problems.values()), schema.MAX_TAG)} if problems else {}
-        self._log(run_id, content, slots, told)
+        tags = {Tag.ENGINE_PROBLEM: schema.cut("; ".join(problems.values()), schema.MAX_TAG)} if problems else {}
+        self._log(run_id, content, slots, tags)
         for engine in engines:
             if not slots[engine.id].ready:
                 source = self._directory / engine.directory
-                engine_log.log_engine(self.client, slots[engine.id], run, record, engine, source)
+                with connection.uploading(engine.size_bytes):
+                    engine_log.log_engine(self.client, slots[engine.id], run, record, engine, source)
         linked = {output.model_id for output in (run.outputs.model_outputs if run.outputs else ())}
         missing = [LoggedModelOutput(slot.model_id, 0) for slot in slots.values() if slot.model_id not in linked]
         if missing:
@@ -236,10 +249,10 @@ class Recorder:
         runs = study.lane_runs(self.client, study_id)
         lanes = {run.data.tags[Tag.LANE_ID]: run.info.run_id for run in runs}
         query = f"tags.`{Tag.STUDY_ID}` = '{study_id}'"
-        found: list[LoggedModel] = connection.every(
+        models: list[LoggedModel] = connection.every(
             lambda token: self.client.search_logged_models([study.experiment_id], query, page_token=token)
         )
-        return lanes, {model.tags[Tag.ENGINE_ID]: model.model_id for model in found if Tag.ENGINE_ID in model.tags}
+        return lanes, {model.tags[Tag.ENGINE_ID]: model.model_id for model in models if Tag.ENGINE_ID in model.tags}
 
 
 def _metrics(run_id: str, content: Content, slots: dict[str, ModelSlot]) -> list[Metric]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from mlflow_ngraph.errors import DiskFullError
 from mlflow_ngraph.execute.fold import Fold
 from mlflow_ngraph.execute.journal import Journal, Reader
 from mlflow_ngraph.execute.plan import WorkloadPlan
 from mlflow_ngraph.execute.record import StudyRecord
+from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.recorder import Recorder
 
 _log = logging.getLogger(__name__)
@@ -55,6 +58,11 @@ class Recording:
         """Make or continue the run of the study."""
         self._attempt(lambda recorder: recorder.open(record, self._directory))
 
+    def again(self, record: StudyRecord) -> None:
+        """Make sure of everything that earlier sessions measured: what of it the server has is not known."""
+        self._pending.update(record.lanes)
+        self.open(record)
+
     def workload(self, workload: WorkloadPlan) -> None:
         """Record the lanes of a finished workload."""
         lane_ids = [lane.id for lane in workload.lanes]
@@ -65,19 +73,28 @@ class Recording:
         self._attempt(lambda recorder: self._record(recorder, record, lane_ids))
 
     def close(self, record: StudyRecord, status: str) -> None:
-        """Record what is still pending, then the study itself. One more try after an earlier failure."""
-        if self.problem:
+        """Record what is still pending, then the study itself. One more try after an earlier failure.
+
+        Somebody who interrupts a study does not wait for a server that failed before.
+        """
+        if self._recorder is None:
+            return
+        self._journal.tell("recording_started", interrupted=status == "KILLED")
+        if self.problem and status != "KILLED":
             self.problem = ""
-            # Lanes that an earlier session measured may be missing on the server as well.
-            self._pending.update(record.lanes)
-            self.open(record)
+            self._attempt(lambda recorder: recorder.preflight())
+            if not self.problem:
+                # Lanes that an earlier session measured may be missing on the server as well.
+                self.again(record)
         if not self.problem:
             self._attempt(lambda recorder: self._close(recorder, record, status))
 
     def _close(self, recorder: Recorder, record: StudyRecord, status: str) -> None:
         self._record(recorder, record, [lane for lane in record.lanes if lane in self._pending])
-        recorder.close(record, status)
+        run_id = recorder.close(record, status)
         self.where = recorder.where()
+        if status == "FINISHED":
+            self._journal.append("study_recorded", run_id=run_id)
 
     def _record(self, recorder: Recorder, record: StudyRecord, lane_ids: Sequence[str]) -> None:
         for lane_id in lane_ids:
@@ -91,8 +108,12 @@ class Recording:
             return
         try:
             step(self._recorder)
+        except KeyboardInterrupt:
+            self.problem = "interrupted while the tracking server was written to"
+            raise
         except Exception as error:  # noqa: BLE001
             # Whatever a client library raises must not cost a measurement; the journal has everything.
             _log.debug("recording failed", exc_info=True)
-            self.problem = " ".join(str(error).split()) or type(error).__name__
-            self._journal.append("recording_failed", reason=self.problem)
+            self.problem = connection.one_line(error, self._recorder.tracking_uri) or type(error).__name__
+            with suppress(DiskFullError):  # what is measured next says so; what was measured is safe
+                self._journal.append("recording_failed", reason=self.problem)

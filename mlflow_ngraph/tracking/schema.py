@@ -180,9 +180,11 @@ STUDY_METRICS: dict[str, str] = {
 
 SEVERITY = (
     Verdict.OK,
+    Verdict.BUILT,
     Verdict.UNVERIFIED,
     Verdict.PARITY_FAILED,
     Verdict.UNSUPPORTED,
+    Verdict.LEFT_OUT,
     Verdict.TIMEOUT,
     Verdict.OOM,
     Verdict.FAILED,

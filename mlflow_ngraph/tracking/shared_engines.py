@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mlflow_ngraph import addresses
 from mlflow_ngraph.engines import trust
 from mlflow_ngraph.engines.manifest import ENGINE_DIRECTORY
 from mlflow_ngraph.engines.store import StoredEngine
@@ -54,7 +55,7 @@ class ServerEngines:
             try:
                 return self._pull(model, key, requires, directory)
             except EngineError as error:
-                shown = f"engine {model.model_id} of {connection.masked(self._uri)}"
+                shown = f"engine {model.model_id} of {addresses.shown(self._uri)}"
                 tell(f"{shown} is not used: {error}")
         return None
 
@@ -70,19 +71,19 @@ class ServerEngines:
     def _experiment_ids(self) -> list[str]:
         """All experiments; asked for once, and not for every engine of a study."""
         client = self._client
-        found: list[Experiment] = connection.every(lambda token: client.search_experiments(page_token=token))
-        return [experiment.experiment_id for experiment in found]
+        experiments: list[Experiment] = connection.every(lambda token: client.search_experiments(page_token=token))
+        return [experiment.experiment_id for experiment in experiments]
 
     def _candidates(self, key: str) -> list[LoggedModel]:
         """LoggedModels with this key whose files are complete, the newest first."""
         client = self._client
         with connection.talking(self._uri, "look for engines", connection.RECORDING):
-            found = client.search_logged_models(
+            models = client.search_logged_models(
                 self._experiment_ids,
                 f"tags.`{Tag.ENGINE_KEY}` = '{key}'",
                 order_by=[{"field_name": "creation_timestamp", "ascending": False}],
             )
-        return [model for model in found if str(model.status) == "READY"][:MOST]
+        return [model for model in models if str(model.status) == "READY"][:MOST]
 
     def _pull(self, model: LoggedModel, key: str, requires: Mapping[str, str], directory: Path) -> StoredEngine:
         """The engine's own files alone: what makes the package a model of MLflow is not wanted here."""
@@ -91,7 +92,7 @@ class ServerEngines:
             package = Path(temporary)
             try:
                 manifest = trusted_manifest(remote, self._rules).manifest
-                engine = manifest.stored(connection.masked(self._uri), model.model_id, model.source_run_id)
+                engine = manifest.stored(addresses.shown(self._uri), model.model_id, model.source_run_id)
                 if engine.key != key:
                     raise EngineError(f"its manifest has the key {engine.key}")
                 misfit = _condemned(manifest) or engine.serves(requires)
@@ -110,7 +111,7 @@ def _condemned(manifest: Manifest) -> str:
         (
             f"at batch size {figures.batch} it was {figures.verdict} ({figures.reason})"
             for figures in manifest.figures
-            if figures.verdict != str(Verdict.OK)
+            if figures.verdict not in (str(Verdict.OK), str(Verdict.BUILT))
         ),
         "",
     )

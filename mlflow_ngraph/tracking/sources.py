@@ -107,10 +107,10 @@ def _engines(client: MlflowClient, run: Run) -> list[LoggedModel]:
     if kind not in (Kind.STUDY, Kind.LANE) or not study:
         raise TrackingError(f"run {run.info.run_id} is no run of a study or a lane: it has no engines")
     query = f"tags.`{Tag.STUDY_ID}` = '{study}'" + (f" AND tags.`{Tag.LANE_ID}` = '{lane}'" if lane else "")
-    found: list[LoggedModel] = connection.every(
+    models: list[LoggedModel] = connection.every(
         lambda token: client.search_logged_models([run.info.experiment_id], query, page_token=token)
     )
-    return [model for model in found if str(model.status) == "READY"]
+    return [model for model in models if str(model.status) == "READY"]
 
 
 def _batches(model: LoggedModel) -> list[int]:

@@ -130,13 +130,13 @@ class StudyRuns:
     def _target(self, surrounding: Run | None, earlier: list[Run]) -> Experiment:
         """The experiment of the study; see `Recorder` for the order in which it is chosen."""
         if surrounding is not None:
-            found = self._client.get_experiment(surrounding.info.experiment_id)
-            if self._asked and found.name != self._asked:
+            experiment = self._client.get_experiment(surrounding.info.experiment_id)
+            if self._asked and experiment.name != self._asked:
                 raise TrackingError(
-                    f"this is run {surrounding.info.run_id} of experiment {found.name!r}, not of {self._asked!r}: "
+                    f"this is run {surrounding.info.run_id} of experiment {experiment.name!r}, not of {self._asked!r}: "
                     f"choose the experiment with mlflow run --experiment-name {shlex.quote(str(self._asked))}"
                 )
-            return found
+            return experiment
         name = self._asked or os.environ.get("MLFLOW_EXPERIMENT_NAME")
         experiment_id = os.environ.get("MLFLOW_EXPERIMENT_ID")
         if not name and experiment_id:
@@ -147,12 +147,12 @@ class StudyRuns:
 
     def _named(self, name: str) -> Experiment:
         """The experiment of this name, made where there is none."""
-        found = self._client.get_experiment_by_name(name)
-        if found is None:
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is None:
             return self._client.get_experiment(self._client.create_experiment(name))
-        if found.lifecycle_stage != "active":
+        if experiment.lifecycle_stage != "active":
             raise TrackingError(f"experiment {name!r} is deleted: restore it, or choose another name")
-        return found
+        return experiment
 
 
 def _query(study_id: str, kind: str | None = None) -> str:

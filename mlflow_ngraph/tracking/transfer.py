@@ -192,11 +192,11 @@ class MlflowStore(ArtifactStore):
 
         with TemporaryDirectory(dir=self._scratch, prefix="file-") as place:
             try:
-                found = Path(self._repository.download_artifacts(path, place))
+                file = Path(self._repository.download_artifacts(path, place))
             except (MlflowException, OSError) as error:
                 # MLflow has tried again where that helps.
-                raise RefusedError(connection.one_line(error)) from None
-            part.adopt(found)
+                raise RefusedError(connection.one_line(error, self._uri)) from None
+            part.adopt(file)
 
 
 def store_of(location: str, tracking_uri: str, scratch: Path) -> ArtifactStore:
@@ -381,6 +381,6 @@ def _continues(answer: requests.Response, offset: int) -> bool:
 
 def _length(answer: requests.Response, offset: int) -> int | None:
     """Bytes of the whole file; None where the server does not tell."""
-    told = answer.headers.get("Content-Length", "")
+    length = answer.headers.get("Content-Length", "")
     encoded = answer.headers.get("Content-Encoding", "identity") != "identity"
-    return offset + int(told) if told.isdigit() and not encoded else None
+    return offset + int(length) if length.isdigit() and not encoded else None

@@ -42,7 +42,9 @@ def options(frame: pd.DataFrame) -> dict[str, Any]:
         "cells": len(frame),
         "studies": int(frame["study_id"].nunique()),
         "newest": plain(frame["started_at"].max()) if len(frame) else None,
-        "experiments": [{"id": str(one), "name": str(name)} for one, name in experiments.itertuples(index=False)],
+        "experiments": [
+            {"id": str(experiment_id), "name": str(name)} for experiment_id, name in experiments.itertuples(index=False)
+        ],
         "devices": _values(frame["device"]),
         "compilers": sorted(_values(frame["compiler_label"]), key=lambda name: (name != _IDENTITY, name)),
         "precisions": _values(frame["precision"]),
@@ -81,7 +83,7 @@ def comparison(frame: pd.DataFrame, question: Query) -> dict[str, Any]:
     shown = question.fits(frame)
     if shown.empty:
         raise UsageError("nothing fits all of this together: choose fewer devices, compilers, precisions or workloads")
-    workloads = [one["ref"] for one in _workloads(shown)]
+    workloads = [workload["ref"] for workload in _workloads(shown)]
     shown = shown[shown["workload"].isin(workloads[:MOST_WORKLOADS])]
     trusted = [str(verdict) for verdict in Verdict] if question.everything else [str(Verdict.OK)]
     batch = _batch(shown, question)
@@ -120,13 +122,13 @@ def findings(frame: pd.DataFrame, question: Query) -> dict[str, Any]:
     """
     from mlflow_ngraph.analysis.findings import find
 
-    found = find(question.fits(frame))
+    ranked = find(question.fits(frame))
     return {
         "findings": [
-            {"kind": one.kind, "title": one.title, "text": one.text, "command": one.command}
-            for one in found[:MOST_FINDINGS]
+            {"kind": finding.kind, "title": finding.title, "text": finding.text, "command": finding.command}
+            for finding in ranked[:MOST_FINDINGS]
         ],
-        "more": max(0, len(found) - MOST_FINDINGS),
+        "more": max(0, len(ranked) - MOST_FINDINGS),
     }
 
 
@@ -134,14 +136,14 @@ def _series(frame: pd.DataFrame, metric: str) -> Iterator[dict[str, Any]]:
     """A curve over batch size for each lane, with the ends of its intervals."""
     known = frame[frame[metric].notna() & frame["batch"].notna()].sort_values("batch")
     low, high = significance.interval(known, metric)
-    told = {name: list(map(plain, known[name])) for name in (*_LANE, "label", *_LINKS, "batch", "verdict")}
-    told.update(value=list(map(plain, known[metric])), low=list(map(plain, low)), high=list(map(plain, high)))
-    told.update(unsteady=significance.unsteady(known, metric).tolist(), noise=list(map(plain, known[NOISE])))
+    columns = {name: list(map(plain, known[name])) for name in (*_LANE, "label", *_LINKS, "batch", "verdict")}
+    columns.update(value=list(map(plain, known[metric])), low=list(map(plain, low)), high=list(map(plain, high)))
+    columns.update(unsteady=significance.unsteady(known, metric).tolist(), noise=list(map(plain, known[NOISE])))
     for places in known.groupby(list(_LANE), sort=True, dropna=False).indices.values():
         last = places[-1]
         yield {
-            **{name: told[name][last] for name in (*_LANE, "label", *_LINKS)},
-            **{name: [told[name][place] for place in places] for name in _POINT},
+            **{name: columns[name][last] for name in (*_LANE, "label", *_LINKS)},
+            **{name: [columns[name][place] for place in places] for name in _POINT},
         }
 
 
@@ -153,20 +155,20 @@ def _table(here: pd.DataFrame, question: Query) -> list[dict[str, Any]]:
     low, high = significance.interval(here, question.metric)
     names = ("label", "study", "started_at", *_LINKS)
     columns_of: list[Any] = [*(here[name] for name in names), low, high]
-    told = [list(map(plain, values)) for values in columns_of]
-    lines = zip(*told, strict=True)
+    converted = [list(map(plain, values)) for values in columns_of]
+    lines = zip(*converted, strict=True)
     cells = {
         cell: dict(zip((*names, "low", "high"), line, strict=True))
         for cell, line in zip(here["cell"], lines, strict=True)
     }
     return [
         {
-            **{name: found[name] for name in ("workload", "device", *_OWN, "verdict", "value", *_MARKS, "best")},
-            **cells[found["cell"]],
-            "precision_in_force": found["precision_in_force"],
-            "fallback_nodes": found["fallback_nodes"],
+            **{name: entry[name] for name in ("workload", "device", *_OWN, "verdict", "value", *_MARKS, "best")},
+            **cells[entry["cell"]],
+            "precision_in_force": entry["precision_in_force"],
+            "fallback_nodes": entry["fallback_nodes"],
         }
-        for found in table.attrs["values"]
+        for entry in table.attrs["values"]
     ]
 
 
@@ -188,9 +190,9 @@ def _ratios(
     chosen = set(here["cell"])
     kept = ("workload", "device", *_OWN, "verdict", "value", *_MARKS)
     return [
-        {**{name: found[name] for name in kept}, "low": found["ci_low"], "high": found["ci_high"]}
-        for found in table.attrs["values"]
-        if found["cell"] in chosen
+        {**{name: entry[name] for name in kept}, "low": entry["ci_low"], "high": entry["ci_high"]}
+        for entry in table.attrs["values"]
+        if entry["cell"] in chosen
     ]
 
 

@@ -18,7 +18,7 @@ from mlflow_ngraph.errors import NGraphError, TrackingError
 from mlflow_ngraph.tracking import views
 from mlflow_ngraph.ui import answers
 from mlflow_ngraph.ui.query import Query
-from mlflow_ngraph.ui.store import STUDIES, ResultStore
+from mlflow_ngraph.ui.store import NOTES, STUDIES, ResultStore
 from mlflow_ngraph.ui.visitor import Visitor
 
 NAME = "ngraph"
@@ -102,22 +102,23 @@ def _add_files(page: Blueprint) -> None:
 
 def _add_questions(page: Blueprint, store: ResultStore) -> None:
     # Looking for findings takes long where there are many results, and most visitors look at the same.
-    found: dict[Any, dict[str, Any]] = {}
+    remembered: dict[Any, dict[str, Any]] = {}
 
     def visible(experiments: Collection[str] = ()) -> pd.DataFrame:
         """The newest results of the studies that the visitor may see: in these experiments, or in all."""
         visitor = Visitor.asking(_prefix())
         runs = [run for run in store.studies() if not experiments or run.experiment_id in experiments]
-        seen = {one for one in {run.experiment_id for run in runs} if visitor.sees_studies_of(one)}
+        seen = {experiment for experiment in {run.experiment_id for run in runs} if visitor.sees_studies_of(experiment)}
         return store.newest([run for run in runs if run.experiment_id in seen], visitor.artifact)
 
     @page.get("/api/options")
     @_answering
     def options() -> dict[str, Any]:
-        told = answers.options(visible())
-        for experiment in told["experiments"]:
+        frame = visible()
+        answer = {**answers.options(frame), "notes": frame.attrs[NOTES]}
+        for experiment in answer["experiments"]:
             experiment["view"] = views.link("..", experiment["id"])
-        return told
+        return answer
 
     @page.get("/api/comparison")
     @_answering
@@ -131,11 +132,11 @@ def _add_questions(page: Blueprint, store: ResultStore) -> None:
         question = Query.of(request.args)
         frame = visible(question.chosen["experiment"])
         key = (frame.attrs[STUDIES], tuple(sorted(question.chosen.items())))
-        if key not in found:
-            if len(found) >= _REMEMBERED:
-                found.clear()
-            found[key] = answers.findings(frame, question)
-        return found[key]
+        if key not in remembered:
+            if len(remembered) >= _REMEMBERED:
+                remembered.clear()
+            remembered[key] = answers.findings(frame, question)
+        return remembered[key]
 
 
 def _answering(ask: Callable[[], dict[str, Any]]) -> Callable[[], Response]:
@@ -156,8 +157,8 @@ def _answering(ask: Callable[[], dict[str, Any]]) -> Callable[[], Response]:
     return answered
 
 
-def _told(told: dict[str, Any], status: int = 200) -> Response:
-    text = json.dumps(told, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+def _told(content: dict[str, Any], status: int = 200) -> Response:
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     answer = _sent(text.encode(), "application/json", status)
     answer.headers["Cache-Control"] = "no-store"
     return answer

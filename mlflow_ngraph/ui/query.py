@@ -85,8 +85,8 @@ class Query:
                 if value not in known:
                     raise UnknownNameError(name, value, known)
             mask &= column.isin(values)
-        found: pd.DataFrame = frame[mask]
-        return found
+        rows: pd.DataFrame = frame[mask]
+        return rows
 
     def _chosen(self, but: str) -> Iterator[tuple[str, tuple[str, ...]]]:
         return ((name, values) for name, values in self.chosen.items() if values and name != but)

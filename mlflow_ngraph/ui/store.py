@@ -21,9 +21,18 @@ Fetch = Callable[[str, str], "bytes | None"]
 """Gives a file of a run, by the run's id and the file's path."""
 STUDIES = "studies"
 """In the ``attrs`` of a table: what tells it from tables of other studies."""
+NOTES = "notes"
+"""Beside it: what a visitor should know of the results, such as runs that were left out."""
 _KEPT = 8
 """How many sets of studies are remembered: visitors may see different ones."""
-_ORDER = pa.schema([("cell", pa.large_string()), ("started_at", pa.float64()), ("finished_at", pa.float64())])
+_ORDER = pa.schema(
+    [
+        ("cell", pa.large_string()),
+        ("verdict", pa.large_string()),
+        ("started_at", pa.float64()),
+        ("finished_at", pa.float64()),
+    ]
+)
 """What tells which of several results is the newest."""
 
 
@@ -83,9 +92,12 @@ class ResultStore:
     def _read(self, runs: Sequence[Listed], fetch: Fetch) -> pd.DataFrame:
         """First which studies have the newest of anything, then those alone in full: most are history."""
         source = _Fetched(self._uri, fetch)
-        known = table_cache.read(source, runs, _ORDER.names, self._cache)
+        notes: list[str] = []
+        known = table_cache.read(source, runs, _ORDER.names, self._cache, notes.append)
+        notes += results.displaced(known)
         if not known:
             nothing: pd.DataFrame = results.joined([], None).assign(experiment_id="")
+            nothing.attrs[NOTES] = notes
             return nothing
         parts = [
             table.select(_ORDER.names)
@@ -95,13 +107,14 @@ class ResultStore:
         ]
         newest = latest(pa.concat_tables(parts).to_pandas())
         needed = [known[place][0] for place in sorted(newest["place"].unique())]
-        read = table_cache.read(source, needed, None, self._cache)
+        read = table_cache.read(source, needed, None, self._cache, notes.append)
         frame = latest(results.joined([(self._server.name, run, table) for run, table in read], None))
         experiments = {run.run_id: run.experiment_id for run in runs}
-        told: pd.DataFrame = frame.assign(experiment_id=frame["run_id"].map(experiments).astype("string")).reset_index(
+        cells: pd.DataFrame = frame.assign(experiment_id=frame["run_id"].map(experiments).astype("string")).reset_index(
             drop=True
         )
-        return told
+        cells.attrs[NOTES] = notes
+        return cells
 
 
 class _Fetched(Server):
@@ -118,7 +131,7 @@ class _Fetched(Server):
         return self._fetch(run.run_id, Artifact.RESULTS)
 
     def again(self, run: Listed) -> Listed:
-        return next((one for one in self.study_runs() if one.run_id == run.run_id), run)
+        return next((candidate for candidate in self.study_runs() if candidate.run_id == run.run_id), run)
 
     def talking(self) -> AbstractContextManager[None]:
         return nullcontext()

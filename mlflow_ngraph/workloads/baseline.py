@@ -82,13 +82,13 @@ class ModuleBaseline:
         wide = [tensor.double() if tensor.dtype is torch.float32 else tensor for tensor in tensors(inputs)]
         try:
             with torch.no_grad():
-                found = arrays(functional_call(self.module, self._wide_weights, tuple(wide)))
+                outputs = arrays(functional_call(self.module, self._wide_weights, tuple(wide)))
         except MemoryError:
             raise
         except Exception:  # noqa: BLE001 - a type that stands in the model's code, such as that of a table
             return None
         narrow = {np.dtype(np.float64): np.float32, np.dtype(np.complex128): np.complex64}
-        return [array.astype(narrow.get(array.dtype, array.dtype)) for array in found]
+        return [array.astype(narrow.get(array.dtype, array.dtype)) for array in outputs]
 
     @cached_property
     def _wide_weights(self) -> dict[str, torch.Tensor]:
@@ -199,11 +199,11 @@ def output_specs(
 def _changed(before: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]]) -> bool:
     """Whether a model has written to its inputs."""
     return any(
-        not np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
-        for one, other in zip(before, after, strict=True)
+        not np.array_equal(original, other, equal_nan=original.dtype.kind in "fc")
+        for original, other in zip(before, after, strict=True)
     )
 
 
 def _shape(first: tuple[int, ...], last: tuple[int, ...]) -> tuple[int | str, ...]:
     """The batch axis is the one that follows the batch size."""
-    return tuple(BATCH if (one, other) == _PROBES else one for one, other in zip(first, last, strict=True))
+    return tuple(BATCH if (size, other) == _PROBES else size for size, other in zip(first, last, strict=True))

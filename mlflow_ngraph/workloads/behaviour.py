@@ -64,10 +64,10 @@ def observe(baseline: Baseline, example: Arrays, others: Sequence[Arrays]) -> Be
     """
     if not isinstance(baseline, ModuleBaseline):
         return Behaviour(impure=_unsteady(baseline.run, example, others))
-    found = Behaviour()
-    drawn = _follow(baseline, example, found)
-    found.impure = _kept(baseline, example, drawn) or _unsteady(baseline.run, example, others)
-    return found
+    behaviour = Behaviour()
+    drawn = _follow(baseline, example, behaviour)
+    behaviour.impure = _kept(baseline, example, drawn) or _unsteady(baseline.run, example, others)
+    return behaviour
 
 
 def begun_otherwise(baseline: Baseline, again: Baseline, example: Arrays, others: Sequence[Arrays]) -> str:
@@ -107,10 +107,10 @@ def mixing(run: Callable[[Arrays], Arrays], inputs: Sequence[TensorSpec], exampl
             raise
         except Exception:  # noqa: BLE001 - whatever the model's own code raises
             return f"sample {place} of a batch of {size} is not accepted alone"
-        for index, (one, whole) in enumerate(zip(alone, outputs, strict=True)):
-            if whole.ndim == 0 or whole.shape[0] != size or one.shape != (1, *whole.shape[1:]):
+        for index, (single, whole) in enumerate(zip(alone, outputs, strict=True)):
+            if whole.ndim == 0 or whole.shape[0] != size or single.shape != (1, *whole.shape[1:]):
                 return f"output {index} is one for the whole batch of {size}"
-            if parity.problem(parity.compare([one], [whole[place : place + 1]]), "fp32"):
+            if parity.problem(parity.compare([single], [whole[place : place + 1]]), "fp32"):
                 return f"sample {place} of a batch of {size} has another output {index} than alone"
     return ""
 
@@ -164,14 +164,14 @@ def _unsteady(run: Callable[[Arrays], Arrays], example: Arrays, others: Sequence
     return ""
 
 
-def _differ(one: Arrays, other: Arrays) -> bool:
+def _differ(outputs: Arrays, other: Arrays) -> bool:
     try:
-        return parity.problem(parity.compare(one, other), "fp32") is not None
+        return parity.problem(parity.compare(outputs, other), "fp32") is not None
     except ValueError:  # another number of outputs, or other shapes
         return True
 
 
-def _follow(baseline: ModuleBaseline, example: Arrays, found: Behaviour) -> list[str]:
+def _follow(baseline: ModuleBaseline, example: Arrays, behaviour: Behaviour) -> list[str]:
     """Find out what reaches Python; returns the places where random numbers are drawn."""
     from mlflow_ngraph.workloads.calling import tensors
     from mlflow_ngraph.workloads.data_reads import follow
@@ -184,7 +184,7 @@ def _follow(baseline: ModuleBaseline, example: Arrays, found: Behaviour) -> list
         import torch
 
         torch.compiler.reset()  # what PyTorch compiled for itself, such as a `torch.cond`, would ask for the watch again
-        found.unfollowed = one_line(error)
+        behaviour.unfollowed = one_line(error)
         return []
-    found.reads, found.printed = followed.reads, followed.printed
+    behaviour.reads, behaviour.printed = followed.reads, followed.printed
     return followed.draws

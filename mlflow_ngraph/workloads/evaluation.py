@@ -76,7 +76,7 @@ def _modes(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """All modules by name, but those of exported programs: their operators alone say what they do."""
     exported = [name for name, part in module.named_modules() if isinstance(part, ExportedGraph)]
     for name, part in module.named_modules():
-        if not any(name == one or name.startswith(f"{one}.") or not one for one in exported):
+        if not any(name == prefix or name.startswith(f"{prefix}.") or not prefix for prefix in exported):
             yield name, part
 
 

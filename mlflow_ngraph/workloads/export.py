@@ -167,11 +167,11 @@ def _observe(
     ]
     others = [arrays for arrays in drawn if _accepts(baseline, arrays)]
     with running(str(materials.ref), inputs, batch):
-        found = observe(baseline, example, others)
-        if not found.impure and isinstance(baseline, ModuleBaseline):
+        behaviour = observe(baseline, example, others)
+        if not behaviour.impure and isinstance(baseline, ModuleBaseline):
             again = ModuleBaseline(restored(local, materials.wrapped, directory), materials.wrapped)
-            found.impure = begun_otherwise(baseline, again, example, others)
-    return found
+            behaviour.impure = begun_otherwise(baseline, again, example, others)
+    return behaviour
 
 
 def _accepts(baseline: Baseline, inputs: Sequence[NDArray[Any]]) -> bool:
@@ -219,8 +219,8 @@ def _require_fp32(module: torch.nn.Module, workload: str) -> None:
 
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if tensor.is_floating_point() and tensor.dtype != torch.float32:
-            found = str(tensor.dtype).removeprefix("torch.")
-            raise WorkloadError(f"workload {workload}: {name} is {found}: give the model in float32, as by .float()")
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            raise WorkloadError(f"workload {workload}: {name} is {dtype}: give the model in float32, as by .float()")
 
 
 def _save_weights(baseline: Baseline, directory: Path) -> Export:
@@ -262,10 +262,10 @@ def _example(materials: Materials, given: Sequence[NDArray[Any]] | None, batch: 
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions

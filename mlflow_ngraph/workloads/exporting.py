@@ -130,9 +130,9 @@ def to_program(
 def _require_evaluation(program: torch.export.ExportedProgram) -> None:
     from mlflow_ngraph.workloads.evaluation import training_operations
 
-    found = training_operations(program)
-    if found:
-        raise UnsupportedError(f"the model computes as in training: {found[0]}")
+    operations = training_operations(program)
+    if operations:
+        raise UnsupportedError(f"the model computes as in training: {operations[0]}")
 
 
 def save_program(program: torch.export.ExportedProgram, path: Path) -> None:
@@ -160,7 +160,7 @@ def save_onnx(
         )
     assert converted is not None
     if any(BATCH in spec.shape for spec in inputs):
-        converted.rename_axes({_symbol(converted.model.graph.inputs, inputs): BATCH})
+        _rename_axis(converted, _symbol(converted.model.graph.inputs, inputs), BATCH)
     size = sum(tensor.nbytes for tensor in program.state_dict.values())
     partial = path.with_name("partial-onnx")
     shutil.rmtree(partial, ignore_errors=True)
@@ -169,6 +169,17 @@ def save_onnx(
     for file in sorted(partial.iterdir(), key=lambda file: file.name == path.name):
         file.replace(path.parent / file.name)  # the external data first, the file that names it last
     partial.rmdir()
+
+
+def _rename_axis(converted: torch.onnx.ONNXProgram, old: str, new: str) -> None:
+    """Give an axis its name throughout a converted program."""
+    if hasattr(converted, "rename_axes"):
+        converted.rename_axes({old: new})
+        return
+    # Torch 2.8 to 2.10 can do it, and do not say so in public.
+    from torch.onnx._internal.exporter import _ir_passes
+
+    _ir_passes.rename_axis(converted.model, {old: new})
 
 
 @contextmanager

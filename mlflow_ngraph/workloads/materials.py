@@ -210,9 +210,9 @@ class Source:
 
     def _file(self, kind: Format, batch: int | None) -> Path:
         export = self._export(kind)
-        found = export.files.get(export.key(batch))
-        if found is not None:
-            return self.directory / found
+        name = export.files.get(export.key(batch))
+        if name is not None:
+            return self.directory / name
         if batch is None:
             raise UnsupportedError(f"{self.info.label}: no dynamic batch size: {export.static_because}")
         raise NGraphError(f"{self.info.label}: batch size {batch} is not prepared in {self.directory}")

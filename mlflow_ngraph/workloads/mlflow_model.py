@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from mlflow_ngraph.addresses import hidden
 from mlflow_ngraph.errors import DependencyError, WorkloadError
 from mlflow_ngraph.workloads.base import Init, TensorSpec, Workload, WorkloadRef
 from mlflow_ngraph.workloads.onnx import OnnxWorkload
@@ -109,8 +110,8 @@ class MlflowWorkload(Workload):
 
         model = Model.load(str(directory))
         if not {"pytorch", "onnx"} & set(model.flavors):
-            found = ", ".join(sorted(model.flavors))
-            raise WorkloadError(f"workload {self.ref} has the flavors {found}: needed: pytorch or onnx")
+            flavors = ", ".join(sorted(model.flavors))
+            raise WorkloadError(f"workload {self.ref} has the flavors {flavors}: needed: pytorch or onnx")
         return model, directory
 
     def _download(self, target: Path) -> Path:
@@ -120,11 +121,11 @@ class MlflowWorkload(Workload):
             raise DependencyError("MLflow models need mlflow; install it with: pip install mlflow") from error
         target.mkdir(parents=True, exist_ok=True)
         try:
-            found = mlflow.artifacts.download_artifacts(artifact_uri=self.ref.target, dst_path=str(target))
+            downloaded = mlflow.artifacts.download_artifacts(artifact_uri=self.ref.target, dst_path=str(target))
         except (mlflow.MlflowException, OSError) as error:
-            reason = " ".join(str(error).split())
+            reason = hidden(" ".join(str(error).split()), mlflow.get_tracking_uri(), mlflow.get_registry_uri())
             raise WorkloadError(f"workload {self.ref}: cannot fetch the model: {reason}") from error
-        return Path(found)
+        return Path(downloaded)
 
     def _as_onnx(self) -> OnnxWorkload | None:
         """The workload of the ONNX file within, where the model was logged as ONNX."""

@@ -52,7 +52,7 @@ def declared_inputs(model: onnx.ModelProto, path: Path) -> list[DeclaredInput]:
     """
     constants = _constants(model.graph)
     bounds = _index_bounds(model.graph)
-    found = []
+    declared = []
     for value in model.graph.input:
         if value.name in constants:
             continue
@@ -64,8 +64,8 @@ def declared_inputs(model: onnx.ModelProto, path: Path) -> list[DeclaredInput]:
             name = onnx.TensorProto.DataType.Name(kind.elem_type)
             raise WorkloadError(f"{path}: input {value.name!r} has type {name}: allowed: float, integer and bool types")
         sizes = [_size(dimension) for dimension in kind.shape.dim]
-        found.append(DeclaredInput(value.name, dtype.name, sizes, bounds.get(value.name, _DEFAULT_HIGH)))
-    return found
+        declared.append(DeclaredInput(value.name, dtype.name, sizes, bounds.get(value.name, _DEFAULT_HIGH)))
+    return declared
 
 
 def _size(dimension: onnx.TensorShapeProto.Dimension) -> int | str | None:
@@ -153,12 +153,12 @@ def external_files(model: onnx.ModelProto) -> list[str]:
     WorkloadError
         One lies outside the directory of the model.
     """
-    found = sorted(set(_locations(model.graph)))
-    for location in found:
+    locations = sorted(set(_locations(model.graph)))
+    for location in locations:
         path = PurePosixPath(location)
         if path.is_absolute() or ".." in path.parts:
             raise WorkloadError(f"the ONNX file keeps weights outside its own directory, in {location}")
-    return found
+    return locations
 
 
 def _locations(graph: onnx.GraphProto) -> Iterator[str]:

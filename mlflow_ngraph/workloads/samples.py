@@ -61,20 +61,20 @@ def read(path: Path, inputs: Sequence[TensorSpec], workload: str) -> Arrays:
         There is no such file, it lacks an input or has one too many, or an array does not suit its input.
     """
     place = f"workload {workload}: samples {path}"
-    found = _arrays(path, place)
+    arrays = _arrays(path, place)
     names = [spec.name for spec in inputs]
-    if sorted(found) != sorted(names):
+    if sorted(arrays) != sorted(names):
         raise WorkloadError(
-            f"{place}: has {_listed(sorted(found))}, the model takes {_listed(names)}: "
+            f"{place}: has {_listed(sorted(arrays))}, the model takes {_listed(names)}: "
             "save one array under the name of each input"
         )
     for spec in inputs:
-        _check(spec, found[spec.name], place)
-    counts = {name: count for spec in inputs for name, count in _count(spec, found[spec.name])}
+        _check(spec, arrays[spec.name], place)
+    counts = {name: count for spec in inputs for name, count in _count(spec, arrays[spec.name])}
     if len(set(counts.values())) > 1:
         said = ", ".join(f"{count} of {name!r}" for name, count in counts.items())
         raise WorkloadError(f"{place}: has {said}: give as many samples of each input")
-    return [found[name] for name in names]
+    return [arrays[name] for name in names]
 
 
 def kept(directory: Path) -> Arrays | None:

@@ -118,15 +118,15 @@ def _checksum(value: Any, depth: int = 0) -> int:
     if depth >= _DEPTH or isinstance(value, nn.Module):
         return 0
     if isinstance(value, set | frozenset):
-        return hash(frozenset(_checksum(one, depth + 1) for one in value))
+        return hash(frozenset(_checksum(part, depth + 1) for part in value))
     parts = _parts(value)
-    return hash(tuple(_checksum(one, depth + 1) for one in parts)) if parts else 0
+    return hash(tuple(_checksum(part, depth + 1) for part in parts)) if parts else 0
 
 
 def _parts(value: Any) -> list[Any]:
     """What a container or an object holds, in order."""
     if isinstance(value, Mapping):
-        return [one for item in value.items() for one in item]
+        return [part for item in value.items() for part in item]
     if isinstance(value, list | tuple):
         return list(value)
     return _parts(vars(value)) if hasattr(value, "__dict__") and not callable(value) else []

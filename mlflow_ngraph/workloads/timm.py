@@ -51,8 +51,8 @@ class TimmWorkload(Workload):
     def family(self) -> str:
         if self._paper:
             return self._paper.family
-        found = _FAMILY.match(self.ref.target.lower())
-        return found.group(1) if found else self.ref.target
+        match = _FAMILY.match(self.ref.target.lower())
+        return match.group(1) if match else self.ref.target
 
     @property
     def known(self) -> WorkloadInfo | None:

@@ -105,7 +105,7 @@ class TorchWorkload(Workload):
         if here not in sys.path:
             sys.path.insert(0, here)
         try:
-            found: Any = importlib.import_module(self._module_name)
+            imported: Any = importlib.import_module(self._module_name)
         except ModuleNotFoundError as error:
             raise WorkloadError(
                 f"workload {self._name}: no module {error.name!r}: install it, or start in its directory"
@@ -116,10 +116,10 @@ class TorchWorkload(Workload):
                 f"workload {self._name}: importing {self._module_name} raised {type(error).__name__}: {reason}"
             ) from error
         for part in self._attribute.split("."):
-            if not hasattr(found, part):
+            if not hasattr(imported, part):
                 raise WorkloadError(f"workload {self._name}: {self._module_name} has no {self._attribute!r}")
-            found = getattr(found, part)
-        if not callable(found):
-            raise WorkloadError(f"workload {self._name}: {self._attribute} is {type(found).__name__}, not callable")
-        factory: Callable[..., Any] = found
+            imported = getattr(imported, part)
+        if not callable(imported):
+            raise WorkloadError(f"workload {self._name}: {self._attribute} is {type(imported).__name__}, not callable")
+        factory: Callable[..., Any] = imported
         return factory

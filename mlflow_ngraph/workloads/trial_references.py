@@ -118,12 +118,12 @@ def collect(
     given : bool
         Whether the example is the user's.
     """
-    found = Trials(seed, given, parity.compare(reference, reference))
+    trials = Trials(seed, given, parity.compare(reference, reference))
     calls: list[float] = []
     start, size = time.perf_counter(), max(1, sum(array.nbytes for array in reference))
     most = max(FEWEST, min(MOST, _BYTES // size))
     for number in range(MOST):
-        taken = len(found.trials)
+        taken = len(trials.trials)
         if taken >= most or (taken >= FEWEST and time.perf_counter() - start > SECONDS):
             break
         kind, drawn = draw(inputs, batch, seed, number, example, given=given)
@@ -139,11 +139,11 @@ def collect(
             continue
         calls.append(spent)
         grown = amplification(baseline.disturbed, drawn, outputs, number)
-        found.trials.append(Trial(number, kind, grown, _rounding(baseline, drawn, outputs, grown)))
-        found.outputs.append(outputs)
-        found.variation = _further(found.variation, outputs, reference)
-    found.call_s = statistics.median(calls) if calls else 0.0
-    return found
+        trials.trials.append(Trial(number, kind, grown, _rounding(baseline, drawn, outputs, grown)))
+        trials.outputs.append(outputs)
+        trials.variation = _further(trials.variation, outputs, reference)
+    trials.call_s = statistics.median(calls) if calls else 0.0
+    return trials
 
 
 def _rounding(baseline: Baseline, inputs: Arrays, outputs: Arrays, grown: Sequence[float]) -> tuple[float | None, ...]:
@@ -189,12 +189,12 @@ def _grown(moved: NDArray[Any], output: NDArray[Any]) -> float:
     if output.dtype.kind == "i" and output.dtype.itemsize >= _WIDE and _overflows(output):
         return CHAOTIC
     try:
-        found = parity.compare([moved], [output])
+        difference = parity.compare([moved], [output])
     except ValueError:  # another number of rows: what is selected hangs on a rounding error
         return CHAOTIC
-    if found.integers != 1.0 or not np.isfinite(found.max_rel):
+    if difference.integers != 1.0 or not np.isfinite(difference.max_rel):
         return CHAOTIC
-    return min(CHAOTIC, found.max_rel / DISTURBANCE)
+    return min(CHAOTIC, difference.max_rel / DISTURBANCE)
 
 
 def _overflows(output: NDArray[Any]) -> bool:

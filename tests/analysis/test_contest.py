@@ -86,6 +86,20 @@ def test_the_best_of_shared_rounds_leads_whatever_its_own_figure() -> None:
     assert best["compiler_label"] == "openvino"
 
 
+def test_who_left_a_race_because_of_another_is_no_rival() -> None:
+    """Two rounds were enough to see it, and have an interval that says nothing."""
+    frame = measured(60.0).assign(study_id="raced", cell=["i-b1", "a-b1", "b-b1"])
+    rounds = [{"0.0": 2.0, "0.1": 2.1}, {"0.0": 1.0, "0.1": 1.0}, {"0.0": 1.4, "0.1": 1.9}]
+    frame["log_medians"] = [json.dumps(part) for part in rounds]
+    (doubt,) = recommend(frame).attrs["undecided"]
+    assert {rival["row"]["compiler"] for rival in doubt["rivals"]} >= {"openvino"}
+    told = recommend(frame.assign(beaten_by=["a-b1", None, "a-b1"]))
+    assert told.attrs["undecided"] == []
+    assert told.loc[told["best"], "compiler"].tolist() == ["onnxruntime"]
+    without = recommend(frame.assign(beaten_by=["a-b1", None, "a-b1"])[[True, False, True]])
+    assert without.attrs["undecided"], "who beat them is not there, or is not asked for"
+
+
 def test_a_single_round_ranks_nowhere_and_may_be_better() -> None:
     frame = measured(140.0)
     alone = frame["compiler"] == "openvino"

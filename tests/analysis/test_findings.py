@@ -11,6 +11,7 @@ import pytest
 
 from mlflow_ngraph.analysis.findings import KINDS, Finding, Survey, base, find, markdown, survey
 from mlflow_ngraph.metrics import is_uncertainty
+from mlflow_ngraph.verdicts import Verdict
 from tests.support.tidy import Drawn, cells, grid
 
 COMPILERS = ["identity", "onnxruntime", "openvino"]
@@ -212,6 +213,14 @@ def test_cells_without_a_number() -> None:
     assert "First reason: signal 11" in findings[0].text
     assert findings[1].title == "tvm on xeon: 1 of 4 cells timeout"
     assert [one["reason"] for one in findings[2].evidence] == ["no Col2Im"]
+
+
+@pytest.mark.parametrize("verdict", sorted({str(verdict) for verdict in Verdict if verdict is not Verdict.OK}))
+def test_whatever_came_of_a_cell_can_be_told(verdict: str) -> None:
+    frame = world(study_id=["one"], device=["xeon"]).draw(0)
+    tvm = cells(compiler="tvm", compiler_label="tvm", workload=MODELS, label=MODELS, verdict=verdict, throughput=np.nan)
+    findings = [one for one in find(pd.concat([frame, tvm], ignore_index=True)) if one.kind != "undecided"]
+    assert [one.title.partition(":")[0] for one in findings] == ["tvm on xeon"]
 
 
 def test_a_model_that_fails_without_a_compiler_is_one_finding() -> None:

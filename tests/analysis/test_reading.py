@@ -127,11 +127,15 @@ def test_what_is_deleted_restored_or_recorded_again_is_noticed(seeded: str, tmp_
     assert not load_results(seeded, run=changed).empty
 
 
-def test_a_table_that_is_not_the_one_of_the_tag_is_used_but_not_kept(seeded: str) -> None:
+def test_a_table_that_is_not_the_one_of_the_tag_is_refused_and_named(
+    seeded: str, caplog: pytest.LogCaptureFixture
+) -> None:
     run_id = study_runs(seeded)[0]
     MlflowClient(seeded).set_tag(run_id, Tag.RESULTS_SHA256, "0" * 64)
-    assert run_id in set(load_results(seeded)["run_id"])
+    assert set(load_results(seeded)["run_id"]) == {*study_runs(seeded)} - {run_id}
     assert len(kept()) == STUDIES - 1
+    (told,) = caplog.messages
+    assert told.startswith(f"run {run_id} of experiment 'seeded': results.parquet is not the file whose digest")
 
 
 def test_a_damaged_cache_is_read_again(seeded: str) -> None:
@@ -226,7 +230,8 @@ def test_tables_of_other_versions_fit_together(seeded: str, tmp_path: Path) -> N
     (tmp_path / "a").mkdir()
     write_table(seeded, old, table.drop(columns=["engine_reused", "bsr"]), tmp_path / "a")
     (tmp_path / "b").mkdir()
-    write_table(seeded, new, table.assign(run_id=new, from_the_future=1.5), tmp_path / "b")
+    own = client.get_run(new).data.tags[Tag.STUDY_ID]
+    write_table(seeded, new, table.assign(run_id=new, study_id=own, from_the_future=1.5), tmp_path / "b")
     frame = load_results(seeded)
     assert frame.loc[frame["run_id"] == old, "bsr"].isna().all()
     assert frame["from_the_future"].dropna().nunique() == 1

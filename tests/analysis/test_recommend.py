@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from mlflow_ngraph.analysis import serving_rates
-from mlflow_ngraph.analysis.objectives import Limit
 from mlflow_ngraph.analysis.recommend import COLUMNS, on_front, recommend
 from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph.objectives import Limit
 from tests.support.tidy import Drawn, cells, grid
 
 METRICS = ("throughput", "latency_p99_ms", "cpu_percent", "peak_memory_mb", "engine_size_mb", "energy_per_sample_j")

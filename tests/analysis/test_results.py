@@ -11,7 +11,7 @@ import pytest
 from mlflow import MlflowClient
 
 from mlflow_ngraph.analysis import results
-from mlflow_ngraph.errors import TrackingError, UnknownNameError
+from mlflow_ngraph.errors import UnknownNameError
 from mlflow_ngraph.metrics import COLUMNS, RUN_COLUMNS
 from mlflow_ngraph.tables import samples
 from mlflow_ngraph.tables.results import from_record as table_of
@@ -113,13 +113,15 @@ def test_a_study_that_was_taken_over_counts_once(
     assert set(frame["run_id"]) == {run.info.run_id}
 
 
-def test_what_cannot_be_read_says_which_run(sqlite_uri: str, tmp_path: Path) -> None:
+def test_what_cannot_be_read_costs_its_rows_and_says_which_run(
+    sqlite_uri: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     run_id = record_study(sqlite_uri, tmp_path / "a")
     broken = tmp_path / "results.parquet"
     broken.write_bytes(b"PAR1 no")
     MlflowClient(sqlite_uri).log_artifact(run_id, str(broken))
-    with pytest.raises(TrackingError, match=f"run {run_id}: results.parquet is not readable"):
-        results.load(sqlite_uri)
+    assert results.load(sqlite_uri).empty
+    assert f"run {run_id} of experiment 'edge': results.parquet" in caplog.text
 
 
 def test_an_unknown_experiment_names_those_that_exist(sqlite_uri: str, tmp_path: Path) -> None:

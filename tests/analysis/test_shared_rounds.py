@@ -56,10 +56,20 @@ def test_only_rounds_of_both_count_by_their_names() -> None:
     ids=["study", "batch", "workload"],
 )
 def test_others_are_compared_as_they_stand(columns: dict[str, list[object]]) -> None:
-    rounds = {"0.0": 1.0, "0.1": 1.1}
-    frame = two(rounds, rounds, throughput=[100.0, 50.0], **columns)
+    batches = columns.get("batch", [1, 1])
+    one, other = ({f"0.0@{batch}": 1.0, f"0.1@{batch}": 1.1} for batch in batches)
+    frame = two(one, other, throughput=[100.0, 50.0], **columns)
     assert not shared_rounds.throughput_ratios(frame, np.array([0]), np.array([1])).known.any()
     assert significance.ratios(frame, "throughput", [0], [1]).value[0] == pytest.approx(2.0)
+
+
+def test_batch_sizes_that_raced_with_each_other_have_throughputs_of_the_same_rounds() -> None:
+    """Latencies, and speed-ups over another baseline, are not a matter of the time of a sample."""
+    frame = two({"0.0": 1.0, "0.1": 1.1}, {"0.0": 2.0, "0.1": 2.1}, batch=[1, 8], throughput=[100.0, 50.0])
+    frame = frame.assign(latency_p50_ms=[10.0, 160.0], speedup=[2.0, 1.0])
+    assert significance.ratios(frame, "throughput", [0], [1]).log[0] == pytest.approx(1.0)
+    assert significance.ratios(frame, "latency_p50_ms", [0], [1]).value[0] == pytest.approx(1 / 16)
+    assert significance.ratios(frame, "speedup", [0], [1]).value[0] == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("texts", [["", ""], [None, None], ['{"0.0": 1.0}', '{"0.0": 2.0}'], ['{"0.0": 1.0}', "{}"]])

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from mlflow_ngraph.analysis.findings import find
-from mlflow_ngraph.analysis.objectives import OBJECTIVES, Limit
 from mlflow_ngraph.analysis.ranking import EngineQuestion, Ranking, rank
 from mlflow_ngraph.analysis.recommend import recommend
 from mlflow_ngraph.cli.request import overrides
+from mlflow_ngraph.objectives import OBJECTIVES, Limit
 from mlflow_ngraph.study import parse
 from tests.support.tidy import Drawn, cells, grid
 
@@ -54,6 +55,26 @@ def test_nothing_is_recommended_that_a_noisy_cell_could_beat(verdict: str) -> No
         {"name": "again", **overrides(workloads="timm:resnet18", compilers="onnxruntime?opt_level=2", batch_sizes="8")}
     )
     assert asked.compilers[-1].label == "onnxruntime[opt_level=2]"
+
+
+def test_nothing_is_recommended_that_a_cell_could_beat_which_there_was_no_time_for() -> None:
+    untried = doubtful("left_out").assign(
+        throughput=[0.2, 0.32, np.nan, 99.0], reason=["", "", "the time of the study was up", "cosine 0.5"]
+    )
+    for limits in ([], [Limit("latency_p50_ms", "max", 100.0)]):
+        table = recommend(untried.assign(latency_p50_ms=[40.0, 25.0, np.nan, 0.1]), limits=limits)
+        assert not table["best"].any()
+        (doubt,) = table.attrs["undecided"]
+        assert doubt["said"].startswith(
+            "undecided for resnet18 on xeon: onnxruntime[opt_level=2] at batch 8 was left out (the time of the study was up); "
+            "it could beat tvm at batch 8 (0.32 samples/s)"
+        )
+    assert [rival.row["compiler"] for rival in rank(untried, EngineQuestion()).rivals] == ["onnxruntime"]
+    json.dumps([rival.to_plain() for rival in rank(untried, EngineQuestion()).rivals])
+    earlier = doubtful("ok").assign(throughput=[0.2, 0.32, 0.1, 99.0], started_at=0.0)
+    both = pd.concat([earlier, untried], ignore_index=True)
+    assert recommend(both).attrs["undecided"] == [], "it was measured before"
+    assert recommend(untried, fleet="maximin").attrs["undecided"]
 
 
 def test_what_is_worse_or_breaks_a_limit_or_computes_something_else_is_no_rival() -> None:

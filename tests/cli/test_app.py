@@ -104,7 +104,8 @@ def test_a_wrong_request_is_one_line_and_writes_nothing(
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     before = set(wrong_files.iterdir())
     code, out, err = cli(*(text.replace("{tmp}", str(wrong_files)) for text in arguments))
-    assert (code, out) == (2, ""), err
+    # Nothing is wrong with a request to a server that is away.
+    assert (code, out) == (1 if message == "127.0.0.1:9" else 2, ""), err
     line = [line for line in err.splitlines() if not line.startswith("note: ")]
     assert len(line) == 1, err
     assert line[0].startswith("error: ")
@@ -157,10 +158,44 @@ def test_a_fault_of_ours_is_one_line_too(cli, monkeypatch: pytest.MonkeyPatch) -
     assert (code, err) == (1, "error: unexpected RuntimeError: something went wrong; --debug shows the traceback\n")
 
 
-def test_debug_shows_where(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debug_shows_where(cli, monkeypatch: pytest.MonkeyPatch) -> None:
     failing(monkeypatch, RuntimeError("something went wrong"))
-    with pytest.raises(RuntimeError, match="something went wrong"):
-        app.run(["--debug", "studies"])
+    code, _, err = cli("--debug", "studies")
+    assert code == 1
+    assert err.startswith("Traceback (most recent call last):")
+    assert "in broken" in err
+    assert err.endswith("RuntimeError: something went wrong\n")
+
+
+def test_no_login_is_in_an_error_or_a_traceback(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = "http://annalena:s3cret@host"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    failing(monkeypatch, RuntimeError(f"{address}/api: no login for 'annalena' with 's3cret'"))
+    for options in ([], ["--debug"]):
+        told = cli(*options, "studies")[2]
+        assert "http://host/api: no login for" in told
+        assert "annalena" not in told
+        assert "s3cret" not in told
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize(
+    ("how", "code", "told"),
+    [
+        ("PYTHONIOENCODING=ascii", 0, ""),
+        ("LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0", 0, ""),
+        ("closed", 1, "error: standard output is closed: nothing could be printed; everything else is done\n"),
+        ("full", 1, "error: the system refuses: no space left on device; free some room; what was measured is safe\n"),
+    ],
+)
+def test_where_output_cannot_be_written_as_it_is_nothing_breaks(how: str, code: int, told: str) -> None:
+    before, after = {"closed": ("", ">&-"), "full": ("", "> /dev/full")}.get(how, (f"env {how} ", "> /dev/null"))
+    for verb in ("studies", "studies --json"):
+        done = subprocess.run(
+            f"{before}{sys.executable} -m mlflow_ngraph {verb} {after}",
+            shell=True, check=False, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (code, told)
 
 
 def test_an_interrupt_tells_its_signal(cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,3 +108,14 @@ def test_old_answers_make_room_and_broken_ones_do_not_count(tmp_path: Path, monk
     assert Pivot.from_plain(kept) == Pivot.from_plain(answer)
     (tmp_path / "answer-4.json").write_text("{")
     assert place.get("answer-4") is None
+
+
+def test_a_kept_answer_that_was_changed_is_none(seeded: str, cli) -> None:
+    question = ("compare", "--tracking-uri", seeded)
+    first = cli(*question)
+    (kept,) = answers()
+    whole = kept.read_bytes()
+    place = whole.index(b'"value":') + 10
+    kept.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    assert cli(*question) == first
+    assert kept.read_bytes() == whole

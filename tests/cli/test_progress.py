@@ -98,6 +98,12 @@ def test_a_cell_counts_once(state: State) -> None:
     assert state.done == 1
 
 
+def test_what_is_left_out_counts_as_done(state: State) -> None:
+    event = {"event": "left_out", "cell": "b-b2", "lane": "b", "batch": 2, "reason": "no time", "final": False}
+    assert state.update(event) == "[1/4] resnet18 tvm bf16 batch 2: left out (no time)"
+    assert state.done == 1
+
+
 def test_a_resumed_study_starts_where_it_was(state: State, clock: Clock) -> None:
     state.update({"event": "session_started", "done": 2, "cells": 4})
     assert state.done == 2

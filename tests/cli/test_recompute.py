@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ from mlflow_ngraph.errors import TrackingError
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import parse
 from mlflow_ngraph.tracking import connection
-from mlflow_ngraph.tracking.schema import Artifact
+from mlflow_ngraph.tracking.schema import Artifact, Tag
 
 
 @pytest.fixture
@@ -50,6 +52,10 @@ def test_every_figure_follows_from_the_samples_and_a_changed_one_is_found(
     table["throughput"] *= np.where(table.index == 0, 1 + 1e-15, 1.0)
     table.to_parquet(path)
     client.log_artifact(run_id, str(path))
+    code, _, err = cli("recompute", run_id, "--tracking-uri", sqlite_uri)
+    assert code == 2
+    assert f"run {run_id}: results.parquet is not the file whose digest the run's tags tell" in err
+    client.set_tag(run_id, Tag.RESULTS_SHA256, hashlib.sha256(path.read_bytes()).hexdigest())
     code, out, _ = cli("recompute", run_id, "--tracking-uri", sqlite_uri)
     assert code == 1
     assert "1 differ" in out
@@ -58,6 +64,15 @@ def test_every_figure_follows_from_the_samples_and_a_changed_one_is_found(
 
 def test_changed_samples_are_found(run_id: str, sqlite_uri: str, tmp_path: Path) -> None:
     client = connection.connect(sqlite_uri)
+    lines = Path(client.download_artifacts(run_id, Artifact.JOURNAL, str(tmp_path)))
+    whole = lines.read_text()
+    number = next(number for number, line in enumerate(whole.splitlines(), 1) if '"event":"slice"' in line)
+    lines.write_text(re.sub(r'("durations_ns":\[)\d', r"\g<1>9", whole, count=1))
+    client.log_artifact(run_id, str(lines))
+    with pytest.raises(TrackingError, match=rf"run {run_id}: journal\.jsonl: line {number} is damaged"):
+        recompute(run_id, sqlite_uri)
+    lines.write_text(whole)
+    client.log_artifact(run_id, str(lines))
     path = Path(client.download_artifacts(run_id, Artifact.SAMPLES, str(tmp_path)))
     table = pd.read_parquet(path)
     table["duration_ns"] += (table.index == 5).astype("int64")

@@ -81,6 +81,21 @@ def test_repetitions_are_a_number_or_auto() -> None:
         requested("smoke", overrides(repetitions="often"))
 
 
+def test_a_decision_has_an_objective_limits_and_a_time() -> None:
+    given = overrides(purpose="decide", objective="latency", within="5m", max_latency_ms=None, min_throughput=10.0)
+    assert given == {
+        "purpose": "decide",
+        "objective": "latency",
+        "within": "5m",
+        "bounds": {"min_throughput": 10.0},
+    }
+    found = requested("smoke", given)
+    assert (found.purpose, found.objective, found.within) == ("decide", "latency", 300)
+    assert found.bounds == {"min_throughput": 10}
+    with pytest.raises(StudyError, match=r"^command line: .*write purpose: decide as well"):
+        requested("smoke", overrides(objective="latency"))
+
+
 def test_arrivals_are_rates_or_auto_and_a_bound(tmp_path: Path) -> None:
     assert overrides(arrivals="auto") == {"arrivals": {"rates": "auto"}}
     assert overrides(arrivals="50, 100.5", max_p99_ms="20") == {

@@ -100,12 +100,31 @@ def test_a_dry_run_tells_lanes_cells_and_time_and_writes_nothing(cli, cli_json, 
     found = cli_json("benchmark", "paper-blocks-mha", "--compilers", "openvino,onnxruntime", "--dry-run")
     assert found["cells"] == 24 * 3 * 6
     assert len(found["lanes"]) == 24 * 3
-    assert found["estimate_s"] > 0
+    assert 0 < found["estimate_low_s"] < found["estimate_s"] < found["estimate_high_s"]
+    assert found["estimate_from"] == {"measured": 0, "similar": 0, "assumed": pytest.approx(1.0)}
     assert found["study"]["name"] == "paper-blocks-mha"
     code, out, _ = cli("benchmark", "paper-blocks-mha", "--dry-run")
     assert code == 0
     assert "cells in" in out
     assert not (tmp_path / "home").exists()
+
+
+def test_a_dry_run_tells_how_a_study_decides(cli_json, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("NGRAPH_HOME", str(tmp_path / "home"))
+    asked = ("benchmark", "smoke", "--workloads", "block:mha?width=64", "--dry-run", "--purpose", "decide")
+    notes = "\n".join(cli_json(*asked)["notes"])
+    assert "decides by throughput: a cell that certainly cannot be the best of its workload leaves" in notes
+    assert "every cell is measured to its end" in "\n".join(cli_json(*asked, "--objective", "memory")["notes"])
+
+
+def test_a_dry_run_tells_what_a_short_time_leaves_out(cli, cli_json, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("NGRAPH_HOME", str(tmp_path / "home"))
+    asked = ("benchmark", "smoke", "--workloads", "block:mha?width=64", "--dry-run", "--within", "1s")
+    assert "mha-w64-d1: left out: all of it: having and measuring it takes about" in "\n".join(
+        cli_json(*asked)["notes"]
+    )
+    _, out, _ = cli(*asked)
+    assert "100 % assumed" in out
 
 
 def test_engines_that_do_not_fit_on_the_disk_are_noticed_before_a_study_starts(cli, cli_json, tmp_path: Path) -> None:
@@ -166,7 +185,8 @@ def test_what_is_not_recorded_is_said_with_the_remedy(tmp_path: Path, capfd) -> 
 def test_an_outcome_as_json(tmp_path: Path, capfd) -> None:
     show_outcome(outcome(tmp_path), as_json=True)
     found = json.loads(capfd.readouterr().out)
-    assert {"study_id", "directory", "exit_code", "where", "unrecorded", "answers", "rows"} == set(found)
+    keys = {"study_id", "directory", "exit_code", "where", "unrecorded", "answers", "rows", "races", "left_out"}
+    assert keys == set(found)
     assert found["exit_code"] == 3
     assert {row["verdict"] for row in found["rows"]} >= {"ok", "unsupported"}
 

@@ -9,7 +9,7 @@ from mlflow_ngraph.compilers import host
 from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph.compilers.tvm.adapter import TVM
 
-BUILT_IN = ["identity", "torchscript", "torch-compile", "onnxruntime", "openvino", "tensorrt", "tvm"]
+BUILT_IN = ["identity", "torchscript", "torch-compile", "onnxruntime", "openvino", "tensorrt", "tensorrt-rtx", "tvm"]
 
 
 @pytest.mark.usefixtures("processes")

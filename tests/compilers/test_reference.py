@@ -9,7 +9,7 @@ import pytest
 from mlflow_ngraph.compilers.registry import COMPILERS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "compilers.md"
-BUILT_IN = ["identity", "torchscript", "torch-compile", "onnxruntime", "openvino", "tensorrt", "tvm"]
+BUILT_IN = ["identity", "torchscript", "torch-compile", "onnxruntime", "openvino", "tensorrt", "tensorrt-rtx", "tvm"]
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ NAMES = {
     "level": "HardwareCompatibilityLevel",
 }
 """What the adapter calls the objects of TensorRT."""
-OURS = {("ILogger", "errors")}
+OURS = {("ILogger", "errors"), ("ILogger", "edition"), ("ILogger", "listing")}
 """What the adapter adds to them."""
 PROPERTIES = {
     ("ILayer", "type"): "LayerType",
@@ -55,8 +56,9 @@ OF_ENUMERATIONS = {"name", "value"}
 class Uses(ast.NodeVisitor):
     """Collects the members of TensorRT's objects that a source file uses, and those it asks for before."""
 
-    def __init__(self, listing: dict[str, Any]) -> None:
+    def __init__(self, listing: dict[str, Any], names: Mapping[str, str] = NAMES) -> None:
         self.listing = listing
+        self.names = names
         self.found: set[tuple[str, str]] = set()
         self.guarded: set[tuple[str, str]] = set()
 
@@ -77,14 +79,14 @@ class Uses(ast.NodeVisitor):
     def kind(self, node: ast.expr) -> str | None:
         """What an expression is, if it is of TensorRT."""
         if isinstance(node, ast.Name):
-            return NAMES.get(node.id)
+            return self.names.get(node.id)
         if isinstance(node, ast.Attribute):
             owner = self.kind(node.value)
             if owner == "module":
                 return node.attr
             if owner is not None:
                 return PROPERTIES.get((owner, node.attr))
-            return NAMES.get(node.attr) if node.attr in ("trt", "engine", "logger") else None
+            return self.names.get(node.attr) if node.attr in ("trt", "engine", "logger") else None
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             owner = self.kind(node.func.value)
             signatures = self.listing["classes"].get(owner, {}).get(node.func.attr, [])
@@ -129,12 +131,12 @@ def test_a_name_that_does_not_exist_is_found() -> None:
 
 @pytest.mark.parametrize("version", TENSORRT)
 def test_names_that_are_put_together_exist(version: str) -> None:
-    from mlflow_ngraph.compilers.tensorrt import building
+    from mlflow_ngraph.compilers.tensorrt import building, configuration
 
     listing = TENSORRT[version]
     assert set(building._HEAVY) <= set(listing["enums"]["LayerType"])
     assert set(building._TYPES.values()) <= set(listing["enums"]["DataType"])
-    levels = set(building._LEVELS.values())
+    levels = set(configuration.LEVELS.values())
     assert levels - set(listing["enums"]["HardwareCompatibilityLevel"]) <= {"SAME_COMPUTE_CAPABILITY"}
     assert any(name.startswith("UNSUPPORTED") for name in listing["enums"]["ErrorCode"])
 

@@ -12,6 +12,7 @@ import pytest
 from mlflow_ngraph.compilers import host
 from mlflow_ngraph.compilers.base import Target, Workbench
 from mlflow_ngraph.compilers.registry import create
+from mlflow_ngraph.compilers.tensorrt.flags import TensorRTFlags
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 from mlflow_ngraph.workloads.materials import Source
@@ -25,14 +26,16 @@ def test_an_engine_is_loaded_for_its_own_precision_only(newest: Machine, cnn: So
 
 
 def test_a_model_with_half_precision_of_its_own_is_not_fp32(newest: Machine, cnn: Source, tmp_path: Path) -> None:
+    from mlflow_ngraph.compilers.tensorrt.adapter import TensorRT
     from mlflow_ngraph.compilers.tensorrt.building import build
+    from mlflow_ngraph.compilers.tensorrt.configuration import ClassicConfiguration
     from mlflow_ngraph.compilers.tensorrt.precision import in_precision
 
     file = tmp_path / "half.onnx"
     onnx.save(in_precision(onnx.load(str(cnn.onnx())), "fp16"), str(file))
-    flags: Any = create("tensorrt").flags
+    configuration = ClassicConfiguration(TensorRTFlags())
     with pytest.raises(UnsupportedError, match="cannot compute all of this model in fp32: 3 in HALF"):
-        build(file, cnn.inputs, [3], flags, FP32, Workbench(tmp_path))
+        build(TensorRT.edition, configuration, file, cnn.inputs, [3], FP32, Workbench(tmp_path))
 
 
 def test_a_level_that_a_version_lacks_is_unsupported(machine: Machine, cnn: Source) -> None:

@@ -139,6 +139,11 @@ def test_a_link_is_no_file(logged: Logged, tmp_path: Path) -> None:
     refused(package, "engine/model.xml is a link")
     (package / "engine" / "model.xml").unlink()
     moved.rename(package / "engine" / "model.xml")
+    manifest = (package / "manifest.json").rename(tmp_path / "manifest.json")
+    (package / "manifest.json").symlink_to(manifest)
+    refused(package, "manifest.json is a link")
+    (package / "manifest.json").unlink()
+    manifest.rename(package / "manifest.json")
     (package / "engine").rename(tmp_path / "elsewhere")
     (package / "engine").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
     refused(package, "is a link")
@@ -182,6 +187,8 @@ def test_no_path_leads_out_of_a_package(logged: Logged, tmp_path: Path, path: st
         ({"files": {"MLmodel": "0" * 64}}, "no file in 'engine'"),
         ({"unknown": 1}, "unknown"),
         ({"about": None}, "about"),
+        ({"size_bytes": -1}, "size_bytes"),
+        ({"files": {f"engine/{'x' * 5000}": "0" * 64}}, "a name of 5007 characters, which no disk takes"),
     ],
 )
 def test_what_is_no_manifest_is_refused_with_the_key(
@@ -189,6 +196,31 @@ def test_what_is_no_manifest_is_refused_with_the_key(
 ) -> None:
     package = logged.copy("openvino", tmp_path / "package")
     edit(package, lambda manifest: manifest.update(change), believed=True)
+    assert said in refused(package, "manifest.json is not readable")
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "said"),
+    [
+        (f'"batch_sizes": {json.dumps(list(BATCHES))}', '"batch_sizes": [0]', "about.batch_sizes"),
+        (f'"batch_sizes": {json.dumps(list(BATCHES))}', '"batch_sizes": []', "about.batch_sizes"),
+        (
+            '"schema_version": 1',
+            '"schema_version": 1, "schema_version": 1',
+            "the key 'schema_version' stands in it twice",
+        ),
+        ('"schema_version": 1', f'"schema_version": {"[" * 100_000}', "recursion"),
+    ],
+)
+def test_what_readers_would_not_agree_on_is_refused(
+    logged: Logged, tmp_path: Path, written: str, instead: str, said: str
+) -> None:
+    package = logged.copy("openvino", tmp_path / "package")
+    path = package / "manifest.json"
+    content = json.dumps(json.loads(path.read_text()))
+    assert written in content
+    path.write_text(content.replace(written, instead))
+    (package / DIGEST_FILE).write_text(digest_line(sha256(path)))
     assert said in refused(package, "manifest.json is not readable")
 
 

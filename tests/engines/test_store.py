@@ -91,7 +91,7 @@ def test_without_hard_links_files_are_copied(tmp_path: Path, monkeypatch: pytest
     assert kept.freed_bytes(engine) == engine.size_bytes
 
 
-@pytest.mark.parametrize("harm", ["change", "remove", "add", "record", "other key"])
+@pytest.mark.parametrize("harm", ["change", "remove", "add", "record", "record changed", "no digest", "other key"])
 def test_damage_is_found_by_name(filled: tuple[EngineStore, StoredEngine], harm: str) -> None:
     kept, _ = filled
     file, record = kept.root / KEY / store.FILES / "model.bin", kept.root / KEY / store.RECORD
@@ -105,6 +105,10 @@ def test_damage_is_found_by_name(filled: tuple[EngineStore, StoredEngine], harm:
         file.with_name("more.bin").touch()
     elif harm == "record":
         record.write_text("{")
+    elif harm == "record changed":
+        record.write_text(record.read_text().replace('"batch_sizes":[1', '"batch_sizes":[4').replace(" 1,", " 4,"))
+    elif harm == "no digest":
+        record.with_name(store.RECORD_DIGEST).unlink()
     else:
         record.write_text(record.read_text().replace(KEY, "cd" * 32))
     with pytest.raises(EngineError, match=KEY):

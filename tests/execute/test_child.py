@@ -1,36 +1,40 @@
 """Every way a child can end, with real processes that really end that way."""
 
+import math
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
 from mlflow_ngraph.engines import environment
-from mlflow_ngraph.execute.child import Child, ChildFailure, Warden
+from mlflow_ngraph.execute import fork_server
+from mlflow_ngraph.execute.child import Child, ChildFailure, OutOfTime, Warden
 from mlflow_ngraph.verdicts import Verdict
 
 
-@contextmanager
-def child(tmp_path, **modules):
-    """A worker that can import ``modules``, given as source text."""
-    for name, source in modules.items():
-        (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
-    env = environment.of_threads(1, tmp_path / "scratch")
-    env["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *sys.path])
-    warden = Warden()
-    try:
-        worker = Child("test", env, tmp_path / "child.log", warden)
-        yield worker
-        worker.close()
-    finally:
-        warden.close()
+@pytest.fixture(params=[False, True], ids=["spawned", "forked"])
+def child(request, tmp_path, monkeypatch):
+    """Starts a worker that can import modules, given as source text."""
+    monkeypatch.chdir(tmp_path)  # where both find modules first
+
+    @contextmanager
+    def start(left=lambda: math.inf, **modules):
+        for name, source in modules.items():
+            (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
+        env = environment.of_threads(1, tmp_path / "scratch", patient=True)
+        with fork_server.shared(), closing(Warden()) as warden:
+            worker = Child("test", env, tmp_path / "child.log", warden, forked=request.param, left=left)
+            yield worker
+            worker.close()
+
+    return start
 
 
 def run_module(worker, name, timeout=30.0):
@@ -47,16 +51,27 @@ def gone(pid, seconds=5.0):
 
 
 @pytest.mark.usefixtures("processes")
-def test_results_come_back_and_the_child_stays(tmp_path):
-    with child(tmp_path, fine="print('noise on standard output')") as worker:
+def test_results_come_back_and_the_child_stays(child):
+    with child(fine="print('noise on standard output')") as worker:
         assert run_module(worker, "fine") is None
         assert run_module(worker, "fine") is None
         assert "noise on standard output" in worker.tail()
 
 
 @pytest.mark.usefixtures("processes")
-def test_an_exception_is_an_answer_and_the_child_stays(tmp_path):
-    with child(tmp_path, wrong="raise ValueError('of its own making')") as worker:
+def test_a_child_ends_when_the_time_of_the_study_is_up(child):
+    left = [math.inf]
+    with child(lambda: left[0], fine="", slow="import time; time.sleep(600)") as worker:
+        run_module(worker, "fine")
+        left[0] = 0.2
+        with pytest.raises(OutOfTime, match="import was ended, because the time of the study was up"):
+            run_module(worker, "slow")
+        assert gone(worker.pid)
+
+
+@pytest.mark.usefixtures("processes")
+def test_an_exception_is_an_answer_and_the_child_stays(child):
+    with child(wrong="raise ValueError('of its own making')") as worker:
         with pytest.raises(ChildFailure, match="ValueError: of its own making") as caught:
             run_module(worker, "wrong")
         assert caught.value.verdict is Verdict.FAILED
@@ -65,8 +80,8 @@ def test_an_exception_is_an_answer_and_the_child_stays(tmp_path):
 
 
 @pytest.mark.usefixtures("processes")
-def test_out_of_memory_in_python_is_named(tmp_path):
-    with child(tmp_path, big="raise MemoryError('cannot have 10 TB')") as worker:
+def test_out_of_memory_in_python_is_named(child):
+    with child(big="raise MemoryError('cannot have 10 TB')") as worker:
         with pytest.raises(ChildFailure, match="out of memory: cannot have 10 TB") as caught:
             run_module(worker, "big")
         assert caught.value.verdict is Verdict.OOM
@@ -81,8 +96,8 @@ def test_out_of_memory_in_python_is_named(tmp_path):
         ("import os; os._exit(7)", "exited with code 7 during import"),
     ],
 )
-def test_a_child_that_ends_is_a_crash_with_its_last_words(tmp_path, source, reason):
-    with child(tmp_path, ends=f"import sys; print('last words', file=sys.stderr, flush=True)\n{source}") as worker:
+def test_a_child_that_ends_is_a_crash_with_its_last_words(child, source, reason):
+    with child(ends=f"import sys; print('last words', file=sys.stderr, flush=True)\n{source}") as worker:
         with pytest.raises(ChildFailure, match=reason) as caught:
             run_module(worker, "ends")
         assert caught.value.verdict is Verdict.CRASHED
@@ -90,14 +105,14 @@ def test_a_child_that_ends_is_a_crash_with_its_last_words(tmp_path, source, reas
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_hanging_child_is_ended_with_what_it_started(tmp_path):
+def test_a_hanging_child_is_ended_with_what_it_started(child):
     hanging = """
         import subprocess, sys, time
         helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         print("helper", helper.pid, file=sys.stderr, flush=True)
         time.sleep(600)
     """
-    with child(tmp_path, hangs=hanging) as worker:
+    with child(hangs=hanging) as worker:
         start = time.monotonic()
         with pytest.raises(ChildFailure, match="did not finish within its time limit") as caught:
             run_module(worker, "hangs", timeout=1.5)
@@ -109,18 +124,22 @@ def test_a_hanging_child_is_ended_with_what_it_started(tmp_path):
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_killed_parent_leaves_no_children(tmp_path):
+@pytest.mark.parametrize("forked", [False, True], ids=["spawned", "forked"])
+def test_a_killed_parent_leaves_no_children(tmp_path, forked):
     (tmp_path / "hangs.py").write_text("import time; time.sleep(600)")
     script = tmp_path / "parent.py"
     script.write_text(
         textwrap.dedent(
-            """
+            f"""
             from pathlib import Path
             from mlflow_ngraph.engines import environment
+            from mlflow_ngraph.execute import fork_server
             from mlflow_ngraph.execute.child import Child, Warden
-            worker = Child("test", environment.of_threads(1, Path("scratch")), Path("child.log"), Warden())
-            print(worker.pid, flush=True)
-            worker.request("import", 600, modules=["hangs"], blocked=[], freed_memory="keep")
+            with fork_server.shared():
+                env = environment.of_threads(1, Path("scratch"), patient=True)
+                worker = Child("test", env, Path("child.log"), Warden(), forked={forked})
+                print(worker.pid, flush=True)
+                worker.request("import", 600, modules=["hangs"], blocked=[], freed_memory="keep")
             """
         )
     )
@@ -130,14 +149,16 @@ def test_a_killed_parent_leaves_no_children(tmp_path):
     worker = int(parent.stdout.readline())
     time.sleep(0.3)
     assert psutil.pid_exists(worker)
+    server = psutil.Process(worker).ppid()
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     assert gone(worker)
+    assert gone(server)
 
 
 @pytest.mark.usefixtures("processes")
-def test_waiting_costs_the_parent_nothing(tmp_path):
-    with child(tmp_path, slow="import time; time.sleep(1.5)") as worker:
+def test_waiting_costs_the_parent_nothing(child):
+    with child(slow="import time; time.sleep(1.5)") as worker:
         before = time.process_time()
         run_module(worker, "slow")
         assert time.process_time() - before < 0.03
@@ -151,3 +172,20 @@ def test_threads_are_set_and_stray_settings_are_gone(tmp_path, monkeypatch):
     assert "OMP_WAIT_POLICY" not in env
     assert "TVM_NUM_THREADS" not in environment.of_threads(None, tmp_path)
     assert environment.of_threads(3, tmp_path, patient=True)["OMP_WAIT_POLICY"] == "passive"
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_warden_that_was_killed_has_another_in_its_place():
+    """A study that loses it ends neither by that, nor with children left behind."""
+    warden = Warden()
+    sleeping = [subprocess.Popen(["sleep", "60"], start_new_session=True) for _ in range(2)]
+    warden.add(sleeping[0].pid)
+    warden.process.kill()
+    warden.process.wait()
+    warden.add(sleeping[1].pid)
+    warden.close()
+    assert [process.wait(10) for process in sleeping] == [-signal.SIGKILL] * 2
+    gone = Warden()
+    gone.process.kill()
+    gone.process.wait()
+    gone.close()

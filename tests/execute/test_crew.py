@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mlflow_ngraph.compilers.base import Occupation
-from mlflow_ngraph.execute.child import ChildFailure
+from mlflow_ngraph.execute.child import ChildFailure, OutOfTime
 from mlflow_ngraph.execute.crew import Crew, Job, Steps, expected_bytes
 from mlflow_ngraph.verdicts import Verdict
 
@@ -91,6 +91,13 @@ def test_the_longest_begins_first_and_what_measures_is_alone_at_the_end() -> Non
     log = Log().add("tuned", "machine").add("a").add("b", "processors").add("tuned too", "machine").work()
     assert all(len(together) == 1 for together in log.together if together & {"tuned", "tuned too"})
     assert log.jobs["tuned"].beside == 0
+
+
+def test_the_shortest_begins_first_where_not_all_may_be_done() -> None:
+    log = (
+        Log(processors=1, hurried=True).add("long", seconds=9).add("tuned", "machine", seconds=0.1).add("short").work()
+    )
+    assert log.order == ["short", "long", "tuned"]
 
 
 def test_alone_is_one_after_the_other_in_the_order_given() -> None:
@@ -178,3 +185,4 @@ def test_an_error_ends_what_runs() -> None:
 def test_who_may_be_to_blame(verdict: Verdict, beside: int, expected: bool) -> None:
     job = Job(lambda job: iter(()), "processor", 1.0, GB, beside)  # type: ignore[arg-type,return-value]
     assert Log().crew.suspects_others(job, ChildFailure(verdict, "reason")) is expected
+    assert not Log().crew.suspects_others(job, OutOfTime("nobody has more time alone"))

@@ -195,3 +195,11 @@ def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="keeps benchmarks apart"):
         ExclusiveMachine("mine", folder=tmp_path).__enter__()
     assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_a_second_name_of_another_file_in_its_place_is_not_emptied(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("content")
+    (tmp_path / NAME).hardlink_to(tmp_path / "precious")
+    with pytest.raises(DeviceError, match="is no file of its own"), ExclusiveMachine("mine", folder=tmp_path):
+        pass
+    assert (tmp_path / "precious").read_text() == "content"

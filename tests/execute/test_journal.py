@@ -1,4 +1,3 @@
-import json
 import tracemalloc
 from typing import Any
 
@@ -7,6 +6,7 @@ import pytest
 from mlflow_ngraph.errors import JournalError
 from mlflow_ngraph.execute import fold, journal
 from mlflow_ngraph.execute.journal import Journal
+from tests.support.script import Script, lines
 
 
 def test_events_come_back_in_order(tmp_path):
@@ -69,10 +69,11 @@ def test_a_reader_goes_on_where_it_ended(tmp_path):
 
 def test_a_reader_takes_a_half_written_line_once_it_is_whole(tmp_path):
     path, reader = tmp_path / journal.FILE_NAME, journal.Reader(tmp_path)
-    path.write_text('{"event":"a"}\n{"event":')
+    content = lines({"event": "a"}, {"event": "b"})
+    path.write_bytes(content[:-9])
     assert [event["event"] for event in reader.new()] == ["a"]
-    with path.open("a") as file:
-        file.write('"b"}\nnonsense\n')
+    with path.open("ab") as file:
+        file.write(content[-9:] + b"nonsense\n")
     new = reader.new()
     assert next(new)["event"] == "b"
     with pytest.raises(JournalError, match="line 3 is damaged"):
@@ -94,15 +95,14 @@ def test_the_last_event_is_read_first_backwards(tmp_path, half):
 
 
 def test_no_more_is_read_than_asked_for(tmp_path):
-    (tmp_path / journal.FILE_NAME).write_text('{"event":"a"}\n' + "nonsense\n" * 100_000 + '{"event":"z"}\n')
+    first, last = lines({"event": "a"}, {"event": "z"}).splitlines(keepends=True)
+    (tmp_path / journal.FILE_NAME).write_bytes(first + b"nonsense\n" * 100_000 + last)
     assert journal.first(tmp_path) == next(journal.read(tmp_path)) == {"event": "a"}
     assert next(journal.read_backwards(tmp_path)) == {"event": "z"}
 
 
 def test_a_long_journal_is_never_in_memory_as_a_whole(tmp_path):
-    with (tmp_path / journal.FILE_NAME).open("w") as file:
-        for _ in range(200):
-            file.write(json.dumps({"event": "slice", "filler": "x" * 50_000}) + "\n")
+    (tmp_path / journal.FILE_NAME).write_bytes(lines(*({"event": "slice", "filler": "x" * 50_000} for _ in range(200))))
     for read in (journal.read, journal.read_backwards):
         tracemalloc.start()
         assert sum(1 for _ in read(tmp_path)) == 200
@@ -120,9 +120,10 @@ def test_an_empty_journal_has_no_events(tmp_path):
 
 
 @pytest.mark.parametrize("read", [journal.read, journal.read_backwards])
-@pytest.mark.parametrize("line", ["nonsense", "5", "", '{"event":'])
+@pytest.mark.parametrize("line", ["nonsense", "5", "", '{"event":', "[]", "{}", '{"event":"x"}', "[" * 100_000])
 def test_what_is_no_event_is_damage(tmp_path, read, line):
-    (tmp_path / journal.FILE_NAME).write_text(f'{{"event":"a"}}\n{line}\n{{"event":"b"}}\n')
+    first, last = lines({"event": "a"}, {"event": "b"}).splitlines(keepends=True)
+    (tmp_path / journal.FILE_NAME).write_bytes(first + line.encode() + b"\n" + last)
     with pytest.raises(JournalError, match="is damaged"):
         list(read(tmp_path))
 
@@ -133,19 +134,84 @@ def test_two_processes_cannot_write_one_journal(tmp_path):
     Journal(tmp_path).close()
 
 
-def test_a_damaged_line_is_named(tmp_path):
-    (tmp_path / journal.FILE_NAME).write_text('{"event":"a"}\nnonsense\n{"event":"b"}\n')
-    with pytest.raises(JournalError, match="line 2 is damaged"):
+WRITTEN = lines(*({"event": "slice", "durations_ns": [4921224 + place, 7]} for place in range(5))).splitlines(
+    keepends=True
+)
+
+
+@pytest.mark.parametrize(
+    ("harmed", "named"),
+    [
+        ([*WRITTEN[:2], WRITTEN[2].replace(b"4921226", b"9921226"), *WRITTEN[3:]], 3),
+        ([*WRITTEN[:2], *WRITTEN[3:]], 3),
+        (WRITTEN[1:], 1),
+        ([*WRITTEN[:2], WRITTEN[3], WRITTEN[2], WRITTEN[4]], 3),
+        ([*WRITTEN[:2], WRITTEN[1], *WRITTEN[2:]], 3),
+        ([*WRITTEN[:2], b"nonsense\n", *WRITTEN[2:]], 3),
+        ([*WRITTEN[:4], WRITTEN[4].replace(b'check":"', b'check":"0')], 5),
+    ],
+    ids=["changed", "lost", "begun later", "swapped", "doubled", "put in", "check"],
+)
+def test_a_line_that_was_changed_lost_moved_or_put_in_is_named(tmp_path, harmed, named):
+    (tmp_path / journal.FILE_NAME).write_bytes(b"".join(harmed))
+    with pytest.raises(JournalError, match=rf"journal\.jsonl: line {named} is damaged"):
         list(journal.read(tmp_path))
 
 
-def test_a_newer_schema_is_refused(tmp_path):
+def test_a_journal_goes_on_with_the_check_of_its_last_line(tmp_path):
+    for number in range(3):
+        with Journal(tmp_path) as writer:
+            writer.append("one", number=number)
+            writer.append("two", number=number)
+    assert [(event["event"], event["number"]) for event in journal.read(tmp_path)] == [
+        (name, number) for number in range(3) for name in ("one", "two")
+    ]
+    path = tmp_path / journal.FILE_NAME
+    path.write_bytes(path.read_bytes() + b"nonsense\n")
+    with pytest.raises(JournalError, match="the last line is damaged"):
+        Journal(tmp_path)
+    path.write_bytes(path.read_bytes()[: -len(b"nonsense\n")])
+    Journal(tmp_path).close()
+
+
+@pytest.mark.parametrize("cut", range(1, 200))
+def test_wherever_a_journal_is_cut_it_goes_on_after_its_last_whole_line(tmp_path, cut):
+    whole = b"".join(WRITTEN)
+    (tmp_path / journal.FILE_NAME).write_bytes(whole[:-cut])
+    with Journal(tmp_path) as writer:
+        writer.append("after")
+    *kept, after = journal.read(tmp_path)
+    assert after["event"] == "after"
+    assert len(kept) == whole[:-cut].count(b"\n")
+
+
+def test_an_event_that_does_not_fit_is_named(tmp_path):
+    start = Script([1]).events[0]
+    for event in (
+        {"event": "lane_started", "at": 1.0, "lane": "unknown"},
+        {"event": "lane_started"},
+        {"event": "slice", "cell": []},
+    ):
+        (tmp_path / journal.FILE_NAME).write_bytes(lines(start, event))
+        with pytest.raises(
+            JournalError, match=rf"journal\.jsonl: line 2 \('{event['event']}'\) is none that a study writes"
+        ):
+            fold.load(tmp_path)
+
+
+def test_another_format_is_refused(tmp_path):
     line = {"event": "study_started", "schema_version": journal.SCHEMA_VERSION + 1}
-    (tmp_path / journal.FILE_NAME).write_text(json.dumps(line) + "\n")
-    with pytest.raises(JournalError, match="newer version"):
+    (tmp_path / journal.FILE_NAME).write_bytes(lines(line))
+    with pytest.raises(JournalError, match="has format 2, and this is the version for format 1"):
         fold.load(tmp_path)
-    with pytest.raises(JournalError, match="newer version"):
+    with pytest.raises(JournalError, match="has format 2"):
         next(journal.read_backwards(tmp_path))
+
+
+def test_a_journal_that_cannot_be_written_says_so(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(JournalError, match="the journal cannot be written"):
+        Journal(tmp_path / "file" / "study")
 
 
 def test_a_directory_without_a_study_is_named(tmp_path):

@@ -14,25 +14,31 @@ from tests.support.script import Script
 def ended(*events: str) -> Script:
     script = Script([1]).measured("identity", 1, 10)
     for event in events:
-        script.session() if event == "session_started" else script.say(event)
+        script.session() if event == "session_started" else script.say(event, offline=False)
     return script
 
 
 @pytest.mark.parametrize(
-    ("events", "finished"),
+    ("events", "end"),
     [
-        ([], False),
-        (["study_interrupted"], False),
-        (["study_interrupted", "lane_recorded"], False),
-        (["study_finished"], True),
-        (["study_finished", "lane_recorded", "recording_failed", "lane_recorded"], True),
-        (["study_finished", "session_started"], False),
-        (["study_finished", "session_started", "study_interrupted", "recording_failed"], False),
-        (["study_interrupted", "session_started", "study_finished"], True),
+        ([], "open"),
+        (["study_interrupted"], "open"),
+        (["study_interrupted", "lane_recorded"], "open"),
+        (["study_finished"], "measured"),
+        (["study_finished", "lane_recorded", "recording_failed", "lane_recorded"], "measured"),
+        (["study_finished", "lane_recorded", "study_recorded"], "recorded"),
+        (["study_finished", "recording_failed", "study_recorded"], "recorded"),
+        (["study_finished", "study_recorded", "session_started"], "open"),
+        (["study_finished", "session_started", "study_interrupted", "recording_failed"], "open"),
+        (["study_interrupted", "session_started", "study_finished", "study_recorded"], "recorded"),
     ],
 )
-def test_a_study_is_finished_if_its_last_session_is(tmp_path: Path, events: list[str], finished: bool) -> None:
-    assert places.finished(ended(*events).write(tmp_path)) is finished
+def test_a_study_has_ended_when_it_is_recorded(tmp_path: Path, events: list[str], end: str) -> None:
+    assert places.end(ended(*events).write(tmp_path)) == end
+
+
+def test_a_study_that_nobody_wants_recorded_has_ended_when_it_is_measured(tmp_path: Path) -> None:
+    assert places.end(ended().say("study_finished", offline=True).write(tmp_path)) == "recorded"
 
 
 def test_the_end_of_a_journal_says_whether_its_study_is_finished(tmp_path: Path) -> None:
@@ -40,7 +46,7 @@ def test_the_end_of_a_journal_says_whether_its_study_is_finished(tmp_path: Path)
     path = ended("study_finished").write(tmp_path) / FILE_NAME
     first, _, *rest = path.read_text().splitlines(keepends=True)
     path.write_text("".join([first, "nonsense\n", *rest]))
-    assert places.finished(tmp_path)
+    assert places.end(tmp_path) == "measured"
 
 
 def test_the_newest_study_is_the_one_that_began_last(tmp_path: Path) -> None:
@@ -56,4 +62,4 @@ def test_the_newest_study_is_the_one_that_began_last(tmp_path: Path) -> None:
 
 def test_a_directory_without_a_study_is_named(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match=r"no journal\.jsonl here"):
-        places.finished(tmp_path)
+        places.end(tmp_path)

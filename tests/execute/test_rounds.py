@@ -15,6 +15,7 @@ from mlflow_ngraph.execute.lane_memory import Loaded
 from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.record import CellRecord, Lane, LaneRecord
 from mlflow_ngraph.execute.session import Session
+from mlflow_ngraph.execute.time_budget import TimeBudget
 from mlflow_ngraph.measure.stability import SliceFacts
 from mlflow_ngraph.study import parse
 from mlflow_ngraph.verdicts import Verdict
@@ -189,7 +190,7 @@ class Scripted:
     def expected_bytes(self, batch):
         return 0
 
-    def load(self, batch):
+    def load(self, batch, *, continued=False):
         self.loaded = Loaded(batch, None, "", 0.0)
 
     def renew(self):
@@ -225,6 +226,8 @@ def test_the_baseline_goes_on_as_long_as_somebody_is_compared_with_it(tmp_path, 
             random.Random(0),
             {lane.lane.id: [1] for lane in lanes},
             lambda *cell: settled.append(cell),
+            lambda lane, batch, reason, *, final: None,
+            TimeBudget(),
         )
         measured.measure(lanes, 1)  # type: ignore[arg-type]  # lanes without processes
     assert [len(lane.rounds) for lane in lanes] == [expected, 2, 7]

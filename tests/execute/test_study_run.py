@@ -1,14 +1,19 @@
 """Whole studies with real child processes and a compiler that misbehaves as told."""
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
+from mlflow import MlflowClient
 
 from mlflow_ngraph import runner
 from mlflow_ngraph.errors import DependencyError, DeviceError, StudyError, UnknownNameError, UsageError, WorkloadError
 from mlflow_ngraph.execute import fold, journal
+from mlflow_ngraph.execute.exclusive import holder
 from mlflow_ngraph.study import parse
+from mlflow_ngraph.tracking.recorder import Recorder
 from mlflow_ngraph.verdicts import Verdict
 
 pytestmark = pytest.mark.usefixtures("fake_compiler")
@@ -99,7 +104,7 @@ def zoo(fake_compiler, tmp_path_factory):
         ("crash", "load", "crashed", "killed by SIGSEGV during verify"),
         ("crash", "run", "crashed", "killed by SIGSEGV during verify"),
         ("hang", "compile", "timeout", "build did not finish within its time limit"),
-        ("hang", "run", "timeout", "verify did not finish within its time limit"),
+        ("hang", "run", "timeout", "load did not finish within its time limit"),
     ],
 )
 def test_every_way_to_fail_is_a_verdict_with_its_reason(zoo, behaviour, at, verdict, reason):
@@ -206,6 +211,76 @@ def test_a_workload_that_ended_is_recorded_when_the_next_one_is_interrupted(sqli
     outcome = runner.run_study(given, home=tmp_path, tracking_uri=sqlite_uri)
     assert (outcome.directory, outcome.exit_code, outcome.record.sessions) == (directory, 0, 2)
     assert repr(fold.load(directory)) == repr(outcome.record), "read workload by workload, and as a whole"
+
+
+def test_an_end_that_was_cut_is_finished_by_the_same_command_and_nothing_is_measured_again(
+    sqlite_uri, tmp_path, monkeypatch
+):
+    """Cut between the last measurement and the end of recording, then by a server that fails."""
+    given = study(["identity"], workloads=[TINY], batch_sizes=[1], limits={"reload_seconds": 0})
+
+    class Killed(BaseException):
+        pass
+
+    def cut(error):
+        def close(self, record, status):
+            self.client.log_param(self._opened().run_id, "cut", "here")
+            raise error
+
+        return close
+
+    held = []
+
+    def look(event):
+        if event["event"] == "recording_started":
+            held.append(holder())
+
+    for error, raised in ((Killed(), pytest.raises(Killed)), (RuntimeError("gone"), nullcontext())):
+        with monkeypatch.context() as patch, raised:
+            patch.setattr(Recorder, "close", cut(error))
+            outcome = runner.run_study(
+                given, home=tmp_path, tracking_uri=sqlite_uri, observer=SimpleNamespace(on_event=look)
+            )
+            assert (outcome.exit_code, outcome.unrecorded) == (1, "gone")
+    assert held == [None, None], "recording disturbs nobody who measures"
+    (directory,) = (tmp_path / "studies").iterdir()
+    measured = [event for event in journal.read(directory) if event["event"] in ("slice", "session_started")]
+    told: list[dict[str, object]] = []
+    outcome = runner.run_study(
+        given, home=tmp_path, tracking_uri=sqlite_uri, observer=SimpleNamespace(on_event=told.append)
+    )
+    assert (outcome.directory, outcome.exit_code, outcome.unrecorded) == (directory, 0, "")
+    assert "recording_resumed" in {event["event"] for event in told}
+    events = list(journal.read(directory))
+    assert [event for event in events if event["event"] in ("slice", "session_started")] == measured
+    assert events[-1]["event"] == "study_recorded"
+    client = MlflowClient(sqlite_uri)
+    runs = client.search_runs([one.experiment_id for one in client.search_experiments()])
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    assert sum(run.data.tags["ngraph.kind"] == "study" for run in runs) == 1
+    assert runner.run_study(given, home=tmp_path, tracking_uri=sqlite_uri).directory != directory, (
+        "this one had its end"
+    )
+
+
+def test_who_records_what_another_process_records_waits_for_it(sqlite_uri, tmp_path):
+    """Two at once make neither a second study run nor an error."""
+    given = study(["identity"], workloads=[TINY], batch_sizes=[1], limits={"reload_seconds": 0})
+    directory = run(given, tmp_path).directory
+    waited = []
+    holder = journal.Journal(directory)
+
+    def let_go():
+        waited.append("once")
+        holder.close()
+
+    outcome = runner.sync_study(directory, tracking_uri=sqlite_uri, on_wait=let_go)
+    assert waited == ["once"]
+    assert outcome.exit_code == 0
+    again = runner.sync_study(directory, tracking_uri=sqlite_uri, on_wait=let_go)
+    assert again.where["run"] == outcome.where["run"]
+    assert waited == ["once"]
+    assert [event["event"] for event in journal.read(directory)][-2:] == ["study_recorded", "study_recorded"]
 
 
 @pytest.mark.usefixtures("processes")

@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = "mlflow-ngraph"
 DEVICES = ("xeon", "gpu", "orin")
 PARAMETERS = {
-    "device", "study", "workloads", "compilers", "batch_sizes", "precision", "repetitions", "threads", "mode", "cache", "resume",
+    "device", "study", "workloads", "compilers", "batch_sizes", "precision", "repetitions", "threads", "mode", "purpose", "objective", "within", "cache", "resume",
     "when_busy",
 }  # fmt: skip
 

@@ -10,17 +10,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mlflow_ngraph.analysis import objectives, results
-from mlflow_ngraph.analysis.objectives import OBJECTIVES, Limit
+from mlflow_ngraph import addresses, objectives
+from mlflow_ngraph.analysis import results
 from mlflow_ngraph.analysis.ranking import EngineQuestion, Ranking, rank
 from mlflow_ngraph.compilers.base import Availability
 from mlflow_ngraph.compilers.openvino.adapter import OpenVINO
 from mlflow_ngraph.engines import compatibility
 from mlflow_ngraph.errors import EngineError, UnknownNameError, UsageError
 from mlflow_ngraph.metrics import CELL_METRICS
+from mlflow_ngraph.objectives import OBJECTIVES, Limit
 from mlflow_ngraph.release import best
 from mlflow_ngraph.release.best import answer
-from mlflow_ngraph.tracking import connection
 from tests.support.logged import Logged
 from tests.support.tidy import cells
 
@@ -160,7 +160,7 @@ def table(logged: Logged) -> pd.DataFrame:
 
 @pytest.fixture
 def servers(logged: Logged) -> dict[str, str]:
-    return {connection.masked(logged.uri): logged.uri}
+    return {addresses.shown(logged.uri): logged.uri}
 
 
 @pytest.mark.parametrize("objective", ["throughput", "latency", "memory"])

@@ -1,9 +1,7 @@
 """Journals of studies that nobody ran."""
 
-import json
-
 from mlflow_ngraph.execute.fold import fold
-from mlflow_ngraph.execute.journal import FILE_NAME
+from mlflow_ngraph.execute.journal import FILE_NAME, line_of
 
 MS = 1_000_000
 
@@ -12,6 +10,15 @@ def machine(seconds):
     """Two of four processors were busy with the lane, and another one for four tenths of the time with something else."""
     counted = {"machine_busy_s": 2.4 * seconds}
     return {"seconds": seconds, "cpu_s": 2 * seconds, "counted": counted, "busy_s": {}, "values": {}}
+
+
+def lines(*events):
+    """The lines of a journal with these events."""
+    written, check = b"", ""
+    for event in events:
+        line, check = line_of(event, check)
+        written += line
+    return written
 
 
 class Script:
@@ -59,7 +66,7 @@ class Script:
     def write(self, directory):
         """The journal as a file, and the directory that it is in."""
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / FILE_NAME).write_text("".join(json.dumps(event) + "\n" for event in self.events))
+        (directory / FILE_NAME).write_bytes(lines(*self.events))
         return directory
 
     def say(self, event, **fields):

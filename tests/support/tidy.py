@@ -100,7 +100,10 @@ class Drawn:
             columns[name + "_log_se"] = error
             columns[name + "_df"] = np.where(error == 0, np.nan, freedom)
         columns["latency_mean_ms"] = 1e3 * self._batch / columns["throughput"]
-        medians = [{f"0.{place}": float(-log) for place, log in enumerate(lane)} for lane in logs]
+        medians = [
+            {f"0.{place}@{batch:g}": float(-log) for place, log in enumerate(lane)}
+            for lane, batch in zip(logs, self._batch, strict=True)
+        ]
         return self.truth.assign(log_medians=list(map(json.dumps, medians)), **columns)
 
 

@@ -69,6 +69,24 @@ def test_an_address_that_is_none(uri: str) -> None:
     assert "MLflow does not know such an address" in refusal(uri)
 
 
+@pytest.mark.usefixtures("clean_environment")
+@pytest.mark.parametrize(
+    "uri", ["http://anna:adm/in@host", "http://anna:adm#in@host", "http://[::1", "postgresql://anna:a?b@host/x"]
+)
+def test_an_address_whose_login_has_no_clear_end(uri: str) -> None:
+    message = refusal(uri)
+    assert f"tracking server {uri.partition(':')[0]}://…: the address cannot be read" in message
+    assert "adm" not in message
+    assert "%40" in message
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_a_password_with_an_at_sign_is_not_told() -> None:
+    message = refusal(f"http://admin:adm@inSEKRET@127.0.0.1:{free_port()}?token=SEKRET2")
+    assert "SEKRET" not in message
+    assert "127.0.0.1" in message
+
+
 def test_a_deleted_experiment(sqlite_uri: str) -> None:
     client = MlflowClient(sqlite_uri)
     client.delete_experiment(client.create_experiment("old"))

@@ -60,13 +60,13 @@ def _below(table: Table, metric: str, kind: str, said: Any) -> Questions:
 
     def answer(sure: Places, adjusted: NDArray[np.float64]) -> list[Finding]:
         lanes = table.codes("place", "threads", "compiler_label", "precision", "mode")
-        found = []
+        findings = []
         for group in groups(lanes[rows], sure):
             ranked = group[np.argsort(ratios.log[group], kind="stable")]
-            told = table.ok.iloc[rows[ranked]]
-            first = told.iloc[0]
+            cells = table.ok.iloc[rows[ranked]]
+            first = cells.iloc[0]
             asked_here = int(np.count_nonzero(lanes[rows] == lanes[rows[group[0]]]))
-            rest = [f"{row['label']} at batch {row['batch']}" for _, row in told.iloc[1:].iterrows()]
+            rest = [f"{row['label']} at batch {row['batch']}" for _, row in cells.iloc[1:].iterrows()]
             title, text = said(
                 first["compiler_label"],
                 table.context(first),
@@ -74,7 +74,7 @@ def _below(table: Table, metric: str, kind: str, said: Any) -> Questions:
                 f", also {listed(rest)}" if rest else "",
                 f"{len(group)} of {asked_here} cells",
             )
-            found.append(
+            findings.append(
                 Finding(
                     kind,
                     title,
@@ -86,12 +86,12 @@ def _below(table: Table, metric: str, kind: str, said: Any) -> Questions:
                     ],
                     command(
                         "compare",
-                        filters(told, "devices", "workloads", "compilers", "precision", "batch-sizes"),
+                        filters(cells, "devices", "workloads", "compilers", "precision", "batch-sizes"),
                         "--metric", metric, "--intervals", "--sort", "value",
                     ),
                     weight(kind, float(ratios.log[ranked[0]])),
                 )
             )  # fmt: skip
-        return found
+        return findings
 
     return Questions(ratios.p_below(BELOW), answer)

@@ -67,7 +67,9 @@ KINDS = {
     "friction": 30.0,
     "knee": 20.0,
     "noise": 10.0,
+    "left_out": 5.0,
     "unsupported": 0.0,
+    "built": 0.0,
 }
 """What findings there are, with the weight of the smallest one of each kind. The size of an effect adds less than ten."""
 
@@ -103,11 +105,11 @@ class Table:
     """
 
     def __init__(self, frame: pd.DataFrame) -> None:
-        told = frame[[name for name in NEEDED if name in frame.columns]].copy()
-        told["fingerprint"] = told["fingerprint"].fillna("")
-        told["place"] = _places(told)
-        told["block"] = told["workload"].astype(str).str.startswith("block:")
-        self.all = told.sort_values(["started_at", "finished_at"], kind="stable").reset_index(drop=True)
+        cells = frame[[name for name in NEEDED if name in frame.columns]].copy()
+        cells["fingerprint"] = cells["fingerprint"].fillna("")
+        cells["place"] = _places(cells)
+        cells["block"] = cells["workload"].astype(str).str.startswith("block:")
+        self.all = cells.sort_values(["started_at", "finished_at"], kind="stable").reset_index(drop=True)
         self.latest = self.all.drop_duplicates([*ALIKE, "fingerprint"], keep="last").sort_index()
         trusted = (self.latest["verdict"] == str(Verdict.OK)).to_numpy(bool) & self.latest["throughput"].notna()
         self.ok = self.latest[trusted].reset_index(drop=True)
@@ -120,8 +122,8 @@ class Table:
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:
         # A row of a frame at a time costs a hundred times as much as one of these.
-        found: list[dict[str, Any]] = self.ok.to_dict("records")
-        return found
+        records: list[dict[str, Any]] = self.ok.to_dict("records")
+        return records
 
     def row(self, place: int) -> dict[str, Any]:
         """An ok cell by its position."""
@@ -129,24 +131,24 @@ class Table:
 
     def codes(self, *names: str) -> Places:
         """Equal numbers for those ok cells that are equal in these columns."""
-        found = np.zeros(len(self.ok), np.int64)
+        codes = np.zeros(len(self.ok), np.int64)
         for name in names:
             if name not in self._known:
                 self._known[name] = pd.factorize(self.ok[name], use_na_sentinel=False)[0].astype(np.int64)
             code = self._known[name]
-            found = found * (int(code.max(initial=0)) + 1) + code
-        return np.asarray(np.unique(found, return_inverse=True)[1], np.int64).reshape(-1)
+            codes = codes * (int(code.max(initial=0)) + 1) + code
+        return np.asarray(np.unique(codes, return_inverse=True)[1], np.int64).reshape(-1)
 
     def compiled(self) -> NDArray[np.bool_]:
         """Which ok cells are not of the baseline."""
-        found: NDArray[np.bool_] = (self.ok["compiler"] != BASELINE).to_numpy(bool)
-        return found
+        mask: NDArray[np.bool_] = (self.ok["compiler"] != BASELINE).to_numpy(bool)
+        return mask
 
     def baselines(self) -> Places:
         """The ok cell of the baseline that belongs to each ok cell; -1 where there is none."""
         key = self.codes("place", "threads", "workload", "precision", "mode", "batch")
         where = {int(key[place]): int(place) for place in np.flatnonzero(~self.compiled())[::-1]}
-        return np.array([where.get(int(one), -1) for one in key], np.int64)
+        return np.array([where.get(int(code), -1) for code in key], np.int64)
 
     def context(self, row: Any) -> str:
         """Where a cell was measured: the device, and whatever else tells the cells of this table apart."""
@@ -176,19 +178,19 @@ def pairs(codes: Places) -> tuple[Places, Places]:
     start = 0
     for end in map(int, ends):
         group = order[start:end]
-        one, two = np.triu_indices(len(group), 1)
-        firsts.append(group[one])
-        seconds.append(group[two])
+        first, second = np.triu_indices(len(group), 1)
+        firsts.append(group[first])
+        seconds.append(group[second])
         start = end
     return np.concatenate(firsts), np.concatenate(seconds)
 
 
 def groups(codes: Places, places: Places) -> list[Places]:
     """``places`` in groups of equal codes, in the order of their first appearance."""
-    found: dict[int, list[int]] = {}
+    by_code: dict[int, list[int]] = {}
     for place in places:
-        found.setdefault(int(codes[place]), []).append(int(place))
-    return [np.array(group, np.int64) for group in found.values()]
+        by_code.setdefault(int(codes[place]), []).append(int(place))
+    return [np.array(group, np.int64) for group in by_code.values()]
 
 
 def percent(ratio: float) -> str:

@@ -40,15 +40,15 @@ def regressions(table: Table) -> Questions:
         arms = _numbers(rows, ("place", "threads", "compiler_label", "precision", "mode", "study_id"))
         studies = pd.factorize(rows["study_id"])[0]
         code = arms[now] * (int(studies.max(initial=0)) + 1) + studies[before]
-        found = []
+        findings = []
         for group in groups(code, sure):
             ranked = group[np.argsort(ratios.log[group], kind="stable")]
             worst = int(ranked[0])
-            told, earlier = rows.iloc[now[ranked]], rows.iloc[before[worst]]
-            first = told.iloc[0]
+            cells, earlier = rows.iloc[now[ranked]], rows.iloc[before[worst]]
+            first = cells.iloc[0]
             together = int(np.count_nonzero(code == code[worst]))
-            others = [f"{row['label']} at batch {row['batch']}" for _, row in told.iloc[1:].iterrows()]
-            found.append(
+            others = [f"{row['label']} at batch {row['batch']}" for _, row in cells.iloc[1:].iterrows()]
+            findings.append(
                 Finding(
                     "regression",
                     f"{first['compiler_label']} on {table.context(first)} became slower since {_when(earlier)}",
@@ -68,13 +68,13 @@ def regressions(table: Table) -> Questions:
                     ],
                     command(
                         "compare",
-                        filters(told, "devices", "workloads", "compilers", "precision", "batch-sizes", "studies"),
+                        filters(cells, "devices", "workloads", "compilers", "precision", "batch-sizes", "studies"),
                         "--relative-to", f"study_id={earlier['study_id']}", "--intervals",
                     ),
                     weight("regression", float(ratios.log[worst])),
                 )
             )  # fmt: skip
-        return found
+        return findings
 
     return Questions(ratios.p_below(BELOW), answer)
 
@@ -112,8 +112,8 @@ def _of_baseline(rows: pd.DataFrame, now: Places, before: Places, place: int, ra
 
 def _numbers(rows: pd.DataFrame, names: Any) -> Places:
     """Equal numbers for rows that are equal in these columns."""
-    found = rows.groupby(list(names), sort=False, dropna=False, observed=True).ngroup().to_numpy(np.int64)
-    return np.asarray(found, np.int64)
+    numbers = rows.groupby(list(names), sort=False, dropna=False, observed=True).ngroup().to_numpy(np.int64)
+    return np.asarray(numbers, np.int64)
 
 
 def _when(row: Any) -> str:

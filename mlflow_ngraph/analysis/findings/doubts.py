@@ -16,7 +16,7 @@ _METRIC = CELL_METRICS["throughput"]
 
 def findings(table: Table) -> list[Finding]:
     """One finding for each model on a device, in a precision and mode, whose best cell could be beaten."""
-    found = []
+    doubts = []
     for _, own in table.latest.groupby(_WHERE, dropna=False, sort=False):
         cells = own.reset_index(drop=True)
         order = np.argsort(-cells[_METRIC.name].to_numpy(float), kind="stable")
@@ -28,13 +28,16 @@ def findings(table: Table) -> list[Finding]:
         if not rivals:
             continue
         best = cells.iloc[answer]
-        told = undecided.said(rivals, best, undecided.figure(best[_METRIC.name], _METRIC.name, _METRIC.unit))
-        hopes = [rival.ratio_ci_high or rival.value / best[_METRIC.name] for rival in rivals]
-        found.append(
+        text = undecided.said(rivals, best, undecided.figure(best[_METRIC.name], _METRIC.name, _METRIC.unit))
+        hopes = [
+            rival.ratio_ci_high or (1.0 if rival.value is None else rival.value / best[_METRIC.name])
+            for rival in rivals
+        ]
+        doubts.append(
             Finding(
                 "undecided",
                 f"what runs {best['label']} fastest on {table.context(best)} is undecided",
-                f"{told[0].upper()}{told[1:]}.",
+                f"{text[0].upper()}{text[1:]}.",
                 [rival.to_plain() for rival in rivals],
                 command(
                     "compare",
@@ -44,4 +47,4 @@ def findings(table: Table) -> list[Finding]:
                 weight("undecided", math.log(max(hopes))),
             )
         )  # fmt: skip
-    return found
+    return doubts

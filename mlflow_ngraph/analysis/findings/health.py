@@ -12,6 +12,7 @@ from mlflow_ngraph.study import BASELINE
 from mlflow_ngraph.verdicts import Verdict
 
 _KINDS = {
+    Verdict.BUILT: ("built", "compiled for another device, and not measured yet"),
     Verdict.UNSUPPORTED: ("unsupported", "the compiler cannot do it"),
     Verdict.PARITY_FAILED: ("failed", "outputs differ from eager execution"),
     Verdict.UNVERIFIED: ("failed", "the model gives nothing to verify an engine with"),
@@ -19,6 +20,7 @@ _KINDS = {
     Verdict.OOM: ("failed", "memory did not suffice"),
     Verdict.FAILED: ("failed", "the compiler or its engine failed"),
     Verdict.CRASHED: ("failed", "the process crashed"),
+    Verdict.LEFT_OUT: ("left_out", "there was no time to measure it"),
 }
 _WHERE = ("place", "threads", "precision", "mode")
 _ALIKE = ("label", "verdict", "reason")
@@ -34,15 +36,15 @@ def findings(table: Table) -> list[Finding]:
     alike = bad.assign(eager=bad["compiler"] == BASELINE).groupby([*_WHERE, *_ALIKE], sort=False, dropna=False)
     of_model = (alike["compiler"].transform("nunique") > 1) & alike["eager"].transform("any")
     of_model &= bad["reason"].fillna("") != ""  # without one nobody knows whether they failed alike
-    found = [
+    troubles = [
         _of_model(table, cells) for _, cells in bad[of_model].groupby([*_WHERE, *_ALIKE], dropna=False, sort=False)
     ]
     for _, cells in bad[~of_model].groupby([*_WHERE, "compiler_label", "verdict"], dropna=False, sort=False):
-        found.append(_of_compiler(table, cells))
+        troubles.append(_of_compiler(table, cells))
     if "noise" in latest:
         noisy = latest[(latest["noise"].fillna("") != "") & latest["throughput"].notna()]
-        found += [_of_machine(table, cells) for _, cells in noisy.groupby(["place"], dropna=False, sort=False)]
-    return found
+        troubles += [_of_machine(table, cells) for _, cells in noisy.groupby(["place"], dropna=False, sort=False)]
+    return troubles
 
 
 def _of_machine(table: Table, cells: pd.DataFrame) -> Finding:

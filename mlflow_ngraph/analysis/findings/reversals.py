@@ -44,29 +44,29 @@ def compiled(table: Table) -> Questions:
 
     def answer(sure: Places, adjusted: NDArray[np.float64]) -> list[Finding]:
         sides = _codes(table, ("place", "threads", "precision", "mode", "workload"), first, second)
-        found = []
+        findings = []
         for group in groups(sides, sure):
             best = _strongest(group, eager, fast)
-            one, two = (table.row(side[best]) for side in (first, second))
-            told = table.ok.iloc[np.concatenate([first[group], second[group]])]
+            model, rival = (table.row(side[best]) for side in (first, second))
+            cells = table.ok.iloc[np.concatenate([first[group], second[group]])]
             others = [f"{row['compiler_label']} at batch {row['batch']}" for row in _rows(table, first, group, best)]
-            found.append(
+            findings.append(
                 Finding(
                     "reversal-compiled",
-                    f"{one['label']} and {two['label']} change places on {table.context(one)} when they are compiled",
+                    f"{model['label']} and {rival['label']} change places on {table.context(model)} when they are compiled",
                     sentence([
                         (
-                            f"Throughput of {one['label']} relative to {two['label']} at batch {one['batch']}: "
-                            f"{change(eager, best)} in eager execution, {change(fast, best)} with {one['compiler_label']}."
+                            f"Throughput of {model['label']} relative to {rival['label']} at batch {model['batch']}: "
+                            f"{change(eager, best)} in eager execution, {change(fast, best)} with {model['compiler_label']}."
                         ),
                         f"They also change places with {listed(others)}." if others else "",
                     ]),
                     [_evidence(table, first, second, place, eager, fast, adjusted, "eager", "compiled") for place in group],
-                    _command(told, ["identity", *sorted(told["compiler"].unique())], "compiler_label,batch"),
+                    _command(cells, ["identity", *sorted(cells["compiler"].unique())], "compiler_label,batch"),
                     weight("reversal-compiled", _size(eager, fast)[best]),
                 )
             )  # fmt: skip
-        return found
+        return findings
 
     return Questions(_p_values(eager, fast), answer)
 
@@ -89,25 +89,25 @@ def devices(table: Table) -> Questions:
         models = _codes(table, ("workload",), first, second)
         count = int(arms.max(initial=0)) + 1
         places = (models[here] * count + arm[here]) * count + arm[there]
-        found = []
+        findings = []
         for group in groups(places, sure):
             best = _strongest(group, one_side, other_side)
-            one, two = (table.row(side[here[best]]) for side in (first, second))
+            model, rival = (table.row(side[here[best]]) for side in (first, second))
             far = table.row(first[there[best]])
-            told = table.ok.iloc[
+            cells = table.ok.iloc[
                 np.concatenate([side[where[group]] for side in (first, second) for where in (here, there)])
             ]
             others = [
                 f"{row['compiler_label']} at batch {row['batch']}" for row in _rows(table, first[here], group, best)
             ]
-            found.append(
+            findings.append(
                 Finding(
                     "reversal-devices",
-                    f"{one['label']} and {two['label']} change places between {one['place']} and {far['place']}",
+                    f"{model['label']} and {rival['label']} change places between {model['place']} and {far['place']}",
                     sentence([
                         (
-                            f"Throughput of {one['label']} relative to {two['label']} with {one['compiler_label']} at batch "
-                            f"{one['batch']}: {change(one_side, best)} on {table.context(one)}, "
+                            f"Throughput of {model['label']} relative to {rival['label']} with {model['compiler_label']} at batch "
+                            f"{model['batch']}: {change(one_side, best)} on {table.context(model)}, "
                             f"{change(other_side, best)} on {table.context(far)}."
                         ),
                         f"They also change places with {listed(others)}." if others else "",
@@ -117,31 +117,31 @@ def devices(table: Table) -> Questions:
                         | {"there_device": str(table.row(first[there[place]])["device"])}
                         for place in group
                     ],
-                    _command(told, sorted(told["compiler"].unique()), "device,compiler_label,batch"),
+                    _command(cells, sorted(cells["compiler"].unique()), "device,compiler_label,batch"),
                     weight("reversal-devices", _size(one_side, other_side)[best]),
                 )
             )  # fmt: skip
-        return found
+        return findings
 
     return Questions(_p_values(one_side, other_side), answer)
 
 
-def _p_values(one: Estimate, other: Estimate) -> NDArray[np.float64]:
+def _p_values(side: Estimate, other: Estimate) -> NDArray[np.float64]:
     """Of a reversal: both differences must exceed the margin, in opposite directions."""
-    falls = np.maximum(one.p_above(ABOVE), other.p_below(BELOW))
-    rises = np.maximum(one.p_below(BELOW), other.p_above(ABOVE))
-    found: NDArray[np.float64] = np.minimum(falls, rises)
-    return found
+    falls = np.maximum(side.p_above(ABOVE), other.p_below(BELOW))
+    rises = np.maximum(side.p_below(BELOW), other.p_above(ABOVE))
+    p_values: NDArray[np.float64] = np.minimum(falls, rises)
+    return p_values
 
 
-def _size(one: Estimate, other: Estimate) -> NDArray[np.float64]:
+def _size(side: Estimate, other: Estimate) -> NDArray[np.float64]:
     """What a choice on the wrong side costs at least, as a logarithm."""
-    found: NDArray[np.float64] = np.minimum(np.abs(one.log), np.abs(other.log))
-    return found
+    sizes: NDArray[np.float64] = np.minimum(np.abs(side.log), np.abs(other.log))
+    return sizes
 
 
-def _strongest(group: Places, one: Estimate, other: Estimate) -> int:
-    return int(group[np.argmax(_size(one, other)[group])])
+def _strongest(group: Places, side: Estimate, other: Estimate) -> int:
+    return int(group[np.argmax(_size(side, other)[group])])
 
 
 def _ordered(table: Table, first: Places, second: Places) -> tuple[Places, Places]:
@@ -157,8 +157,8 @@ def _ordered(table: Table, first: Places, second: Places) -> tuple[Places, Place
 def _codes(table: Table, names: tuple[str, ...], first: Places, second: Places) -> Places:
     """Equal numbers for pairs that are equal in these columns, the second model included."""
     own, models = table.codes(*names), table.codes("workload")
-    found: Places = own[first] * (int(models.max(initial=0)) + 1) + models[second]
-    return found
+    codes: Places = own[first] * (int(models.max(initial=0)) + 1) + models[second]
+    return codes
 
 
 def _rows(table: Table, first: Places, group: Places, but: int) -> list[Any]:
@@ -170,7 +170,7 @@ def _evidence(
     first: Places,
     second: Places,
     place: int,
-    one: Estimate,
+    side: Estimate,
     other: Estimate,
     adjusted: NDArray[np.float64],
     near: str,
@@ -180,12 +180,12 @@ def _evidence(
     return {
         **identity_of(table.row(first[place])),
         "than": str(table.row(second[place])["label"]),
-        **{f"{near}_{key}": value for key, value in figures_of(one, place).items()},
+        **{f"{near}_{key}": value for key, value in figures_of(side, place).items()},
         **{f"{far}_{key}": value for key, value in figures_of(other, place).items()},
         "p": float(adjusted[place]),
     }
 
 
-def _command(told: Any, compilers: list[str], rows: str) -> str:
-    options = filters(told, "devices", "workloads", "precision", "batch-sizes") | {"compilers": compilers}
+def _command(cells: Any, compilers: list[str], rows: str) -> str:
+    options = filters(cells, "devices", "workloads", "precision", "batch-sizes") | {"compilers": compilers}
     return command("compare", options, "--rows", rows, "--columns", "label", "--intervals")

@@ -50,21 +50,21 @@ def knees(table: Table) -> Questions:
         first = np.array([group[np.argmin(table.ok["batch"].to_numpy(int)[knee[group]])]
                           for group in groups(lanes[knee], sure)], np.int64)  # fmt: skip
         arms = table.codes("place", "threads", "compiler_label", "precision", "mode")
-        found = []
+        findings = []
         for group in groups(arms[knee], first):
-            told = table.ok.iloc[knee[group]]
-            one = told.iloc[0]
+            cells = table.ok.iloc[knee[group]]
+            cell = cells.iloc[0]
             gains = {int(place): int(np.flatnonzero(owner == place)[np.argmax(beyond.log[owner == place])])
                      for place in group}  # fmt: skip
             texts = [
                 f"{row['label']} at batch {row['batch']} ({change(growth, int(place))} over batch "
                 f"{table.ok['batch'].iloc[before[place]]}; no larger batch more than {change(beyond, gains[int(place)])})"
-                for place, (_, row) in zip(group, told.iterrows(), strict=True)
+                for place, (_, row) in zip(group, cells.iterrows(), strict=True)
             ]
-            found.append(
+            findings.append(
                 Finding(
                     "knee",
-                    f"larger batches stop paying with {one['compiler_label']} on {table.context(one)}",
+                    f"larger batches stop paying with {cell['compiler_label']} on {table.context(cell)}",
                     f"Throughput stops growing: {listed(texts)}.",
                     [
                         identity_of(table.row(knee[place]))
@@ -75,13 +75,13 @@ def knees(table: Table) -> Questions:
                     ],
                     command(
                         "compare",
-                        filters(told, "devices", "workloads", "compilers", "precision"),
+                        filters(cells, "devices", "workloads", "compilers", "precision"),
                         "--rows", "label", "--columns", "batch", "--intervals",
                     ),
                     weight("knee", max(float(growth.log[place]) for place in group)),
                 )
             )  # fmt: skip
-        return found
+        return findings
 
     return Questions(p_values, answer)
 
@@ -95,9 +95,9 @@ def _doubtful(table: Table, knee: Places) -> NDArray[np.bool_]:
     asked = table.ok.iloc[knee][[*lane, "batch", throughput.name]].reset_index(drop=True).reset_index(names="knee")
     both = asked.merge(hoped, on=lane, suffixes=("", "_later"))
     pays = (both["batch_later"] > both["batch"]) & (both["hoped"] > FLAT * both[throughput.name])
-    found = np.zeros(len(knee), bool)
-    found[both.loc[pays, "knee"].to_numpy(int)] = True
-    return found
+    mask = np.zeros(len(knee), bool)
+    mask[both.loc[pays, "knee"].to_numpy(int)] = True
+    return mask
 
 
 def _steps(table: Table) -> tuple[Places, Places, Places, Places]:
@@ -127,16 +127,16 @@ def friction(table: Table) -> Questions:
     def answer(sure: Places, adjusted: NDArray[np.float64]) -> list[Finding]:
         lanes = table.codes("place", "threads", "compiler_label", "precision", "mode")
         kinds = pd.factorize(styles)[0]
-        found = []
+        findings = []
         for group in groups(lanes[rows] * (int(kinds.max(initial=0)) + 1) + kinds, sure):
             onset = int(widths[rows[group]].min())
             at_onset = group[widths[rows[group]] == onset]
             worst = int(at_onset[np.argmin(ratios.log[at_onset])])
             row = table.row(rows[worst])
-            told = table.ok.iloc[np.concatenate([rows[group], narrow[group]])]
+            cells = table.ok.iloc[np.concatenate([rows[group], narrow[group]])]
             others = [f"{table.ok['label'].iloc[rows[place]]} at batch {table.ok['batch'].iloc[rows[place]]}"
                       for place in group if place != worst]  # fmt: skip
-            found.append(
+            findings.append(
                 Finding(
                     "friction",
                     f"scaling friction sets in at width {onset} with {row['compiler_label']} on {table.context(row)}",
@@ -151,13 +151,13 @@ def friction(table: Table) -> Questions:
                     ],
                     command(
                         "compare",
-                        filters(told, "devices", "workloads", "compilers", "precision"),
+                        filters(cells, "devices", "workloads", "compilers", "precision"),
                         "--metric", "ase", "--rows", "label", "--columns", "batch", "--intervals",
                     ),
                     weight("friction", float(ratios.log[worst])),
                 )
             )  # fmt: skip
-        return found
+        return findings
 
     return Questions(ratios.p_below(BELOW), answer)
 
@@ -166,7 +166,7 @@ def _blocks(table: Table) -> tuple[Places, Places, NDArray[np.int64], NDArray[An
     """Block cells beside those of the narrowest block that is otherwise alike; widths of all cells; kinds of block."""
     texts = table.ok["workload"].to_numpy(str)
     options = [dict(_OPTION.findall(text)) if text.startswith("block:") else {} for text in texts]
-    widths = np.array([int(found.get("width", 0)) for found in options], np.int64)
+    widths = np.array([int(settings.get("width", 0)) for settings in options], np.int64)
     # The reference without its width names what has to be equal; without its depth too, the kind of block.
     bare = [re.sub(r"(?<=[?&])width=\d+&?", "", text) for text in texts]
     kinds = np.array([re.sub(r"(?<=[?&])depth=\d+&?", "", text) for text in bare], object)
@@ -178,5 +178,5 @@ def _blocks(table: Table) -> tuple[Places, Places, NDArray[np.int64], NDArray[An
         ranked = group[np.argsort(widths[group], kind="stable")]
         rows += list(ranked[1:])
         narrow += [ranked[0]] * (len(ranked) - 1)
-    found = np.array(rows, np.int64)
-    return found, np.array(narrow, np.int64), widths, kinds[found]
+    places = np.array(rows, np.int64)
+    return places, np.array(narrow, np.int64), widths, kinds[places]

@@ -58,26 +58,31 @@ def survey(frame: pd.DataFrame) -> Survey:
         return Survey([], 0, 0)
     table = Table(frame)
     asked = [ask(table) for ask in _KINDS]
-    p_values = np.concatenate([one.p_values for one in asked])
+    p_values = np.concatenate([hypotheses.p_values for hypotheses in asked])
     adjusted = significance.holm(p_values)
-    found = [*health.findings(table), *doubts.findings(table)]
+    findings = [*health.findings(table), *doubts.findings(table)]
     start = 0
-    for one in asked:
-        own = adjusted[start : start + len(one.p_values)]
-        start += len(one.p_values)
+    for questions in asked:
+        own = adjusted[start : start + len(questions.p_values)]
+        start += len(questions.p_values)
         with np.errstate(invalid="ignore"):
             sure = np.flatnonzero(own < ALPHA)
         if len(sure):
-            found += one.answer(sure, own)
-    found.sort(key=lambda finding: -finding.weight)
-    return Survey(found, int(np.count_nonzero(~np.isnan(p_values))), len(table.latest))
+            findings += questions.answer(sure, own)
+    findings.sort(key=lambda finding: -finding.weight)
+    return Survey(findings, int(np.count_nonzero(~np.isnan(p_values))), len(table.latest))
 
 
 def markdown(findings: list[Finding]) -> str:
     """Findings as a list in Markdown."""
     if not findings:
         return "No findings.\n"
-    return "\n".join(f"- **{_plain(one.title)}.** {_plain(one.text)}\n  `{one.command}`" for one in findings) + "\n"
+    return (
+        "\n".join(
+            f"- **{_plain(finding.title)}.** {_plain(finding.text)}\n  `{finding.command}`" for finding in findings
+        )
+        + "\n"
+    )
 
 
 def _plain(text: str) -> str:

@@ -32,10 +32,10 @@ _LEAST = 4
 def beside(prepared: Prepared, machines: Sequence[Machine]) -> dict[str, list[Block]]:
     """What ``--paper`` adds, by the table that it belongs to; ``all`` is about the whole."""
     chosen = comparable(prepared, machines)
-    found = points(chosen)
-    everything = [point for part in found.values() for point in part]
-    whole: list[Block] = [_set_up(chosen), _agreement(everything, chosen), _by_family(found["t6"], chosen)]
-    blocks: dict[str, list[Block]] = {key: [_numbers(key, part, chosen)] for key, part in found.items()}
+    by_table = points(chosen)
+    everything = [point for part in by_table.values() for point in part]
+    whole: list[Block] = [_set_up(chosen), _agreement(everything, chosen), _by_family(by_table["t6"], chosen)]
+    blocks: dict[str, list[Block]] = {key: [_numbers(key, part, chosen)] for key, part in by_table.items()}
     return {"all": whole, "t4": [_models(prepared)], "t5": [_blocks(prepared)], **blocks}
 
 
@@ -48,11 +48,11 @@ def spearman(ours: Sequence[float], theirs: Sequence[float]) -> Value | None:
 
     if len(ours) < _LEAST - 1 or len(set(ours)) < 2 or len(set(theirs)) < 2:
         return None
-    found = float(stats.spearmanr(ours, theirs).statistic)
-    if len(ours) < _LEAST or abs(found) > 1 - 1e-9:
-        return Value(found)
-    reach = float(stats.norm.ppf(0.975)) * math.sqrt((1 + found**2 / 2) / (len(ours) - 3))
-    return Value(found, math.tanh(math.atanh(found) - reach), math.tanh(math.atanh(found) + reach))
+    correlation = float(stats.spearmanr(ours, theirs).statistic)
+    if len(ours) < _LEAST or abs(correlation) > 1 - 1e-9:
+        return Value(correlation)
+    reach = float(stats.norm.ppf(0.975)) * math.sqrt((1 + correlation**2 / 2) / (len(ours) - 3))
+    return Value(correlation, math.tanh(math.atanh(correlation) - reach), math.tanh(math.atanh(correlation) + reach))
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ class Agreement:
 
     def row(self) -> dict[str, float | str]:
         """As data."""
-        told = {name: self.directions[name] for name in ("agrees", "differs", "undecided")}
+        counts = {name: self.directions[name] for name in ("agrees", "differs", "undecided")}
         order = self.order or Value(math.nan)
         return {
-            "quantity": self.quantity, "device": self.device, "series": self.series, "points": len(self.ours), **told,
+            "quantity": self.quantity, "device": self.device, "series": self.series, "points": len(self.ours), **counts,
             "spearman": order.value, "spearman_ci_low": order.low, "spearman_ci_high": order.high, "ratio": self.ratio,
         }  # fmt: skip
 
@@ -102,15 +102,15 @@ def agreements(every: Sequence[PaperPoint]) -> list[Agreement]:
         if math.isfinite(point.paper_raw):
             quantity = f"table 6: throughput of families, batch {point.batch}"
             orders.setdefault((quantity, device, point.series), []).append(point)
-    found = []
+    comparisons = []
     for (quantity, device, series), part in groups.items():
-        ours, theirs = [one.here.value for one in part], [one.paper for one in part]
-        directions = Counter(one.direction for one in part if one.direction)
-        found.append(_agree(quantity, device, series, ours, theirs, directions))
+        ours, theirs = [pair.here.value for pair in part], [pair.paper for pair in part]
+        directions = Counter(pair.direction for pair in part if pair.direction)
+        comparisons.append(_agree(quantity, device, series, ours, theirs, directions))
     for (quantity, device, series), part in orders.items():
-        ours, theirs = [one.here_raw for one in part], [one.paper_raw for one in part]
-        found.append(_agree(quantity, device, series, ours, theirs, Counter()))
-    return found
+        ours, theirs = [pair.here_raw for pair in part], [pair.paper_raw for pair in part]
+        comparisons.append(_agree(quantity, device, series, ours, theirs, Counter()))
+    return comparisons
 
 
 def share(directions: Counter[str]) -> TableCell:
@@ -144,8 +144,8 @@ def _set_up(chosen: Comparable) -> Text:
 def _agreement(every: Sequence[PaperPoint], chosen: Comparable) -> Table | Missing:
     """Direction, order and size of each quantity and compiler."""
     key, title = "agreement", "Agreement with the paper"
-    found = agreements(every)
-    if not found:
+    comparisons = agreements(every)
+    if not comparisons:
         return Missing(key, title, _why(chosen, "none of the paper's numbers has a counterpart"))
     return Table(
         key,
@@ -156,8 +156,8 @@ def _agreement(every: Sequence[PaperPoint], chosen: Comparable) -> Table | Missi
             *(Column(name, number=False) for name in ("quantity", "compiler", "device / the paper's")),
             *map(Column, ("points", "direction agrees", "order", "size")),
         ],
-        [one.cells() for one in found],
-        pd.DataFrame([one.row() for one in found]),
+        [comparison.cells() for comparison in comparisons],
+        pd.DataFrame([comparison.row() for comparison in comparisons]),
         names=2,
     )
 
@@ -175,8 +175,8 @@ def _by_family(part: Sequence[PaperPoint], chosen: Comparable) -> Table | Missin
         for device, name in series:
             own = [point for point in compiled if (point.group, point.device, point.series) == (family, device, name)]
             directions = Counter(point.direction for point in own)
-            told = {kind: directions[kind] for kind in ("agrees", "differs", "undecided")}
-            data.append({"family": family, "device": device, "series": name, "points": len(own), **told})
+            counts = {kind: directions[kind] for kind in ("agrees", "differs", "undecided")}
+            data.append({"family": family, "device": device, "series": name, "points": len(own), **counts})
             cells.append(share(directions))
         rows.append(cells)
     return Table(
@@ -251,13 +251,13 @@ def _models(prepared: Prepared) -> Table | Missing:
     models = {model.label: model for model in paper_models().values()}
     known = every["parameters"].notna() & every["paper_macs"].notna()
     frame = every[(every["kind"] == MODEL) & known & every["label"].isin(list(models))].drop_duplicates("label")
-    found = {row["label"]: (row["parameters"], row["paper_macs"]) for row in frame.to_dict("records")}
+    numbers = {row["label"]: (row["parameters"], row["paper_macs"]) for row in frame.to_dict("records")}
     rows = [
         (label, what, number, theirs)
         for label, model in models.items()
-        if label in found
+        if label in numbers
         for what, number, theirs in zip(
-            ("parameters", "MACs"), found[label], (model.parameters, model.paper_macs), strict=True
+            ("parameters", "MACs"), numbers[label], (model.parameters, model.paper_macs), strict=True
         )
     ]
     return _equal("t4", "model", rows, "needs models of the paper")
@@ -271,9 +271,9 @@ def _blocks(prepared: Prepared) -> Table | Missing:
     rows = []
     for (target, width), cells in frame.groupby(["target", "width"]):
         theirs = parameters.get((str(target), int(width)))
-        one = cells.iloc[0]
-        if theirs is not None and not pd.isna(one["parameters"]):
-            rows.append((f"{target}, width {width}", "parameters a block", one["parameters"] // one["depth"], theirs))
+        cell = cells.iloc[0]
+        if theirs is not None and not pd.isna(cell["parameters"]):
+            rows.append((f"{target}, width {width}", "parameters a block", cell["parameters"] // cell["depth"], theirs))
     return _equal("t5", "block", rows, "needs blocks of the paper's widths")
 
 
@@ -291,7 +291,7 @@ def _equal(key: str, what: str, rows: Sequence[tuple[str, str, float, float]], n
             [
                 TableCell(name),
                 TableCell(number),
-                *(TableCell(texts.whole(float(one))) for one in pair),
+                *(TableCell(texts.whole(float(figure))) for figure in pair),
                 TableCell("yes" if pair[0] == pair[1] else "no"),
             ]
             for name, number, *pair in rows

@@ -21,20 +21,20 @@ _TARGETS = {"conv": "convolutional blocks", "mha": "attention blocks"}
 
 def speedups(prepared: Prepared) -> list[Figure | Missing]:
     """Figure 7: speed-up over depth, for each kind of block and device."""
-    found: list[Figure | Missing] = []
+    figures: list[Figure | Missing] = []
     for target, what in _TARGETS.items():
         blocks = prepared.blocks(target)
         frame = blocks[(blocks["compiler"] != BASELINE) & blocks["speedup"].notna()]
         title = f"Figure 7: speed-up over depth, {what}"
         if frame.empty:
-            found.append(Missing(f"f7-{target}", title, _needs(target)))
+            figures.append(Missing(f"f7-{target}", title, _needs(target)))
             continue
         for key, name, own in _each(frame, f"f7-{target}"):
             batches = chosen_batches(batch_sizes(own))
             own = own[own["batch"].isin(batches)]  # noqa: PLW2901
             if own.groupby(["series", "width", "batch"])["depth"].nunique().max() < 2:
                 reason = f"needs several depths with ok cells at batch size {texts.listed(batches)}"
-                found.append(Missing(key, f"{title}{name}", reason))
+                figures.append(Missing(key, f"{title}{name}", reason))
                 continue
             data = means(
                 own.assign(at="batch " + own["batch"].astype(str), wide="width " + own["width"].astype(str)),
@@ -46,7 +46,7 @@ def speedups(prepared: Prepared) -> list[Figure | Missing]:
             )
             order = {f"batch {batch}": place for place, batch in enumerate(batches)}
             data = data.loc[data["row"].map(order).sort_values(kind="stable").index]
-            found.append(
+            figures.append(
                 Figure(
                     key,
                     f"{title}{name}",
@@ -56,27 +56,27 @@ def speedups(prepared: Prepared) -> list[Figure | Missing]:
                     alternative(data, "speed-up", "depth"),
                 )
             )
-    return found
+    return figures
 
 
 def efficiency(prepared: Prepared) -> list[Figure | Missing]:
     """Figure 10: heat maps of ASE over width and batch size, for each kind of block and device."""
-    found: list[Figure | Missing] = []
+    figures: list[Figure | Missing] = []
     for target, what in _TARGETS.items():
         frame = prepared.blocks(target)
         title = f"Figure 10: scaling efficiency over width and batch size, {what}"
         reason = lacks(frame, "ase", _needs(target))
         if reason:
-            found.append(Missing(f"f10-{target}", title, reason))
+            figures.append(Missing(f"f10-{target}", title, reason))
             continue
         for key, name, own in _each(frame, f"f10-{target}"):
             reason = lacks(own, "ase", _needs(target))
             if reason:
-                found.append(Missing(key, f"{title}{name}", reason))
+                figures.append(Missing(key, f"{title}{name}", reason))
                 continue
             widths = sorted(int(width) for width in own["width"].unique())
             data = means(own, "ase", row=None, column="width", order=widths)
-            found.append(
+            figures.append(
                 Figure(
                     key,
                     f"{title}{name}",
@@ -88,7 +88,7 @@ def efficiency(prepared: Prepared) -> list[Figure | Missing]:
                     incomplete(data),
                 )
             )
-    return found
+    return figures
 
 
 def resilience(prepared: Prepared) -> list[Figure | Missing]:
@@ -99,14 +99,14 @@ def resilience(prepared: Prepared) -> list[Figure | Missing]:
     reason = lacks(frame, "bsr", "needs the studies paper-blocks-conv and paper-blocks-mha, or block: workloads")
     if reason:
         return [Missing(key, title, reason)]
-    found: list[Figure | Missing] = []
+    figures: list[Figure | Missing] = []
     for device in sorted(frame["device"].unique()):
         own = frame[frame["device"] == device]
         several = frame["device"].nunique() > 1
         own_key, own_title = (f"{key}-{texts.slug(device)}", f"{title}, {device}") if several else (key, title)
         reason = lacks(own, "bsr", "")
         if reason:
-            found.append(Missing(own_key, own_title, reason))
+            figures.append(Missing(own_key, own_title, reason))
             continue
         depths = sorted(int(depth) for depth in own["depth"].unique())
         data = means(
@@ -116,7 +116,7 @@ def resilience(prepared: Prepared) -> list[Figure | Missing]:
             column="deep",
             order=[f"depth {depth}" for depth in depths],
         )
-        found.append(
+        figures.append(
             Figure(
                 own_key,
                 own_title,
@@ -128,7 +128,7 @@ def resilience(prepared: Prepared) -> list[Figure | Missing]:
                 incomplete(data),
             )
         )
-    return found
+    return figures
 
 
 def _needs(target: str) -> str:
@@ -139,7 +139,7 @@ def _each(frame: pd.DataFrame, key: str) -> Iterator[tuple[str, str, pd.DataFram
     """The cells of each device and variant of a block, with a key and what is to be added to the title."""
     several = frame["block"].nunique() > 1, frame["device"].nunique() > 1
     for number, ((block, device), own) in enumerate(frame.groupby(["block", "device"])):
-        name = "".join(f", {text}" for text, told in zip((block, device), several, strict=True) if told)
+        name = "".join(f", {text}" for text, varies in zip((block, device), several, strict=True) if varies)
         yield (f"{key}-{number + 1}" if any(several) else key), name, own
 
 

@@ -119,12 +119,12 @@ def _findings(frame: pd.DataFrame, scope: str) -> Section:
     blocks = [
         Text(
             f"finding-{number}",
-            found.title,
-            [found.text],
-            f"{found.command} {scope}".rstrip(),
-            pd.DataFrame(found.evidence),
+            finding.title,
+            [finding.text],
+            f"{finding.command} {scope}".rstrip(),
+            pd.DataFrame(finding.evidence),
         )
-        for number, found in enumerate(survey.findings, 1)
+        for number, finding in enumerate(survey.findings, 1)
     ]
     about = (
         f"The most important first. {survey.tested} tested together, so that chance brings about a false one in at most "

@@ -104,7 +104,8 @@ def legend(figure: Canvas, look: dict[str, Look]) -> None:
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], color=one.colour, marker=one.marker, linestyle=one.dashes, markersize=5) for one in look.values()
+        Line2D([], [], color=line.colour, marker=line.marker, linestyle=line.dashes, markersize=5)
+        for line in look.values()
     ]
     names = [shortened(name, 48) for name in look]
     longest = max(map(len, names))
@@ -199,8 +200,8 @@ def _fitted(data: pd.DataFrame) -> pd.DataFrame:
 
 def _cells(data: pd.DataFrame, rows: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
     """What is drawn in some panels."""
-    found: pd.DataFrame = data[data["row"].isin(rows) & data["column"].isin(columns)]
-    return found
+    cells: pd.DataFrame = data[data["row"].isin(rows) & data["column"].isin(columns)]
+    return cells
 
 
 def _line(axes: Axes, cells: pd.DataFrame, look: Look) -> None:

@@ -32,17 +32,17 @@ def depth(prepared: Prepared, target: str) -> Table | Missing:
     rows, data = [], []
     several = frame["block"].nunique() > 1
     for (device, series, block, width), cells in _groups(frame):
-        found = {batch: over_depth(cells[cells["batch"] == batch]) for batch in batches}
-        if not any(found.values()):
+        by_batch = {batch: over_depth(cells[cells["batch"] == batch]) for batch in batches}
+        if not any(by_batch.values()):
             continue
         name = [TableCell(block)] if several else []
         asked = _asked(prepared, block, width)
-        values = [cell for batch in batches for cell in _cells(found[batch], asked)]
+        values = [cell for batch in batches for cell in _cells(by_batch[batch], asked)]
         rows.append([TableCell(device), TableCell(series), *name, TableCell(str(width)), *values])
         compiler = cells["compiler"].iloc[0]
         row = {"device": device, "compiler": compiler, "series": series, "block": block, "width": width}
-        for batch, one in found.items():
-            row.update({f"{column}_b{batch}": value for column, value in (one.row() if one else {}).items()})
+        for batch, fit in by_batch.items():
+            row.update({f"{column}_b{batch}": value for column, value in (fit.row() if fit else {}).items()})
         data.append(row)
     if not rows:
         at = texts.listed(batches)
@@ -82,11 +82,11 @@ class OverDepth:
 
     def row(self) -> dict[str, float | str]:
         """The numbers by name."""
-        found: dict[str, float | str] = {}
-        for name, one in (("slope", self.slope), ("retention", self.retention)):
-            if one is not None:
-                found.update({name: one.value, f"{name}_ci_low": one.low, f"{name}_ci_high": one.high})
-        return {**found, "depths": " ".join(map(str, self.depths))}
+        numbers: dict[str, float | str] = {}
+        for name, estimate in (("slope", self.slope), ("retention", self.retention)):
+            if estimate is not None:
+                numbers.update({name: estimate.value, f"{name}_ci_low": estimate.low, f"{name}_ci_high": estimate.high})
+        return {**numbers, "depths": " ".join(map(str, self.depths))}
 
 
 def over_depth(cells: pd.DataFrame) -> OverDepth | None:
@@ -116,12 +116,12 @@ def _asked(prepared: Prepared, block: str, width: int) -> tuple[int, ...]:
     return tuple(sorted(set(map(int, depths))))
 
 
-def _cells(found: OverDepth | None, asked: tuple[int, ...]) -> list[TableCell]:
-    if found is None:
+def _cells(fit: OverDepth | None, asked: tuple[int, ...]) -> list[TableCell]:
+    if fit is None:
         return [EMPTY, EMPTY]
-    few = "" if found.depths == asked else f"depths {texts.listed(found.depths)}"
-    without = "no depth one" if found.retention is None else few
-    return [texts.estimate(found.slope, few), texts.estimate(found.retention, without)]
+    few = "" if fit.depths == asked else f"depths {texts.listed(fit.depths)}"
+    without = "no depth one" if fit.retention is None else few
+    return [texts.estimate(fit.slope, few), texts.estimate(fit.retention, without)]
 
 
 def _notes(batches: Sequence[int], present: Sequence[int]) -> list[str]:

@@ -65,7 +65,7 @@ def machines(frame: pd.DataFrame, servers: Mapping[str, Server]) -> list[Machine
         server = servers.get(str(name))
         if server is not None:
             tags.update({run.run_id: run for run in server.study_runs()})
-    found = []
+    hosts = []
     for digest, own in runs.groupby("fingerprint", sort=False, dropna=False):
         versions: dict[str, dict[str, None]] = {}
         for run_id in own["run_id"]:
@@ -75,7 +75,7 @@ def machines(frame: pd.DataFrame, servers: Mapping[str, Server]) -> list[Machine
         newest = own.iloc[0]
         server = servers.get(str(newest["tracking_uri"]))
         devices = frame.loc[frame["fingerprint"].eq(digest).fillna(False), "device"].unique()
-        found.append(
+        hosts.append(
             Machine(
                 "unknown" if pd.isna(digest) else str(digest),
                 tuple(sorted(map(str, devices))),
@@ -83,7 +83,7 @@ def machines(frame: pd.DataFrame, servers: Mapping[str, Server]) -> list[Machine
                 {name: tuple(known) for name, known in sorted(versions.items())},
             )
         )
-    return found
+    return hosts
 
 
 def describe(found: Sequence[Machine]) -> Table | Missing:
@@ -93,13 +93,15 @@ def describe(found: Sequence[Machine]) -> Table | Missing:
     if not known:
         return Missing(key, title, "neither fingerprints nor versions could be read from the study runs")
     facts = [dict(_facts(machine)) for machine in known]
-    names = list(dict.fromkeys(name for one in facts for name in one))
-    rows = [[TableCell(name), *(TableCell(one[name]) if name in one else EMPTY for one in facts)] for name in names]
+    names = list(dict.fromkeys(name for column in facts for name in column))
+    rows = [
+        [TableCell(name), *(TableCell(column[name]) if name in column else EMPTY for column in facts)] for name in names
+    ]
     data = pd.DataFrame(
         [
             {"machine": machine.digest, "fact": name, "value": value}
-            for machine, one in zip(known, facts, strict=True)
-            for name, value in one.items()
+            for machine, column in zip(known, facts, strict=True)
+            for name, value in column.items()
         ]
     )
     return Table(
@@ -120,13 +122,13 @@ def studies(prepared: Prepared) -> Table:
     rows, data = [], []
     state = [(name, title) for name, title, _ in _STATE if prepared.every[name].notna().any()]
     for study_id, cells in prepared.every.groupby("study_id", sort=False):
-        one = cells.iloc[0]
-        at = datetime.fromtimestamp(float(one["started_at"]), timezone.utc)
+        cell = cells.iloc[0]
+        at = datetime.fromtimestamp(float(cell["started_at"]), timezone.utc)
         row: dict[str, Any] = {
             "study_id": study_id,
-            "study": one["study"],
-            "device": one["device"],
-            "run_id": one["run_id"],
+            "study": cell["study"],
+            "device": cell["device"],
+            "run_id": cell["run_id"],
             "started": at.strftime("%Y-%m-%d %H:%M"),
             "cells": len(cells),
             "repetitions": cells["repetitions"].median(),
@@ -172,29 +174,32 @@ def _fingerprint(server: Server, run_id: str) -> Mapping[str, Any]:
         if Artifact.FINGERPRINT not in {file.path for file in server.client.list_artifacts(run_id)}:
             return {}
         path = Path(server.client.download_artifacts(run_id, Artifact.FINGERPRINT, directory))
-        found = json.loads(path.read_text(encoding="utf-8"))
-    return found if _complete(found) else {}
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError):
+            return {}  # whoever wrote it: the page says of this study that it tells nothing
+    return content if _complete(content) else {}
 
 
-def _complete(found: Any) -> bool:
+def _complete(content: Any) -> bool:
     """Whether it is a fingerprint of this version, which a page can show."""
-    hardware = found.get("hardware", {}) if isinstance(found, dict) else {}
+    hardware = content.get("hardware", {}) if isinstance(content, dict) else {}
     cpu = hardware.get("cpu", {})
     return {"board", "memory_gib", "gpus"} <= set(hardware) and set(probes.Cpu.__dataclass_fields__) == set(cpu)
 
 
 def _facts(machine: Machine) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
+    facts: list[tuple[str, str]] = []
     if machine.fingerprint:
         hardware, system = machine.fingerprint["hardware"], machine.fingerprint.get("system", {})
-        found += [("hardware", machine.name), ("architecture", str(hardware.get("architecture", "")))]
-        found += [("instruction sets", " ".join(hardware["cpu"]["isa"]))]
-        found += [("GPUs", texts.listed([f"{gpu['name']}, {gpu['memory_mib']} MiB" for gpu in hardware["gpus"]]))]
+        facts += [("hardware", machine.name), ("architecture", str(hardware.get("architecture", "")))]
+        facts += [("instruction sets", " ".join(hardware["cpu"]["isa"]))]
+        facts += [("GPUs", texts.listed([f"{gpu['name']}, {gpu['memory_mib']} MiB" for gpu in hardware["gpus"]]))]
         for name, value in system.items():
             if text := _plain(value):
-                found.append((name.replace("_", " "), text))
-    found += [(f"{name} (version)", texts.listed(versions, "or")) for name, versions in machine.versions.items()]
-    return found
+                facts.append((name.replace("_", " "), text))
+    facts += [(f"{name} (version)", texts.listed(versions, "or")) for name, versions in machine.versions.items()]
+    return facts
 
 
 def _plain(value: Any) -> str:
@@ -202,8 +207,8 @@ def _plain(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name}: {text}" for name, inner in value.items() if (text := _plain(inner)))
     if isinstance(value, (list, tuple)):
-        numbers = all(isinstance(one, int) for one in value)
-        return _ranges([int(one) for one in value]) if numbers else ", ".join(map(str, value))
+        numbers = all(isinstance(item, int) for item in value)
+        return _ranges([int(item) for item in value]) if numbers else ", ".join(map(str, value))
     if isinstance(value, bool):
         return "on" if value else "off"
     return "" if value is None else str(value)

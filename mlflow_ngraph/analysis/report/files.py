@@ -9,6 +9,7 @@ from pathlib import Path
 from mlflow_ngraph.analysis.report import markdown, page, style
 from mlflow_ngraph.analysis.report.blocks import Figure, Report, Table
 from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.text import csv_table
 
 PAGE, MARKDOWN = "report.html", "report.md"
 FIGURES, DATA = "figures", "data"
@@ -29,19 +30,19 @@ class Drawn:
 
     def files(self) -> dict[str, bytes]:
         """The content of every file by its path."""
-        found: dict[str, bytes] = {}
+        contents: dict[str, bytes] = {}
         where: dict[str, dict[str, str]] = {}
         for key, text in self.svg.items():
             where[key] = {"svg": f"{FIGURES}/{key}.svg", "png": f"{FIGURES}/{key}.png"}
-            found[where[key]["svg"]] = text.encode()
-            found[where[key]["png"]] = self.png[key]
+            contents[where[key]["svg"]] = text.encode()
+            contents[where[key]["png"]] = self.png[key]
         for block in self.report.blocks():
             if isinstance(block, (Table, Figure)):
                 path = f"{DATA}/{block.key}.csv"
                 where.setdefault(block.key, {})["csv"] = path
-                found[path] = block.data.to_csv(index=False).encode()
+                contents[path] = csv_table(block.data).encode()
         text = markdown.render(self.report, where)
-        return {PAGE: self.html().encode(), MARKDOWN: text.encode(), **found}
+        return {PAGE: self.html().encode(), MARKDOWN: text.encode(), **contents}
 
 
 def draw(report: Report) -> Drawn:

@@ -114,17 +114,17 @@ def _by_model(
     reason = lacks(frame, metric, NEEDS_MODELS)
     if reason:
         return [Missing(key, title, reason)]
-    found: list[Figure | Missing] = []
+    figures: list[Figure | Missing] = []
     for device in prepared.devices:
         own = frame[(frame["device"] == device) & frame[metric].notna()]
         own_key = key if len(prepared.devices) == 1 else f"{key}-{texts.slug(device)}"
         own_title = title if len(prepared.devices) == 1 else f"{title}, {device}"
         reason = lacks(own, metric, NEEDS_MODELS)
         if reason:
-            found.append(Missing(own_key, own_title, reason))
+            figures.append(Missing(own_key, own_title, reason))
             continue
         data = _panels(own, metric)
-        found.append(
+        figures.append(
             Figure(
                 own_key,
                 own_title,
@@ -134,7 +134,7 @@ def _by_model(
                 alternative(data, metric, "batch size"),
             )
         )
-    return found
+    return figures
 
 
 def _panels(frame: pd.DataFrame, metric: str) -> pd.DataFrame:

@@ -39,11 +39,11 @@ def compile_seconds(prepared: Prepared) -> Table | Missing:
         for series in order_of_series(frame)
         if ((frame["device"] == device) & (frame["series"] == series)).any()
     ]
-    found = {(row["label"], row["batch"], row["device"], row["series"]): row for row in frame.to_dict("records")}
+    records = {(row["label"], row["batch"], row["device"], row["series"]): row for row in frame.to_dict("records")}
     rows = []
     for label in order_of_models(frame):
         for batch in dict.fromkeys((batches[0], batches[-1])):
-            cells = [_seconds(found.get((label, batch, *place))) for place in places]
+            cells = [_seconds(records.get((label, batch, *place))) for place in places]
             if any(cell is not EMPTY for cell in cells):
                 rows.append([TableCell(label), TableCell(str(batch)), *cells])
     stages = [name for name in ("export_s", "convert_s", "tune_s", "compile_s", "save_s") if name in frame]
@@ -174,10 +174,10 @@ def families(prepared: Prepared) -> Table | Missing:
     for family in order_of_families(models):
         for series in order_of_series(models):
             for device in prepared.devices:
-                found = {band: aggregate(prepared, banded[band], band, family, series, device) for band in BANDS}
-                if any(found.values()):
-                    rows.append([TableCell(family), TableCell(series), TableCell(device), *_banded_cells(found)])
-                    data.append(_banded_row(models, family, series, device, found))
+                aggregates = {band: aggregate(prepared, banded[band], band, family, series, device) for band in BANDS}
+                if any(aggregates.values()):
+                    rows.append([TableCell(family), TableCell(series), TableCell(device), *_banded_cells(aggregates)])
+                    data.append(_banded_row(models, family, series, device, aggregates))
     return Table(
         key,
         title,
@@ -205,8 +205,8 @@ def aggregate(
     """The mean over the cells of one row and band; None if there are none."""
 
     def of_row(cells: pd.DataFrame) -> pd.DataFrame:
-        found: pd.DataFrame = cells[(cells["family"] == family) & (cells["device"] == device)]
-        return found
+        own: pd.DataFrame = cells[(cells["family"] == family) & (cells["device"] == device)]
+        return own
 
     chosen = of_row(frame)
     chosen = chosen[chosen["series"] == series]
@@ -229,30 +229,30 @@ def aggregate(
     )
 
 
-def _banded_cells(found: dict[tuple[int, int], Aggregate | None]) -> list[TableCell]:
+def _banded_cells(aggregates: dict[tuple[int, int], Aggregate | None]) -> list[TableCell]:
     cells = []
-    for one in found.values():
-        if one is None:
+    for mean in aggregates.values():
+        if mean is None:
             cells += [EMPTY, EMPTY]
             continue
         interval = ""
-        if one.throughput_ci_low == one.throughput_ci_low:
-            interval = f"[{texts.decimals(one.throughput_ci_low)}, {texts.decimals(one.throughput_ci_high)}]"
-        few = f"{one.cells} of {one.asked} cells" if one.cells < one.asked else ""
+        if mean.throughput_ci_low == mean.throughput_ci_low:
+            interval = f"[{texts.decimals(mean.throughput_ci_low)}, {texts.decimals(mean.throughput_ci_high)}]"
+        few = f"{mean.cells} of {mean.asked} cells" if mean.cells < mean.asked else ""
         cells += [
-            TableCell(_spread(one.throughput, one.throughput_std), texts.joined([interval, few])),
-            TableCell(_spread(one.cpu_percent, one.cpu_percent_std)),
+            TableCell(_spread(mean.throughput, mean.throughput_std), texts.joined([interval, few])),
+            TableCell(_spread(mean.cpu_percent, mean.cpu_percent_std)),
         ]
     return cells
 
 
 def _banded_row(
-    models: pd.DataFrame, family: str, series: str, device: str, found: dict[tuple[int, int], Aggregate | None]
+    models: pd.DataFrame, family: str, series: str, device: str, aggregates: dict[tuple[int, int], Aggregate | None]
 ) -> dict[str, object]:
     compiler = models.loc[models["series"] == series, "compiler"].iloc[0]
     row: dict[str, object] = {"family": family, "series": series, "compiler": compiler, "device": device}
-    for (first, last), one in found.items():
-        values = asdict(one) if one is not None else dict.fromkeys(Aggregate.__dataclass_fields__)
+    for (first, last), mean in aggregates.items():
+        values = asdict(mean) if mean is not None else dict.fromkeys(Aggregate.__dataclass_fields__)
         row.update({f"{name}_b{first}_{last}": value for name, value in values.items()})
     return row
 

@@ -71,7 +71,7 @@ def verdicts(prepared: Prepared) -> Table | Missing:
         return Missing(key, title, f"there are none: all {len(every)} cells are ok")
     data, rows = _alike(frame, "verdict", "reason")
     counts = texts.listed([f"{count} {verdict}" for verdict, count in frame["verdict"].value_counts().items()])
-    told = (
+    consequence = (
         f"Those that are {texts.listed(prepared.included)} count all the same."
         if prepared.included
         else "Their numbers are left out everywhere else."
@@ -79,7 +79,7 @@ def verdicts(prepared: Prepared) -> Table | Missing:
     return Table(
         key,
         title,
-        f"{len(frame)} of {len(every)} cells: {counts}. {told}",
+        f"{len(frame)} of {len(every)} cells: {counts}. {consequence}",
         [Column(name, number=False) for name in ("verdict", "device", "workload", "compiler", "batch sizes", "reason")],
         rows[:_MOST_ROWS],
         data,

@@ -49,13 +49,13 @@ def _kind(block: Block) -> str:
 
 def _groups(columns: Sequence[Column]) -> list[tuple[str, int]]:
     """Groups above neighbouring columns with how many they are; empty if there are none."""
-    found: list[tuple[str, int]] = []
+    groups: list[tuple[str, int]] = []
     for column in columns:
-        if found and found[-1][0] == column.group:
-            found[-1] = column.group, found[-1][1] + 1
+        if groups and groups[-1][0] == column.group:
+            groups[-1] = column.group, groups[-1][1] + 1
         else:
-            found.append((column.group, 1))
-    return found if any(name for name, _ in found) else []
+            groups.append((column.group, 1))
+    return groups if any(name for name, _ in groups) else []
 
 
 def _evidence(frame: pd.DataFrame | None) -> dict[str, Any] | None:
@@ -76,10 +76,10 @@ def _plain(value: Any) -> str:
 
 def _paragraphs(lines: Sequence[str]) -> list[tuple[str, list[str]]]:
     """Paragraphs; one that ends with a colon heads a list of those that follow it, up to the next such."""
-    found: list[tuple[str, list[str]]] = []
+    paragraphs: list[tuple[str, list[str]]] = []
     for line in lines:
-        if found and found[-1][0].endswith(":") and not line.endswith(":"):
-            found[-1][1].append(line)
+        if paragraphs and paragraphs[-1][0].endswith(":") and not line.endswith(":"):
+            paragraphs[-1][1].append(line)
         else:
-            found.append((line, []))
-    return found
+            paragraphs.append((line, []))
+    return paragraphs

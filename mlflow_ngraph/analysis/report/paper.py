@@ -98,11 +98,11 @@ def comparable(prepared: Prepared, machines: Sequence[Machine]) -> Comparable:
     by_device = {device: machine for machine in machines for device in machine.devices}
     devices, reasons = {}, []
     for device in prepared.devices:
-        found = paper_device(device, by_device.get(device))
-        if found is None:
+        theirs = paper_device(device, by_device.get(device))
+        if theirs is None:
             reasons.append(f"{device}: the paper has no device of this kind")
         else:
-            devices[device] = found
+            devices[device] = theirs
     frame = prepared.counted[prepared.counted["device"].isin(list(devices))]
     for mask, why in _obstacles(frame):
         here = mask.loc[frame.index]
@@ -149,30 +149,30 @@ def _obstacles(frame: pd.DataFrame) -> list[tuple[pd.Series[bool], str]]:
 
 def _caveats(frame: pd.DataFrame, devices: Mapping[str, str], machines: Mapping[str, Machine]) -> list[str]:
     """What differs from the paper's set-up, although the numbers are set beside each other."""
-    found = []
+    caveats = []
     for device, theirs in devices.items():
         machine = machines.get(device)
         ours = machine.name if machine is not None else "unknown hardware"
-        found.append(f"{device} is {ours}; the paper's {theirs} is {MACHINES[theirs]}.")
-        found += _other_versions(frame, machine)
+        caveats.append(f"{device} is {ours}; the paper's {theirs} is {MACHINES[theirs]}.")
+        caveats += _other_versions(frame, machine)
     repetitions = frame["repetitions"].median()
     if math.isfinite(repetitions) and repetitions != REPETITIONS:
-        found.append(f"Cells have {repetitions:g} repetitions (median), the paper's {REPETITIONS}.")
+        caveats.append(f"Cells have {repetitions:g} repetitions (median), the paper's {REPETITIONS}.")
     threads = sorted({int(number) for number in frame["threads"].dropna()})
     if threads:
-        found.append(f"Runtimes have {texts.listed(threads)} threads each; the paper left each its own default.")
-    return found
+        caveats.append(f"Runtimes have {texts.listed(threads)} threads each; the paper left each its own default.")
+    return caveats
 
 
 def _other_versions(frame: pd.DataFrame, machine: Machine | None) -> list[str]:
     known: Mapping[str, Any] = machine.versions if machine is not None else {}
     used = {"torch", *frame["compiler"].unique()}
-    told = []
+    differences = []
     for name, theirs in VERSIONS.items():
         ours = known.get(_PACKAGES.get(name, name))
         if name in used and ours and tuple(ours) != (theirs,):
-            told.append(f"{name} {texts.listed(ours, 'or')} (paper: {theirs})")
-    return [f"Versions: {', '.join(told)}."] if told else []
+            differences.append(f"{name} {texts.listed(ours, 'or')} (paper: {theirs})")
+    return [f"Versions: {', '.join(differences)}."] if differences else []
 
 
 def _sign(number: float) -> int:

@@ -78,9 +78,9 @@ def _families(chosen: Comparable) -> Iterator[PaperPoint]:
 def _common(cells: pd.DataFrame, base: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame] | None:
     """The models and batch sizes that a compiler and the baseline have, in the same order."""
     keys = ["label", "batch"]
-    one, two = (part.drop_duplicates(keys).set_index(keys).sort_index() for part in (cells, base))
-    both = one.index.intersection(two.index)
-    return (one.loc[both], two.loc[both]) if len(both) else None
+    compiled, eager = (part.drop_duplicates(keys).set_index(keys).sort_index() for part in (cells, base))
+    both = compiled.index.intersection(eager.index)
+    return (compiled.loc[both], eager.loc[both]) if len(both) else None
 
 
 def _depths(chosen: Comparable, key: str) -> Iterator[PaperPoint]:
@@ -97,11 +97,11 @@ def _depths(chosen: Comparable, key: str) -> Iterator[PaperPoint]:
         if row is None:
             continue
         for batch in BATCHES:
-            found = over_depth(cells[cells["batch"] == batch])
-            if found is None:
+            fit = over_depth(cells[cells["batch"] == batch])
+            if fit is None:
                 continue
             about = (device, theirs, series, compiler, f"width {width}", str(batch))
-            yield PaperPoint(key, "depth slope", *about, found.slope, paper_number(row, f"slope_b{batch}"), 0.0)
-            if found.retention is not None:
+            yield PaperPoint(key, "depth slope", *about, fit.slope, paper_number(row, f"slope_b{batch}"), 0.0)
+            if fit.retention is not None:
                 theirs_too = paper_number(row, f"retention_b{batch}")
-                yield PaperPoint(key, "depth retention", *about, found.retention, theirs_too, 1.0)
+                yield PaperPoint(key, "depth retention", *about, fit.retention, theirs_too, 1.0)

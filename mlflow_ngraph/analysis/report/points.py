@@ -37,11 +37,11 @@ def means(
     known = known.assign(_row="" if row is None else known[row], _column=known[column])
     places = {value: index for index, value in enumerate(order)}
     series = {name: index for index, name in enumerate(order_of_series(known))}
-    found = []
+    entries = []
     for (above, beside, compiler, name, at), cells in known.groupby(["_row", "_column", "compiler", "series", x]):
         point = dict(zip(COLUMNS[:5], (str(above), str(beside), compiler, name, int(at)), strict=True))
-        found.append((above, places[beside], series[name], int(at), {**point, **_mean(cells, metric)}))
-    ordered = [point for *_, point in sorted(found, key=lambda one: one[:4])]
+        entries.append((above, places[beside], series[name], int(at), {**point, **_mean(cells, metric)}))
+    ordered = [point for *_, point in sorted(entries, key=lambda entry: entry[:4])]
     data: pd.DataFrame = pd.DataFrame(ordered, columns=list(COLUMNS))
     data["of"] = data.groupby(list(PLACE))["cells"].transform("max")
     return data
@@ -50,8 +50,8 @@ def means(
 def named(data: pd.DataFrame, **names: str) -> pd.DataFrame:
     """Points for those who read them: columns by what they are; those that say nothing are left out."""
     silent = [name for name in ("row", "column") if name not in names]
-    told: pd.DataFrame = data.drop(columns=silent).rename(columns=names)
-    return told
+    frame: pd.DataFrame = data.drop(columns=silent).rename(columns=names)
+    return frame
 
 
 def lacks(frame: pd.DataFrame, metric: str, needs: str) -> str:

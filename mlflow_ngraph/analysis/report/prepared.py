@@ -55,10 +55,10 @@ class Prepared:
 
     def blocks(self, target: str | None = None) -> pd.DataFrame:
         """Cells of stacked blocks that count, or of those of one kind: ``conv`` or ``mha``."""
-        found = _of_kind(self.counted, BLOCK)
+        cells = _of_kind(self.counted, BLOCK)
         if target is None:
-            return found
-        chosen: pd.DataFrame = found[found["target"] == target]
+            return cells
+        chosen: pd.DataFrame = cells[cells["target"] == target]
         return chosen
 
     @property
@@ -123,8 +123,8 @@ def order_of_models(frame: pd.DataFrame) -> list[str]:
 def order_of_families(frame: pd.DataFrame) -> list[str]:
     """Families in the order of the paper, then by name."""
     papers = list(dict.fromkeys(model.family for model in paper_models().values()))
-    found = sorted(frame["family"].dropna().unique())
-    return [name for name in papers if name in found] + [name for name in found if name not in papers]
+    families = sorted(frame["family"].dropna().unique())
+    return [name for name in papers if name in families] + [name for name in families if name not in papers]
 
 
 def batch_sizes(frame: pd.DataFrame) -> list[int]:
@@ -155,8 +155,8 @@ def _block(workload: str) -> tuple[str, str, int, int] | None:
 
 
 def _of_kind(frame: pd.DataFrame, kind: str) -> pd.DataFrame:
-    found: pd.DataFrame = frame[frame["kind"] == kind]
-    return found
+    cells: pd.DataFrame = frame[frame["kind"] == kind]
+    return cells
 
 
 def _by_family(families: Sequence[str]) -> Callable[[tuple[str, float, str]], tuple[int, float, str]]:

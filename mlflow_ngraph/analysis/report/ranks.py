@@ -35,13 +35,13 @@ def reversals(prepared: Prepared) -> Figure | Missing:
     frame = prepared.models
     if frame.empty:
         return Missing(_KEY, _TITLE, NEEDS_MODELS)
-    parts, told, left_out = [], [], []
+    parts, sentences, left_out = [], [], []
     for device in prepared.devices:
         own = _ranked(frame[frame["device"] == device])
         if own is None:
             continue
         parts.append(own)
-        told.append(_told(own, device, several=len(prepared.devices) > 1))
+        sentences.append(_told(own, device, several=len(prepared.devices) > 1))
         here = frame[(frame["device"] == device) & (frame["batch"] == own["batch"].iloc[0])]
         gone = [name for name in order_of_series(here) if name not in set(own["series"])]
         gone += sorted(set(here["label"]) - set(own["label"]))
@@ -57,7 +57,7 @@ def reversals(prepared: Prepared) -> Figure | Missing:
         _KEY,
         _TITLE,
         "Models by throughput, the fastest on top, with the compiler that they run with. Lines that cross are choices that "
-        "turn round when one compiles. " + " ".join(told),
+        "turn round when one compiles. " + " ".join(sentences),
         data[[*columns, *with_estimates(["throughput"])[1:]]],
         Ranks(data).draw,
         f"Ranks of {data['label'].nunique()} models by throughput under {texts.listed(order_of_series(data))}; "
@@ -127,9 +127,11 @@ def pairs_that_turn(ranked: pd.DataFrame, series: str) -> tuple[int, int, bool]:
         ranked[ranked["series"] == name].set_index("label").loc[labels].reset_index()
         for name in (order_of_series(ranked)[0], series)
     )
-    one, two = np.array(list(combinations(range(len(labels)), 2))).T
+    first, second = np.array(list(combinations(range(len(labels)), 2))).T
     before, after = (
-        significance.figures(frame, "throughput").take(one).over(significance.figures(frame, "throughput").take(two))
+        significance.figures(frame, "throughput")
+        .take(first)
+        .over(significance.figures(frame, "throughput").take(second))
         for frame in (base, other)
     )
     turned = np.sign(before.log) * np.sign(after.log) < 0
@@ -163,13 +165,13 @@ def _told(ranked: pd.DataFrame, device: str, *, several: bool) -> str:
         else f"At batch size {ranked['batch'].iloc[0]}"
     )
     base = order_of_series(ranked)[0]
-    found = []
+    turns = []
     pairs = ranked["label"].nunique() * (ranked["label"].nunique() - 1) // 2
     for series in order_of_series(ranked)[1:]:
         turned, sure, tested = pairs_that_turn(ranked, series)
         doubt = f" ({sure} beyond doubt)" if tested else ""
-        found.append(f"{turned}{doubt} with {series}")
-    return f"{where}, of {counted(pairs, 'pair')} of models change places against {base}: {texts.listed(found)}."
+        turns.append(f"{turned}{doubt} with {series}")
+    return f"{where}, of {counted(pairs, 'pair')} of models change places against {base}: {texts.listed(turns)}."
 
 
 def _broken(name: str) -> str:

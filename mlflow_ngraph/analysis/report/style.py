@@ -56,14 +56,14 @@ def looks(series: Sequence[tuple[str, str]]) -> dict[str, Look]:
     series : Sequence[tuple[str, str]]
         Names with their compilers; those of one compiler have its colour and marker, and differ by their dashes.
     """
-    found: dict[str, Look] = {}
+    styles: dict[str, Look] = {}
     seen: dict[str, int] = {}
     for name, compiler in series:
         index = seen.get(compiler, 0)
         seen[compiler] = index + 1
         colour, marker = of_compiler(compiler)
-        found[name] = Look(colour, marker, _DASHES[index % len(_DASHES)])
-    return found
+        styles[name] = Look(colour, marker, _DASHES[index % len(_DASHES)])
+    return styles
 
 
 def of_compiler(compiler: str) -> tuple[str, str]:

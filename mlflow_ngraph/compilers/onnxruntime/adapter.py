@@ -34,6 +34,7 @@ from mlflow_ngraph.compilers.onnxruntime.session import create, options
 from mlflow_ngraph.compilers.reasons import reported
 from mlflow_ngraph.compilers.saved import Saved
 from mlflow_ngraph.devices import probes
+from mlflow_ngraph.devices.elsewhere import Elsewhere
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 from mlflow_ngraph.workloads.base import Format
 
@@ -56,8 +57,8 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
 
     @classmethod
     def availability(cls) -> Availability:
-        found, build = package("onnxruntime", "onnxruntime", "pip install onnxruntime"), installed()
-        return Availability(True, build.version) if found.available and build else found
+        availability, build = package("onnxruntime", "onnxruntime", "pip install onnxruntime"), installed()
+        return Availability(True, build.version) if availability.available and build else availability
 
     @property
     def occupies(self) -> Occupation:
@@ -70,14 +71,31 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
 
     def requires(self, target: Target) -> dict[str, str]:
         build = installed()
-        found = {
+        requirements = {
             "onnxruntime": self.availability().version or "",
             "onnxruntime_build": build.package if build else "unknown",
         }
         if target.accelerator == "cpu":
-            return {**found, "isa": isa()}
+            return requirements if self._portable else {**requirements, "isa": isa()}
         gpu = probes.gpu()
-        return {**found, "gpu": f"{gpu.name}, compute capability {gpu.compute_capability}" if gpu else "none"}
+        return {**requirements, "gpu": f"{gpu.name}, compute capability {gpu.compute_capability}" if gpu else "none"}
+
+    @property
+    def _portable(self) -> bool:
+        """Whether the saved graph is the same on all processors: without the layouts of the highest level."""
+        return self.flags.provider in (None, "cpu") and self.flags.graph_optimization_level != "all"
+
+    def check_elsewhere(self, target: Target, device: Elsewhere) -> None:
+        if target.accelerator != "cpu" or self.flags.provider not in (None, "cpu"):
+            raise UnsupportedError(
+                "onnxruntime keeps nothing that a provider other than cpu compiles: nothing can be compiled here for "
+                f"{device}"
+            )
+        if not self._portable:
+            raise UnsupportedError(
+                "onnxruntime saves a graph in the layouts of this machine's processor: build for "
+                f"{device} with graph_optimization_level=extended"
+            )
 
     def engines(self, batch_sizes: Sequence[int]) -> list[tuple[int, ...]]:
         return [tuple(batch_sizes)] if self.flags.dynamic_batch else [(batch,) for batch in batch_sizes]
@@ -181,18 +199,18 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
 
     def _optimise(self, model: Path, sizes: Mapping[str, int], target: Target, path: Path) -> None:
         """Creating a session optimises the graph and writes the result."""
-        found = options(self.flags, target, self.flags.graph_optimization_level)
-        found.optimized_model_filepath = str(path)
+        session_options = options(self.flags, target, self.flags.graph_optimization_level)
+        session_options.optimized_model_filepath = str(path)
         if self.flags.save_format == "ort":
-            found.add_session_config_entry("session.save_model_format", "ORT")
+            session_options.add_session_config_entry("session.save_model_format", "ORT")
         else:
             # Beside the graph, because a protobuf file ends at 2 GB.
-            found.add_session_config_entry(
+            session_options.add_session_config_entry(
                 "session.optimized_model_external_initializers_file_name", f"{path.stem}.weights"
             )
         for symbol, size in sizes.items():
-            found.add_free_dimension_override_by_name(symbol, size)
-        create(model, found, [(CPU, {})])
+            session_options.add_free_dimension_override_by_name(symbol, size)
+        create(model, session_options, [(CPU, {})])
 
 
 def _keep(source: Path, target: Path) -> None:

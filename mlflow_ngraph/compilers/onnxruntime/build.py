@@ -30,9 +30,9 @@ def installed() -> Installed | None:
     except (ValueError, ImportError):
         return None
     for place in (spec and spec.submodule_search_locations) or ():
-        found = _read(Path(place) / _RECORD)
-        if found is not None:
-            return found
+        build = _read(Path(place) / _RECORD)
+        if build is not None:
+            return build
     return None
 
 

@@ -25,15 +25,15 @@ def fused(source: Sequence[Node], steps: Sequence[Node]) -> dict[str, tuple[str,
     producers = {value: node for node in source for value in node.outputs}
     meaning = _meaning(source, steps, producers)
     held = set(meaning.values()) | {meaning.get(value, value) for step in steps for value in step.inputs}
-    found = {}
+    groups = {}
     for step in steps:
         if _only_reorders(step):
             continue
         values = [meaning[value] for value in step.outputs if value in meaning]
         computed = {node.name for value in values for node in _computed(value, held, producers)}
         if len(computed) > 1:
-            found[step.name] = tuple(node.name for node in source if node.name in computed)
-    return found
+            groups[step.name] = tuple(node.name for node in source if node.name in computed)
+    return groups
 
 
 def _meaning(source: Sequence[Node], steps: Sequence[Node], producers: Mapping[str, Node]) -> dict[str, str]:
@@ -67,7 +67,7 @@ def _began(
 ) -> dict[str, str]:
     """The value of ``source`` that a renamed value began as: steps keep the name of their node, or of its output."""
     by_name = {node.name: node for node in source}
-    found: dict[str, str] = {}
+    origins: dict[str, str] = {}
     for step in steps:
         stem = step.name.removesuffix(_BLOCKED_NAME)
         names: tuple[str, ...] = ()
@@ -75,8 +75,8 @@ def _began(
             names = by_name[step.name].outputs
         elif stem != step.name and stem in producers:
             names = (stem,)
-        found.update({value: name for value, name in zip(step.outputs, names, strict=False) if value not in known})
-    return found
+        origins.update({value: name for value, name in zip(step.outputs, names, strict=False) if value not in known})
+    return origins
 
 
 def _reached(step: Node, value: str, anchors: set[str], consumers: Mapping[str, Sequence[Node]]) -> str:
@@ -93,13 +93,13 @@ def _reached(step: Node, value: str, anchors: set[str], consumers: Mapping[str, 
 
 def _computed(value: str, held: set[str], producers: Mapping[str, Node]) -> list[Node]:
     """The nodes between ``value`` and other values that the optimised graph holds."""
-    found: list[Node] = []
+    nodes: list[Node] = []
     pending = [value]
     while pending:
         current = pending.pop()
         node = producers.get(current)
-        if node is None or node in found or (current in held and current != value):
+        if node is None or node in nodes or (current in held and current != value):
             continue
-        found.append(node)
+        nodes.append(node)
         pending.extend(node.inputs)
-    return found
+    return nodes

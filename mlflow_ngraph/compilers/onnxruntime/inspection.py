@@ -62,12 +62,12 @@ def explain(opener: Opener, inputs: Sequence[TensorSpec], batch: int) -> Explana
     domains = {node.name: node.domain for part in parts for node in part.nodes} | {
         step.name: step.domain for step in steps
     }
-    found = kernels(events, domains, fused(source, steps), parts)
+    profiled = kernels(events, domains, fused(source, steps), parts)
     return Explanation(
         nodes_before=len(source),
-        nodes_after=len(found),
-        layout_changes=sum(kernel.operation in _MOVES for kernel in found),
-        kernels=tuple(found),
+        nodes_after=len(profiled),
+        layout_changes=sum(kernel.operation in _MOVES for kernel in profiled),
+        kernels=tuple(profiled),
         facts={name: value for name in _TOLD if (value := opened.facts.get(name)) is not None},
     )
 
@@ -96,7 +96,7 @@ def kernels(
     whole = {
         name: iter([part for part in parts if part.provider == name]) for name in {part.provider for part in parts}
     }
-    found = []
+    steps = []
     for event in events:
         if event["cat"] != "Node" or event["ts"] < began or not event["name"].endswith(_SUFFIX):
             continue
@@ -104,7 +104,7 @@ def kernels(
         domain, provider = domains.get(name), said["provider"]
         part = next(whole[provider], None) if domain is None and provider in whole else None
         group = tuple(node.name for node in part.nodes) if part else groups.get(name, ())
-        found.append(
+        steps.append(
             Kernel(
                 name=name,
                 operation=said["op_name"],
@@ -116,7 +116,7 @@ def kernels(
                 microseconds=float(event["dur"]),
             )
         )
-    return found
+    return steps
 
 
 def _element_type(outputs: Sequence[Mapping[str, Any]]) -> str:
@@ -130,8 +130,8 @@ def _parts(opened: Opened) -> list[GraphPart]:
         return []
     return [
         GraphPart(
-            found.ep_name,
-            tuple(Node(node.name, node.op_type, node.domain, (), ()) for node in found.get_nodes()),
+            part.ep_name,
+            tuple(Node(node.name, node.op_type, node.domain, (), ()) for node in part.get_nodes()),
         )
-        for found in opened.session.get_provider_graph_assignment_info()
+        for part in opened.session.get_provider_graph_assignment_info()
     ]

@@ -101,8 +101,8 @@ class Opener:
         cache = self.layout.tensorrt(batch) if self.provider.name == "tensorrt" else None
         before = _files(cache)
         session = create(path, session_options, with_options(self.provider, flags, self._target, cache))
-        found = asked(session, self.provider.runtime_name)
-        facts = self._in_force(session) | (found.facts() if found else uncounted(self.provider))
+        taken = asked(session, self.provider.runtime_name)
+        facts = self._in_force(session) | (taken.facts() if taken else uncounted(self.provider))
         if cache is not None:
             facts["tensorrt_engines"] = "built" if _files(cache) - before else "reused"
         return Opened(session, facts)

@@ -186,9 +186,9 @@ def asked(session: Any, wanted: str) -> Taken | None:
     UnsupportedError
         The wanted provider took none, or that cannot be found out.
     """
-    found = session.get_provider_graph_assignment_info() if can_tell(session) else []
-    if found:
-        return taken(((part.ep_name, [node.op_type for node in part.get_nodes()]) for part in found), wanted)
+    parts = session.get_provider_graph_assignment_info() if can_tell(session) else []
+    if parts:
+        return taken(((part.ep_name, [node.op_type for node in part.get_nodes()]) for part in parts), wanted)
     if session.get_providers() != [wanted]:
         raise UnsupportedError(
             f"this version of ONNX Runtime does not tell which nodes {wanted} took; 1.24 and later do"

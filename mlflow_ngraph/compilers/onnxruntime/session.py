@@ -40,20 +40,20 @@ def options(flags: OnnxRuntimeFlags, target: Target, level: str) -> Any:
     """Session options: those that flags and target decide, and the graph optimisation level ``level``."""
     import onnxruntime as ort
 
-    found = ort.SessionOptions()
-    found.log_severity_level = _ERRORS_ONLY
-    found.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[level])
-    found.intra_op_num_threads = intra_op_threads(flags, target)
-    found.inter_op_num_threads = flags.inter_op_threads
+    session_options = ort.SessionOptions()
+    session_options.log_severity_level = _ERRORS_ONLY
+    session_options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[level])
+    session_options.intra_op_num_threads = intra_op_threads(flags, target)
+    session_options.inter_op_num_threads = flags.inter_op_threads
     if flags.inter_op_threads > 1:
-        found.execution_mode = ort.ExecutionMode.ORT_PARALLEL
-    found.enable_mem_pattern = flags.memory_pattern
-    found.enable_cpu_mem_arena = flags.memory_arena
+        session_options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+    session_options.enable_mem_pattern = flags.memory_pattern
+    session_options.enable_cpu_mem_arena = flags.memory_arena
     spinning = "1" if flags.spinning else "0"
-    found.add_session_config_entry("session.intra_op.allow_spinning", spinning)
-    found.add_session_config_entry("session.inter_op.allow_spinning", spinning)
-    found.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    return found
+    session_options.add_session_config_entry("session.intra_op.allow_spinning", spinning)
+    session_options.add_session_config_entry("session.inter_op.allow_spinning", spinning)
+    session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    return session_options
 
 
 def create(path: Path, session_options: Any, providers: Chosen) -> Any:
@@ -152,8 +152,8 @@ def reason(log: str) -> str:
     """The reason in the runtime's log, without time, source location and C++ signature."""
     for line in _LOGGED.findall(_COLOUR.sub("", log)):
         for pattern in _TELLING:
-            found = pattern.search(line)
-            if found:
-                return str(found[1]).strip()
+            match = pattern.search(line)
+            if match:
+                return str(match[1]).strip()
         return str(line).strip()
     return "it does not say why"

@@ -28,6 +28,7 @@ from mlflow_ngraph.compilers.openvino import blobs
 from mlflow_ngraph.compilers.openvino.library import TELEMETRY, library, optional, text
 from mlflow_ngraph.compilers.reasons import reported
 from mlflow_ngraph.compilers.saved import Saved
+from mlflow_ngraph.devices.elsewhere import Elsewhere
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 from mlflow_ngraph.workloads.base import Format, TensorSpec
 
@@ -88,8 +89,12 @@ class OpenVINO(Compiler[OpenVINOFlags]):
         return 2.0
 
     def requires(self, target: Target) -> dict[str, str]:
-        found = {"openvino": self.availability().version or ""}
-        return found if self.flags.save == "ir" else {**found, "isa": isa()}
+        requirements = {"openvino": self.availability().version or ""}
+        return requirements if self.flags.save == "ir" else {**requirements, "isa": isa()}
+
+    def check_elsewhere(self, target: Target, device: Elsewhere) -> None:
+        if self.flags.save != "ir":
+            raise UnsupportedError(f"openvino compiles blobs for this machine alone: build for {device} with save=ir")
 
     def engines(self, batch_sizes: Sequence[int]) -> list[tuple[int, ...]]:
         return [tuple(batch_sizes)]
@@ -190,8 +195,8 @@ class OpenVINO(Compiler[OpenVINOFlags]):
         model = core.read_model(str(ir))
         axis = _FREE if shared and self.flags.dynamic_batch else batch
         shapes = [ov.PartialShape(list(spec.resolve(axis))) for spec in inputs]
-        found = places(model.inputs, inputs)
-        model.reshape({port: shapes[place] for port, place in zip(model.inputs, found, strict=True)})
+        input_places = places(model.inputs, inputs)
+        model.reshape({port: shapes[place] for port, place in zip(model.inputs, input_places, strict=True)})
         return core.compile_model(model, "CPU", dict(config))
 
     def _config(self, target: Target) -> dict[str, FlagValue]:
@@ -241,7 +246,7 @@ def _file(batch: int | None, suffix: str) -> str:
 
 def _precision(flags: Mapping[str, FlagValue], target: Target) -> Precision:
     """The precision that took effect, which has to be the one that was asked for."""
-    found = str(flags["inference_precision"])
-    if _PRECISIONS.get(found) != target.precision:
-        raise UnsupportedError(f"openvino computes in {found} on this CPU when asked for {target.precision}")
+    element_type = str(flags["inference_precision"])
+    if _PRECISIONS.get(element_type) != target.precision:
+        raise UnsupportedError(f"openvino computes in {element_type} on this CPU when asked for {target.precision}")
     return target.precision

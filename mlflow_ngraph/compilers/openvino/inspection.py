@@ -30,12 +30,12 @@ def explain(
     request = filled(compiled, inputs, [np.zeros(spec.resolve(batch), spec.dtype) for spec in inputs])
     for _ in range(_RUNS):
         request.infer()
-    found = kernels([_said(step) for step in compiled.get_runtime_model().get_ordered_ops()])
+    profiled = kernels([_said(step) for step in compiled.get_runtime_model().get_ordered_ops()])
     return Explanation(
         nodes_before=nodes_before,
-        nodes_after=len(found),
-        layout_changes=sum(kernel.operation in _MOVES for kernel in found),
-        kernels=tuple(found),
+        nodes_after=len(profiled),
+        layout_changes=sum(kernel.operation in _MOVES for kernel in profiled),
+        kernels=tuple(profiled),
         facts=facts,
     )
 

@@ -82,10 +82,10 @@ def places(ports: Sequence[Any], specs: Sequence[TensorSpec]) -> list[int]:
         It cannot be told.
     """
     known = {spec.name: index for index, spec in enumerate(specs)}
-    found = [next((known[name] for name in port.get_names() if name in known), None) for port in ports]
-    missing = [index for index in range(len(specs)) if index not in found]
-    if None in found and len(missing) != found.count(None):
+    indices = [next((known[name] for name in port.get_names() if name in known), None) for port in ports]
+    missing = [index for index in range(len(specs)) if index not in indices]
+    if None in indices and len(missing) != indices.count(None):
         names = ", ".join(repr(specs[index].name) for index in missing)
-        raise CompileError(f"openvino keeps {found.count(None)} of the inputs {names}, and not under its name")
+        raise CompileError(f"openvino keeps {indices.count(None)} of the inputs {names}, and not under its name")
     renamed = iter(missing)
-    return [next(renamed) if place is None else place for place in found]
+    return [next(renamed) if place is None else place for place in indices]

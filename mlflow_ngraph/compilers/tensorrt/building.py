@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import onnx
 
 from mlflow_ngraph.compilers.base import FlagValue, Precision, Target
-from mlflow_ngraph.compilers.tensorrt.flags import TensorRTFlags
-from mlflow_ngraph.compilers.tensorrt.library import granted, library, make_logger
+from mlflow_ngraph.compilers.tensorrt.library import Edition, granted, library, make_logger, reason
 from mlflow_ngraph.compilers.tensorrt.precision import in_precision
-from mlflow_ngraph.compilers.tensorrt.timing import TimingCache
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 
@@ -26,11 +25,25 @@ _TYPES: dict[Precision, str] = {"fp32": "FLOAT", "tf32": "FLOAT", "bf16": "BF16"
 _FLOATS = {"FLOAT", "HALF", "BF16", "FP8", "FP4"}
 _HEAVY = ("CONVOLUTION", "DECONVOLUTION", "MATRIX_MULTIPLY", "EINSUM")
 """The layers that a network's precision is about."""
-_LEVELS = {
-    "none": "NONE",
-    "ampere_plus": "AMPERE_PLUS",
-    "same_compute_capability": "SAME_COMPUTE_CAPABILITY",
-}
+_LACKS = re.compile(r"Cannot compile operation '[^']*' for ")
+"""How a builder says that there is no such operation on a GPU."""
+_NO_PLUGIN = "Plugin not found"
+"""How a parser says that an operator is neither its own nor that of a plugin."""
+
+
+class Configuration(Protocol):
+    """What an edition of TensorRT is told beside what all are told."""
+
+    workspace_mib: int | None
+
+    def apply(self, trt: Any, config: Any) -> None:
+        """Tell a builder, before it builds."""
+
+    def built(self, config: Any) -> None:
+        """Keep what a builder learnt, after it has built."""
+
+    def in_force(self, trt: Any, config: Any) -> dict[str, FlagValue]:
+        """The edition's own flags as the builder gives them back."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +56,18 @@ class BuildPlan:
     """Names of the outputs, in the model's order."""
     nodes: int
     """Operations of the ONNX model."""
+    listing: str
+    """What the builder said of the layers that it made of them; empty where it says nothing."""
     flags: Mapping[str, FlagValue]
     """What the builder was told, as it gives it back."""
 
 
 def build(
+    edition: Edition,
+    configuration: Configuration,
     file: Path,
     inputs: Sequence[TensorSpec],
     batch_sizes: Sequence[int],
-    flags: TensorRTFlags,
     target: Target,
     bench: Workbench,
 ) -> BuildPlan:
@@ -62,36 +78,41 @@ def build(
     UnsupportedError
         The parser lacks an operator, or this version lacks what a flag asks for.
     CompileError
-        The builder failed; with TensorRT's own reason.
+        The builder failed; with the library's own reason.
     """
-    trt = library()
-    logger = make_logger(trt)
+    trt = library(edition)
+    logger = make_logger(edition, trt)
     with bench.stage("convert"):
         model = _model(file, inputs, batch_sizes, target.precision)
         nodes = sum(node.op_type != "Constant" for node in model.graph.node)
         builder = granted(trt.Builder(logger), logger, "no builder")
         network = granted(builder.create_network(_typing(trt)), logger, "no network")
         _parse(trt, logger, network, model, file)
-        in_force = _network_precision(trt, network, target.precision)
+        in_force = _network_precision(edition, trt, network, target.precision)
     with bench.stage("compile"):
-        config = _configure(trt, builder, flags, target)
+        config = _configure(trt, builder, configuration.workspace_mib, target)
+        configuration.apply(trt, config)
         if len(batch_sizes) > 1:
             profile = _profile(builder, inputs, batch_sizes)
             granted(config.add_optimization_profile(profile), logger, "the optimisation profile is invalid")
-        cache = TimingCache.place(trt) if flags.timing_cache else None
-        reused = cache.give(config) if cache else False
         bench.tell("build the engine")
-        serialized = granted(builder.build_serialized_network(network, config), logger, "no engine was built")
-        if cache:
-            cache.keep(config)
+        serialized = builder.build_serialized_network(network, config)
+        if serialized is None and _LACKS.search(reason(logger)):
+            raise UnsupportedError(f"{edition.compiler}: {reason(logger)}")
+        granted(serialized, logger, "no engine was built")
+        configuration.built(config)
     return BuildPlan(
         serialized,
         tuple(network.get_output(index).name for index in range(network.num_outputs)),
         nodes,
+        logger.listing,
         {
             **_flags_in_force(trt, config),
-            "timing_cache_reused": reused,
+            **configuration.in_force(trt, config),
             "computes_in": in_force,
+            "onnx_nodes": nodes,
+            "network_layers": int(network.num_layers),
+            "plan_bytes": memoryview(serialized).nbytes,
             "tensorrt_version": trt.__version__,
         },
     )
@@ -123,60 +144,47 @@ def _parse(trt: Any, logger: Any, network: Any, model: Any, file: Path) -> None:
         return
     errors = [parser.get_error(index) for index in range(parser.num_errors)]
     for error in errors:
-        if error.code().name.startswith("UNSUPPORTED"):
+        if error.code().name.startswith("UNSUPPORTED") or _NO_PLUGIN in error.desc():
             where = f"{error.node_operator()} (node {error.node_name()})"
-            raise UnsupportedError(f"tensorrt has no operator {where}: {' '.join(error.desc().split())}")
-    granted(
-        None, _Said([" ".join(error.desc().split()) for error in errors] or logger.errors), "the ONNX parser failed"
-    )
+            raise UnsupportedError(
+                f"{logger.edition.compiler} has no operator {where}: {' '.join(error.desc().split())}"
+            )
+    logger.errors = [" ".join(error.desc().split()) for error in errors] or logger.errors
+    granted(None, logger, "the ONNX parser failed")
 
 
-@dataclass
-class _Said:
-    """Stands for a logger where errors come from elsewhere."""
-
-    errors: list[str]
-
-
-def _network_precision(trt: Any, network: Any, precision: Precision) -> str:
+def _network_precision(edition: Edition, trt: Any, network: Any, precision: Precision) -> str:
     """The element types that the network's heavy layers compute in, which have to be what was asked for."""
     heavy = {getattr(trt.LayerType, name) for name in _HEAVY}
-    found: Counter[str] = Counter()
+    types: Counter[str] = Counter()
     for index in range(network.num_layers):
         layer = network.get_layer(index)
         if layer.type in heavy and layer.num_outputs:
-            found[layer.get_output(0).dtype.name] += 1
-    others = sorted(set(found) & _FLOATS - {_TYPES[precision]})
+            types[layer.get_output(0).dtype.name] += 1
+    others = sorted(set(types) & _FLOATS - {_TYPES[precision]})
     if others:
-        counts = ", ".join(f"{found[name]} in {name}" for name in others)
-        raise UnsupportedError(f"tensorrt cannot compute all of this model in {precision}: {counts}")
-    return ",".join(f"{name}:{count}" for name, count in sorted(found.items()))
+        counts = ", ".join(f"{types[name]} in {name}" for name in others)
+        raise UnsupportedError(f"{edition.compiler} cannot compute all of this model in {precision}: {counts}")
+    return ",".join(f"{name}:{count}" for name, count in sorted(types.items()))
 
 
-def _configure(trt: Any, builder: Any, flags: TensorRTFlags, target: Target) -> Any:
-    """The builder's configuration."""
+def _configure(trt: Any, builder: Any, workspace_mib: int | None, target: Target) -> Any:
+    """The builder's configuration, as far as it is the same in all editions."""
     config = builder.create_builder_config()
-    config.builder_optimization_level = flags.builder_optimization_level
     # What explains the engine later.
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
-    if flags.workspace_mib is not None:
-        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, flags.workspace_mib * _MIB)
-    for flag, on in (
-        (trt.BuilderFlag.TF32, target.precision == "tf32"),  # on, unless it is cleared
-        (trt.BuilderFlag.VERSION_COMPATIBLE, flags.version_compatible),
-        (trt.BuilderFlag.SPARSE_WEIGHTS, flags.sparsity),
-    ):
-        if on:
-            config.set_flag(flag)
-        else:
-            config.clear_flag(flag)
-    level = _LEVELS[flags.hardware_compatibility]
-    if not hasattr(trt.HardwareCompatibilityLevel, level):
-        raise UnsupportedError(
-            f"TensorRT {trt.__version__} has no hardware_compatibility {flags.hardware_compatibility}"
-        )
-    config.hardware_compatibility_level = getattr(trt.HardwareCompatibilityLevel, level)
+    if workspace_mib is not None:
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, workspace_mib * _MIB)
+    switch(config, trt.BuilderFlag.TF32, on=target.precision == "tf32")  # on, unless it is cleared
     return config
+
+
+def switch(config: Any, flag: Any, *, on: bool) -> None:
+    """Set a flag of the builder, or clear it."""
+    if on:
+        config.set_flag(flag)
+    else:
+        config.clear_flag(flag)
 
 
 def _profile(builder: Any, inputs: Sequence[TensorSpec], batch_sizes: Sequence[int]) -> Any:
@@ -191,12 +199,7 @@ def _profile(builder: Any, inputs: Sequence[TensorSpec], batch_sizes: Sequence[i
 
 def _flags_in_force(trt: Any, config: Any) -> dict[str, FlagValue]:
     """The flags as the configuration gives them back."""
-    levels = {name: flag for flag, name in _LEVELS.items()}
     return {
-        "builder_optimization_level": int(config.builder_optimization_level),
         "workspace_mib": int(config.get_memory_pool_limit(trt.MemoryPoolType.WORKSPACE)) // _MIB,
-        "version_compatible": bool(config.get_flag(trt.BuilderFlag.VERSION_COMPATIBLE)),
-        "hardware_compatibility": levels[config.hardware_compatibility_level.name],
-        "sparsity": bool(config.get_flag(trt.BuilderFlag.SPARSE_WEIGHTS)),
         "tf32": bool(config.get_flag(trt.BuilderFlag.TF32)),
     }

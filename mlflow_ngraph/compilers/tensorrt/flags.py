@@ -1,4 +1,4 @@
-"""The options of the TensorRT adapter."""
+"""The options of the TensorRT adapter, and those that it shares with TensorRT for RTX."""
 
 from __future__ import annotations
 
@@ -9,16 +9,26 @@ from pydantic import Field
 from mlflow_ngraph.compilers.base import Flags
 
 
-class TensorRTFlags(Flags):
-    """Options of TensorRT."""
+class SharedFlags(Flags):
+    """Options of all libraries with TensorRT's interface."""
 
     dynamic_batch: bool = False
     """Build one engine for every batch size of the lane, with an optimisation profile from the smallest to the
     largest that favours the largest; by default one for each batch size, with fixed shapes."""
+    workspace_mib: int | None = Field(None, ge=1)
+    """Most device memory in MiB that a kernel may use for its own; by default what the library gives it."""
+    cuda_graph: bool = False
+    """Record the engine's kernels once, and launch them as one graph in every repetition."""
+    requests: int | None = Field(None, ge=1)
+    """Inferences in flight in async mode, each with an execution context, a stream and memory of its own; by default two:
+    while one computes, the other is started. One in sync mode."""
+
+
+class TensorRTFlags(SharedFlags):
+    """Options of TensorRT."""
+
     builder_optimization_level: int = Field(3, ge=0, le=5)
     """How long the builder searches for fast kernels: from 0 to 5."""
-    workspace_mib: int | None = Field(None, ge=1)
-    """Most device memory in MiB that a kernel may use for its own; by default all that the device has."""
     timing_cache: bool = True
     """Keep the timings of kernels in the user's cache directory, and use those that are there."""
     version_compatible: bool = False
@@ -27,8 +37,3 @@ class TensorRTFlags(Flags):
     """Which GPUs load the engine: those of the same model, all since Ampere, or all of the same compute capability."""
     sparsity: bool = False
     """Let the builder use sparse kernels for weights that have two zeros in every four values."""
-    cuda_graph: bool = False
-    """Record the engine's kernels once, and launch them as one graph in every repetition."""
-    requests: int | None = Field(None, ge=1)
-    """Inferences in flight in async mode, each with an execution context, a stream and memory of its own; by default two:
-    while one computes, the other is started. One in sync mode."""

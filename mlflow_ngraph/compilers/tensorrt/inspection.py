@@ -24,7 +24,7 @@ _MOVES = "Reformat"
 
 def kernels(information: Mapping[str, Any]) -> tuple[Kernel, ...]:
     """One kernel for each layer of ``ICudaEngine`` in the order of execution."""
-    return tuple(_kernel(told) for told in information.get("Layers", ()))
+    return tuple(_kernel(layer) for layer in information.get("Layers", ()))
 
 
 def layout_changes(found: Sequence[Kernel]) -> int:
@@ -32,17 +32,17 @@ def layout_changes(found: Sequence[Kernel]) -> int:
     return sum(kernel.operation == _MOVES for kernel in found)
 
 
-def _kernel(told: Mapping[str, Any] | str) -> Kernel:
-    if isinstance(told, str):
+def _kernel(described: Mapping[str, Any] | str) -> Kernel:
+    if isinstance(described, str):
         # An engine that was built without details gives names alone.
-        return Kernel(told, "")
-    forms = [str(tensor.get("Format/Datatype", "")) for tensor in told.get("Outputs", ())]
+        return Kernel(described, "")
+    forms = [str(tensor.get("Format/Datatype", "")) for tensor in described.get("Outputs", ())]
     form = forms[0] if forms else ""
     return Kernel(
-        name=str(told.get("Name", "")),
-        operation=str(told.get("LayerType", "")),
-        fused=_onnx_nodes(str(told.get("Metadata", ""))),
-        implementation=str(told.get("TacticName", "")),
+        name=str(described.get("Name", "")),
+        operation=str(described.get("LayerType", "")),
+        fused=_onnx_nodes(str(described.get("Metadata", ""))),
+        implementation=str(described.get("TacticName", "")),
         layout=form,
         precision=next((name for pattern, name in _PRECISIONS if pattern.search(form)), ""),
     )
@@ -50,5 +50,5 @@ def _kernel(told: Mapping[str, Any] | str) -> Kernel:
 
 def _onnx_nodes(metadata: str) -> tuple[str, ...]:
     """The nodes of the ONNX model that a layer computes, where there are several."""
-    found = [match[1] for part in metadata.split("\x1e") if (match := _ONNX_NODE.match(part.strip()))]
-    return tuple(found) if len(found) > 1 else ()
+    nodes = [match[1] for part in metadata.split("\x1e") if (match := _ONNX_NODE.match(part.strip()))]
+    return tuple(nodes) if len(nodes) > 1 else ()

@@ -49,7 +49,9 @@ def _as_float16(model: ModelProto) -> ModelProto:
     try:
         from onnxruntime.transformers.float16 import convert_float_to_float16
     except ImportError as error:
-        raise UnsupportedError(f"tensorrt needs onnxruntime for 16 bits ({error}): pip install onnxruntime") from error
+        raise UnsupportedError(
+            f"16 bits need onnxruntime, which converts the model ({error}): pip install onnxruntime"
+        ) from error
     converted: ModelProto = convert_float_to_float16(model, keep_io_types=True)
     return _sorted(converted)
 
@@ -58,8 +60,8 @@ def _sorted(model: ModelProto) -> ModelProto:
     """The model with its nodes in order: the converter appends its casts, behind the nodes that read them."""
     inner = onnx_ir.serde.deserialize_model(model)
     inner.graph.sort()
-    found: ModelProto = onnx_ir.serde.serialize_model(inner)
-    return found
+    ordered: ModelProto = onnx_ir.serde.serialize_model(inner)
+    return ordered
 
 
 def _to_bfloat16(graph: GraphProto, exact: Mapping[str, TensorProto]) -> None:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from mlflow_ngraph.compilers import cuda
 from mlflow_ngraph.compilers.base import Engine, FlagValue, Invocation, Request, Target
 from mlflow_ngraph.compilers.request_queue import Relay
-from mlflow_ngraph.compilers.tensorrt.library import granted, library, make_logger, reason
+from mlflow_ngraph.compilers.tensorrt.library import Edition, granted, library, make_logger, reason
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -24,22 +24,42 @@ if TYPE_CHECKING:
 
 
 class Deserialized:
-    """An engine and the objects of TensorRT that have to live as long as it does."""
+    """An engine and the objects of TensorRT that have to live as long as it does.
 
-    def __init__(self, path: Path, *, version_compatible: bool) -> None:
-        self.trt = library()
-        self.logger = make_logger(self.trt)
+    Parameters
+    ----------
+    host_code : bool
+        Let the engine bring code of its own for the host, as version-compatible ones do.
+    """
+
+    records_itself: ClassVar[bool] = False
+    """Whether contexts record their work as a CUDA graph by themselves, where that is asked for."""
+
+    def __init__(self, edition: Edition, path: Path, *, host_code: bool = False) -> None:
+        self.edition = edition
+        self.trt = library(edition)
+        self.logger = make_logger(edition, self.trt)
         runtime = granted(self.trt.Runtime(self.logger), self.logger, "no runtime")
-        if version_compatible:
-            # Such an engine brings code of its own for the host.
+        if host_code:
             runtime.engine_host_code_allowed = True
+        content = path.read_bytes()
+        self._admit(runtime, content, path.name)
         self._runtime: Any = runtime
-        self.engine: Any = runtime.deserialize_cuda_engine(path.read_bytes())
+        self.engine: Any = runtime.deserialize_cuda_engine(content)
         if self.engine is None:
             raise CompileError(
-                f"TensorRT {self.trt.__version__} cannot load {path.name}, which was built by another version or for "
-                f"another GPU, or is damaged: {reason(self.logger)}: compile again on this machine"
+                f"{edition.title} {self.trt.__version__} cannot load {path.name}, which was built by another version or "
+                f"for another GPU, or is damaged: {reason(self.logger)}: compile again on this machine"
             )
+
+    def _admit(self, runtime: Any, content: bytes, name: str) -> None:
+        """Refuse an engine before the runtime takes it in, where the edition can tell.
+
+        Raises
+        ------
+        CompileError
+            It does not fit; says why.
+        """
 
     def context(self) -> Any:
         """What one inference at a time needs, activations included."""
@@ -90,7 +110,8 @@ class TensorRTEngine(Engine):
         self._outputs = dict(zip(outputs, saved.outputs, strict=True))
         self._batch = batch
         self._inside = target.transfers == "inside"
-        self._graphs = bool(flags["cuda_graph"])
+        self._name = loaded.edition.compiler
+        self._graphs = bool(flags["cuda_graph"]) and not loaded.records_itself
         self._requests = int(str(flags["requests"]))
         # Made here, because it is part of what loading costs.
         self._contexts = [loaded.context() for _ in range(self._requests)]
@@ -99,8 +120,8 @@ class TensorRTEngine(Engine):
 
     def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:
         queued = [self._queue(inputs) for _ in range(self._requests)]
-        relay = Relay([one.start for one in queued], [one.wait for one in queued])
-        singly = tuple(one.request() for one in queued)
+        relay = Relay([inference.start for inference in queued], [inference.wait for inference in queued])
+        singly = tuple(inference.request() for inference in queued)
         stream = relay.stream if self._requests > 1 else None
         return Invocation(relay.run, queued[-1].fetch, self._requests, singly, stream)
 
@@ -143,12 +164,12 @@ class TensorRTEngine(Engine):
     def _place_outputs(self, context: Any) -> list[cuda.Tensor]:
         missing = context.infer_shapes()
         if missing:
-            raise CompileError(f"tensorrt: no shape for {', '.join(missing)}")
+            raise CompileError(f"{self._name}: no shape for {', '.join(missing)}")
         tensors = []
         for name, spec in self._outputs.items():
             shape = tuple(context.get_tensor_shape(name))
             if any(size < 0 for size in shape):
-                raise UnsupportedError(f"tensorrt: the shape of output {name} depends on the data: {shape}")
+                raise UnsupportedError(f"{self._name}: the shape of output {name} depends on the data: {shape}")
             tensors.append(self._place(context, name, spec, shape))
         return tensors
 
@@ -156,7 +177,7 @@ class TensorRTEngine(Engine):
         trt, engine = self._loaded.trt, self._loaded.engine
         dtype = np.dtype(trt.nptype(engine.get_tensor_dtype(name)))
         if dtype != np.dtype(spec.dtype):
-            raise CompileError(f"tensorrt: {name} is {dtype} in the engine, and {spec.dtype} in the model")
+            raise CompileError(f"{self._name}: {name} is {dtype} in the engine, and {spec.dtype} in the model")
         tensor = cuda.Tensor(shape, dtype)
         self._closing.append(tensor.close)
         self._grant(context.set_tensor_address(name, tensor.address), f"no address for {name}")
@@ -173,7 +194,7 @@ class TensorRTEngine(Engine):
         try:
             graph = stream.capture(work)
         except (cuda.CudaError, CompileError) as error:
-            raise UnsupportedError(f"tensorrt: this engine cannot be recorded as a CUDA graph: {error}") from error
+            raise UnsupportedError(f"{self._name}: this engine cannot be recorded as a CUDA graph: {error}") from error
         self._closing.append(graph.close)
         return graph.launch
 

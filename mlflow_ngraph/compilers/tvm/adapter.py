@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from mlflow_ngraph.compilers.saved import Saved
 from mlflow_ngraph.compilers.tvm import kernels
 from mlflow_ngraph.compilers.tvm.flags import TVMFlags
 from mlflow_ngraph.devices import probes
+from mlflow_ngraph.devices.elsewhere import Elsewhere
 from mlflow_ngraph.errors import DependencyError, UnsupportedError
 from mlflow_ngraph.workloads.base import Format
 
@@ -53,17 +55,19 @@ class TVM(Compiler[TVMFlags]):
 
     @classmethod
     def availability(cls) -> Availability:
-        found = with_cpp_compiler(package("tvm", "apache-tvm", _INSTALL), "TVM links its engines with it")
-        if not found.available:
-            return found
+        availability = with_cpp_compiler(package("tvm", "apache-tvm", _INSTALL), "TVM links its engines with it")
+        if not availability.available:
+            return availability
         ffi = _ffi_version()
         if ffi is None:
-            return Availability(False, found.version, "the package apache-tvm-ffi is not installed", _INSTALL)
+            return Availability(False, availability.version, "the package apache-tvm-ffi is not installed", _INSTALL)
         if ffi != _FFI:
-            return replace(found, hint=f"{_FFI_HINT}, this is {ffi}")
+            return replace(availability, hint=f"{_FFI_HINT}, this is {ffi}")
         if find_spec("xgboost") is None:
-            return replace(found, hint=f"tuning with cost_model xgb needs xgboost: {_INSTALL}")
-        return found
+            return replace(availability, hint=f"tuning with cost_model xgb needs xgboost: {_INSTALL}")
+        return availability
+
+    explains_elsewhere: ClassVar[bool] = True
 
     @property
     def searches(self) -> bool:
@@ -83,15 +87,40 @@ class TVM(Compiler[TVMFlags]):
         return 60.0 if not self.searches else 2.0 if self.flags.trials >= 200 else 10.0
 
     def requires(self, target: Target) -> dict[str, str]:
-        found = {
+        requirements = {
             "apache-tvm": self.availability().version or "",
             "apache-tvm-ffi": _ffi_version() or "",
-            "isa": isa(),
+            "isa": self._instructions(target),
         }
         if target.accelerator == "cuda":
             gpu = probes.gpu()
-            found["gpu"] = gpu.compute_capability if gpu is not None else "none"
-        return found
+            requirements["gpu"] = gpu.compute_capability if gpu is not None else "none"
+        return requirements
+
+    def _instructions(self, target: Target) -> str:
+        """The level of x86-64 that the engine is for, where that is all it needs; else all that this machine has."""
+        level = self.flags.mcpu
+        here = level if target.build_for else next((known for known in probes.levels() if known == level), "")
+        return f"{platform.machine()} {level}" if here and _is_level(level) else isa()
+
+    def check_elsewhere(self, target: Target, device: Elsewhere) -> None:
+        if target.accelerator != "cpu":
+            raise UnsupportedError(
+                f"tvm compiles kernels for the GPU that it finds: it cannot compile here for {device}"
+            )
+        if self.searches:
+            raise UnsupportedError(f"a search measures on the device: tvm builds here for {device} with trials=0 only")
+        if platform.machine() != "x86_64":
+            raise UnsupportedError(
+                f"tvm builds for other processors on x86-64 only: it cannot compile here for {device}"
+            )
+        if not device.level or not _is_level(self.flags.mcpu):
+            raise UnsupportedError(
+                f"tvm builds for the level of x86-64 that is named twice, as in --build-for {device.device}:x86-64-v3 "
+                "with the flag mcpu=x86-64-v3"
+            )
+        if self.flags.mcpu > device.level:
+            raise UnsupportedError(f"{device} does not run the code of mcpu={self.flags.mcpu}")
 
     def compile(
         self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, bench: Workbench
@@ -154,6 +183,10 @@ class TVM(Compiler[TVMFlags]):
             raise DependencyError(
                 f"tvm: cost_model xgb needs the package xgboost: {_INSTALL}, or choose cost_model random"
             )
+
+
+def _is_level(mcpu: str) -> bool:
+    return mcpu.startswith("x86-64-v")
 
 
 def _ffi_version() -> str | None:

@@ -46,7 +46,7 @@ class Compilation:
 
     def run(self, source: Source, batch: int, directory: Path, library: str) -> dict[str, FlagValue]:
         """Compile, and write the engine; returns every flag with the value in force, and what the search came to."""
-        found: TuningResult | None = None
+        result: TuningResult | None = None
         records: Records | None = None
         with tvm.transform.PassContext(opt_level=self._flags.opt_level):
             with self._bench.stage("convert"):
@@ -62,13 +62,13 @@ class Compilation:
                     lowered = lowering.lower(module, self._target, prepack=self._prepack)
                     module, groups = lowered.module, lowered.groups
                 if self._flags.trials:
-                    records, found = self._tune(module)
+                    records, result = self._tune(module)
                 with self._bench.stage("compile"):
                     database = records.database if records is not None else None
                     module = lowering.scheduled(module, self._target, database, prepack=self._prepack)
             with self._bench.stage("compile"):
                 executable = lowering.build(module, self._target)
-        facts = self._facts(found)
+        facts = self._facts(result)
         with self._bench.stage("save"):
             executable.export_library(str(directory / library))
             tuned = lowering.tuned(module) if records is not None else []
@@ -104,7 +104,7 @@ class Compilation:
                     search.run(pool)
         return records, search.found
 
-    def _facts(self, found: TuningResult | None) -> dict[str, FlagValue]:
+    def _facts(self, result: TuningResult | None) -> dict[str, FlagValue]:
         facts: dict[str, FlagValue] = {
             **self._flags.model_dump(),
             "mcpu": self._host["mcpu"],
@@ -116,14 +116,14 @@ class Compilation:
         }
         if self._gpu is not None:
             facts["gpu_arch"] = str(self._target.attrs["arch"])
-        if found is not None:
-            facts |= {"tasks": found.tasks, "tuned_tasks": found.tuned, "trials_made": found.trials}
+        if result is not None:
+            facts |= {"tasks": result.tasks, "tuned_tasks": result.tuned, "trials_made": result.trials}
         return facts
 
     def _contents(
         self, executable: Any, operations: int, groups: Any, facts: dict[str, FlagValue], tuned: list[str]
     ) -> kernels.Contents:
-        told = ("conv_layout", "prepack_weights", "tasks", "tuned_tasks", "trials_made", "mcpu", "gpu_arch")
+        names = ("conv_layout", "prepack_weights", "tasks", "tuned_tasks", "trials_made", "mcpu", "gpu_arch")
         return kernels.Contents(
             nodes_before=operations,
             calls=kernels.called(executable.as_text()),
@@ -131,7 +131,7 @@ class Compilation:
             tuned=tuned,
             gpu=self._gpu is not None,
             source_bytes=_source_bytes(executable.mod) if self._gpu is not None else None,
-            facts={name: value for name in told if (value := facts.get(name)) is not None},
+            facts={name: value for name in names if (value := facts.get(name)) is not None},
         )
 
 

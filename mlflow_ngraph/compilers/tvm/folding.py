@@ -76,9 +76,9 @@ def _known_shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
     graph = helper.make_graph(model.graph.node, "shapes", inputs, outputs, small)
     light = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
     light.functions.extend(model.functions)
-    found = onnx.shape_inference.infer_shapes(light, data_prop=True).graph
+    inferred = onnx.shape_inference.infer_shapes(light, data_prop=True).graph
     known = {}
-    for value in (*found.input, *found.value_info, *found.output):
+    for value in (*inferred.input, *inferred.value_info, *inferred.output):
         if value.type.tensor_type.HasField("shape"):
             dims = value.type.tensor_type.shape.dim
             if all(dim.HasField("dim_value") for dim in dims):

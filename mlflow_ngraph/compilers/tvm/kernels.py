@@ -157,8 +157,8 @@ def _isas(listing: str) -> dict[str, str]:
         for start, name in _SPECIAL:
             if f"\t{start}" in line:
                 special.setdefault(kernel, set()).add(name)
-    found = {}
+    isas = {}
     for name, used in registers.items():
         widest = next(isa for register, isa in _WIDTHS if register in used)
-        found[name] = " ".join([widest, *sorted(special.get(name, ()))])
-    return found
+        isas[name] = " ".join([widest, *sorted(special.get(name, ()))])
+    return isas

@@ -97,14 +97,14 @@ def _functions(module: Any) -> list[tuple[str, Any]]:
 
 
 def _calls(function: Any) -> list[Any]:
-    found: list[Any] = []
+    nodes: list[Any] = []
 
     def visit(node: Any) -> None:
         if isinstance(node, relax.Call):
-            found.append(node)
+            nodes.append(node)
 
     relax.analysis.post_order_visit(function.body, visit)
-    return found
+    return nodes
 
 
 def scheduled(module: Any, target: Any, database: Any | None, *, prepack: bool) -> Any:

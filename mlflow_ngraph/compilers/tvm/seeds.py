@@ -133,15 +133,15 @@ class Seeder:
 
     def draw(self, count: int) -> list[Any]:
         """At most ``count`` schedules."""
-        found: list[Any] = []
+        schedules: list[Any] = []
         if self._spaces:
             for _ in range(_ATTEMPTS * count):
-                if len(found) == count:
+                if len(schedules) == count:
                     break
                 schedule = self._schedule(self._random.choice(self._spaces).trace)
                 if schedule is not None:
-                    found.append(schedule)
-        return found
+                    schedules.append(schedule)
+        return schedules
 
     def _schedule(self, trace: Any) -> Any | None:
         from tvm.s_tir import Schedule

@@ -49,13 +49,13 @@ def host(mcpu: str, threads: int | None) -> dict[str, Any]:
     LLVM chooses the name by family and a few features. What a machine has beyond that, or what a hypervisor hides of
     it, is put right with the instruction sets that the operating system reports.
     """
-    found: dict[str, Any] = {"kind": "llvm", "mcpu": mcpu, "num-cores": threads or available()}
+    processor: dict[str, Any] = {"kind": "llvm", "mcpu": mcpu, "num-cores": threads or available()}
     if mcpu == "native":
-        found["mcpu"] = str(codegen.llvm_get_system_cpu())
-        differences = _differences(found["mcpu"])
+        processor["mcpu"] = str(codegen.llvm_get_system_cpu())
+        differences = _differences(processor["mcpu"])
         if differences:
-            found["mattr"] = differences
-    return found
+            processor["mattr"] = differences
+    return processor
 
 
 def _differences(mcpu: str) -> list[str]:

@@ -123,13 +123,13 @@ class Task:
         self.progress.add(latencies)
 
     def _new(self, candidates: Sequence[Any], limit: int) -> list[Any]:
-        found: list[Any] = []
+        unseen: list[Any] = []
         for candidate in candidates:
             key = _identity(candidate)
-            if key not in self._seen and len(found) < limit:
+            if key not in self._seen and len(unseen) < limit:
                 self._seen.add(key)
-                found.append(candidate)
-        return found
+                unseen.append(candidate)
+        return unseen
 
     def _learn(self, cost_model: Any, measured: Sequence[tuple[Any, float | None]]) -> None:
         if measured:
@@ -309,8 +309,8 @@ def _plain(content: Any) -> Any:
 
 
 def _argument(info: Any) -> Sequence[Any]:
-    found: Sequence[Any] = info.as_json()
-    return found
+    argument: Sequence[Any] = info.as_json()
+    return argument
 
 
 def _result(latency: float | None) -> Any:

@@ -86,8 +86,8 @@ def measure(
     where.sync()
 
     def readings(**how: int) -> list[float]:
-        found = module.time_evaluator("main", where, **how)(*tensors)
-        return [float(seconds) for seconds in found.results]
+        timing = module.time_evaluator("main", where, **how)(*tensors)
+        return [float(seconds) for seconds in timing.results]
 
     # The evaluator calls the kernel once more before it reads the clock.
     once = readings(number=1, repeat=1)[0]

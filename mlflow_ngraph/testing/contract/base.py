@@ -52,18 +52,29 @@ class Base:
     """Largest difference, relative to the largest output, between engines that were compiled twice from the same."""
     cycles: ClassVar[int] = 200
     """How often an engine is loaded, run and closed in the search for leaks; fewer where loading is slow."""
+    build_for: ClassVar[str] = ""
+    """The device to compile for, such as ``gpu:sm89``, where this machine compiles and cannot run what it compiled: the
+    tests that need the device are skipped then."""
     step_seconds: ClassVar[float] = STEP_SECONDS
     """What a process of the suite may take; beyond it the compiler hangs, and the test fails."""
 
     @pytest.fixture(scope="class")
     @classmethod
     def kind(cls) -> type[Compiler[Any]]:
-        """The adapter; the whole suite is skipped where it cannot run."""
+        """The adapter; the whole suite is skipped where it cannot even compile."""
         kind = COMPILERS.get(cls.compiler)
-        found = kind.availability()
-        if not found.available:
-            pytest.skip(f"{cls.compiler}: {found.reason}; {found.hint}")
+        availability = kind.building() if cls.build_for else kind.availability()
+        if not availability.available:
+            pytest.skip(f"{cls.compiler}: {availability.reason}; {availability.hint}")
         return kind
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def device(cls, kind: type[Compiler[Any]]) -> None:
+        """This machine, as far as it runs engines; whatever needs that is skipped where it does not."""
+        availability = kind.availability()
+        if not availability.available:
+            pytest.skip(f"{cls.compiler} needs a device to run engines on: {availability.reason}")
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -97,7 +108,7 @@ class Base:
     @pytest.fixture(scope="class")
     @classmethod
     def outcomes(
-        cls, cases: Mapping[str, Case], builds: object, tmp_path_factory: pytest.TempPathFactory
+        cls, device: None, cases: Mapping[str, Case], builds: object, tmp_path_factory: pytest.TempPathFactory
     ) -> Mapping[str, Mapping[int, Outcome]]:
         """What the engines did in a fresh process, from a directory that is not the one they were compiled in."""
         moved = {}
@@ -121,7 +132,7 @@ class Base:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def variant_outcomes(cls, variants: Mapping[str, Case]) -> Mapping[str, Mapping[int, Outcome]]:
+    def variant_outcomes(cls, device: None, variants: Mapping[str, Case]) -> Mapping[str, Mapping[int, Outcome]]:
         """What the engines of `variants` did in a fresh process."""
         return cls._run(steps.run_cases, variants, cls._blocked())
 
@@ -136,6 +147,8 @@ class Base:
     @classmethod
     def _job(cls, flags: Mapping[str, Any] | None = None, **target: Any) -> Job:
         """The compiler for a target; override it to run the suite for another one, such as a GPU."""
+        if cls.build_for and not COMPILERS.get(cls.compiler).availability().available:
+            target = {"build_for": cls.build_for, **target}
         return Job(cls.compiler, cls.flags if flags is None else flags, Target(**{"threads": THREADS, **target}))
 
     @classmethod

@@ -56,15 +56,15 @@ class Engines(Base):
         others = {name: value for name, value in self.other_flags.items() if name not in self.other_meaning}
         variants = [{**self.flags, name: value} for name, value in others.items()]
         if serves_several(self._job()):
-            found = outcomes[model]
+            of_model = outcomes[model]
         elif flags := next((flags for flags in variants if serves_several(self._job(flags))), None):
             case = self._case(materials, model, tmp_path, flags)
             self._run(steps.compile_cases, {model: case})
-            found = self._run(steps.run_cases, {model: case}, self._blocked())[model]
+            of_model = self._run(steps.run_cases, {model: case}, self._blocked())[model]
         else:
             pytest.skip(f"{self.compiler} makes an engine for each batch size")
-        assert sorted(found) == sorted(preparation.BATCH_SIZES)
-        for batch, outcome in found.items():
+        assert sorted(of_model) == sorted(preparation.BATCH_SIZES)
+        for batch, outcome in of_model.items():
             assert parity_problem(outcome.first, cases[model].materials, batch) is None, batch
 
     def test_engines_in_one_process_do_not_disturb_each_other(self, outcomes: Outcomes) -> None:
@@ -72,6 +72,11 @@ class Engines(Base):
             for batch, outcome in of_model.items():
                 for first, second in zip(outcome.first, outcome.second, strict=True):
                     np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-6, err_msg=f"{model} b{batch}")
+
+    def test_other_values_of_flags_are_compiled(self, kind: type[Compiler[Any]], variants: Mapping[str, Case]) -> None:
+        for flag, case in variants.items():
+            for group in case.groups():
+                assert any(case.directory(group).iterdir()), flag
 
     def test_other_values_of_flags_give_the_same_function(
         self, kind: type[Compiler[Any]], variants: Mapping[str, Case], variant_outcomes: Outcomes
@@ -109,8 +114,8 @@ class Engines(Base):
                 _check(said)
 
     def test_the_precision_in_force_is_the_one_asked_for(self, outcomes: Outcomes) -> None:
-        found = {outcome.precision for of_model in outcomes.values() for outcome in of_model.values()}
-        assert found == {"fp32"}
+        precisions = {outcome.precision for of_model in outcomes.values() for outcome in of_model.values()}
+        assert precisions == {"fp32"}
 
     def test_a_precision_that_it_does_not_have_is_unsupported(
         self, kind: type[Compiler[Any]], materials: Path, tmp_path: Path
@@ -133,7 +138,7 @@ class Engines(Base):
             _assert_unsupported(refusal, "fp32" if precision in kind.precisions else precision)
 
     def test_reduced_precisions_take_effect_or_are_unsupported(
-        self, kind: type[Compiler[Any]], materials: Path, tmp_path: Path
+        self, device: None, kind: type[Compiler[Any]], materials: Path, tmp_path: Path
     ) -> None:
         model, batch = self.models[0], FEW_BATCH_SIZES[-1]
         for precision in sorted(set(kind.precisions) - {"fp32"}):
@@ -147,7 +152,7 @@ class Engines(Base):
             assert parity_problem(outcome.first, case.materials, batch, precision) is None
 
     def test_async_mode_keeps_requests_in_flight(
-        self, kind: type[Compiler[Any]], builds: object, materials: Path, cases: Mapping[str, Case]
+        self, device: None, kind: type[Compiler[Any]], builds: object, materials: Path, cases: Mapping[str, Case]
     ) -> None:
         if "async" not in kind.modes:
             with pytest.raises(UnsupportedError, match="async"):

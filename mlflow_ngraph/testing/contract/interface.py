@@ -12,7 +12,7 @@ from mlflow_ngraph.errors import FlagError
 from mlflow_ngraph.testing.contract.base import Base
 from mlflow_ngraph.testing.steps import Answers
 
-RUNTIMES = {"torch", "onnxruntime", "openvino", "tvm", "tensorrt", "timm"}
+RUNTIMES = {"torch", "onnxruntime", "openvino", "tvm", "tensorrt", "tensorrt_rtx_bindings", "timm"}
 """What takes long to import."""
 
 

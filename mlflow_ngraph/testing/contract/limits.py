@@ -28,11 +28,21 @@ class Interrupted:
 
     whole_s: float
     """How long it takes when it is left alone."""
-    again: Mapping[int, Outcome] | Refusal
-    """What the engine of that one did."""
+    again: Case
+    """That one."""
     cut: Cut
+    half: Case
+    """What was left of the other one."""
+
+
+@dataclass(frozen=True)
+class Reloaded:
+    """What loading gave."""
+
+    again: Mapping[int, Outcome] | Refusal
+    """Of the engine that came to its end."""
     half: Mapping[int, Outcome] | Refusal
-    """What loading gave that was left of the other engine."""
+    """Of the one that did not."""
 
 
 class Limits(Base):
@@ -49,16 +59,22 @@ class Limits(Base):
         again, half = replace(case, engines=root / "again"), replace(case, engines=root / "half")
         whole_s = compile_in_worker(again)
         cut = cut_by_time(half, whole_s)
-        run = partial(steps.run_cases, never_imported=cls._blocked())
-        ran = cls._run(attempt, run, {"again": again, "half": half})
-        return Interrupted(whole_s, ran["again"], cut, ran["half"])
+        return Interrupted(whole_s, again, cut, half)
 
-    def test_engines_leave_nothing_behind(self, cases: Mapping[str, Case], builds: object) -> None:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def reloaded(cls, device: None, interrupted: Interrupted) -> Reloaded:
+        """What came of loading them."""
+        run = partial(steps.run_cases, never_imported=cls._blocked())
+        ran = cls._run(attempt, run, {"again": interrupted.again, "half": interrupted.half})
+        return Reloaded(ran["again"], ran["half"])
+
+    def test_engines_leave_nothing_behind(self, device: None, cases: Mapping[str, Case], builds: object) -> None:
         usage = self._run(load_and_run_often, cases[self.models[-1]], self.cycles, self._blocked())
         assert usage.problem() is None
 
     def test_requests_in_flight_leave_nothing_behind(
-        self, kind: type[Compiler[Any]], cases: Mapping[str, Case], builds: object, materials: Path
+        self, device: None, kind: type[Compiler[Any]], cases: Mapping[str, Case], builds: object, materials: Path
     ) -> None:
         if "async" not in kind.modes:
             pytest.skip(f"{self.compiler} has no mode async")
@@ -71,24 +87,24 @@ class Limits(Base):
         assert interrupted.cut.verdict is Verdict.TIMEOUT, interrupted.cut.reason
         assert interrupted.cut.survivors == []
 
-    def test_half_an_engine_is_not_taken_for_one(self, interrupted: Interrupted, cases: Mapping[str, Case]) -> None:
-        if isinstance(interrupted.half, Refusal):
-            assert interrupted.half.verdict is not None, f"{interrupted.half.kind}: {interrupted.half.reason}"
+    def test_half_an_engine_is_not_taken_for_one(self, reloaded: Reloaded, cases: Mapping[str, Case]) -> None:
+        if isinstance(reloaded.half, Refusal):
+            assert reloaded.half.verdict is not None, f"{reloaded.half.kind}: {reloaded.half.reason}"
             return
-        for batch, outcome in interrupted.half.items():  # it was complete before it was cut
+        for batch, outcome in reloaded.half.items():  # it was complete before it was cut
             assert parity_problem(outcome.first, cases[self.models[0]].materials, batch) is None
 
     def test_compiling_again_gives_an_engine_that_behaves_the_same(
-        self, interrupted: Interrupted, outcomes: Mapping[str, Mapping[int, Outcome]]
+        self, reloaded: Reloaded, outcomes: Mapping[str, Mapping[int, Outcome]]
     ) -> None:
-        assert not isinstance(interrupted.again, Refusal), interrupted.again
-        for batch, outcome in interrupted.again.items():
+        assert not isinstance(reloaded.again, Refusal), reloaded.again
+        for batch, outcome in reloaded.again.items():
             for again, before in zip(outcome.first, outcomes[self.models[0]][batch].first, strict=True):
                 difference = np.abs(again - before).max() / np.abs(before).max()
                 assert difference <= self.repeatable
 
     def test_a_search_goes_on_after_it_was_cut(
-        self, cases: Mapping[str, Case], builds: Mapping[str, list[Made]], tmp_path: Path
+        self, device: None, cases: Mapping[str, Case], builds: Mapping[str, list[Made]], tmp_path: Path
     ) -> None:
         if not create(self.compiler, self.flags).searches:
             pytest.skip(f"{self.compiler} does not search with these flags")

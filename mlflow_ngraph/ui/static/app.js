@@ -52,6 +52,7 @@ function summarise() {
   at("summary").textContent = options.cells ? `${counted.join(", ")}: the newest result of each${newest}.` : "No results.";
   const links = options.experiments.map((one) => element("a", { href: one.view }, `Runs of ${one.name}`));
   fill(at("views"), ...links.slice(0, 3));
+  fill(at("left-out"), ...options.notes.map((note) => element("p", { class: "faint" }, note)));
 }
 
 async function compare() {

@@ -14,7 +14,9 @@ const KINDS = {
   friction: "scaling",
   knee: "saturation",
   noise: "noise",
+  left_out: "left out",
   unsupported: "unsupported",
+  built: "built",
 };
 
 /** @param {object|null} told what the server found; null while it is looking */

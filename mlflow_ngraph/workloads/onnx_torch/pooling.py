@@ -49,15 +49,15 @@ class Windows:
 
         With ``ceil_mode`` a window may reach beyond the padding, but not begin behind the value and what is before it.
         """
-        found = []
+        ends = []
         for axis, size in enumerate(sizes):
             span, stride = (self.kernel[axis] - 1) * self.dilations[axis] + 1, self.strides[axis]
             room = size + self.before[axis] + self.after[axis] - span
             last = -(-room // stride) if self.ceil else room // stride
             if self.ceil and last * stride >= size + self.before[axis]:
                 last -= 1
-            found.append(last * stride + span - size - self.before[axis])
-        return found
+            ends.append(last * stride + span - size - self.before[axis])
+        return ends
 
 
 @operator("MaxPool")

@@ -27,6 +27,12 @@ OBJECTIVES = {
 }
 """Metrics by short names. The latency is the median: what one caller sees, which a few slow calls do not move."""
 
+AS_GOOD = 0.02
+"""What is better by less is as good: nobody has to know more, and no race goes on for it."""
+
+Raced = Literal["throughput", "latency"]
+"""Objectives of which every round of a study has a figure, so that lanes can race for them."""
+
 Side = Literal["max", "min"]
 
 
@@ -46,6 +52,12 @@ class Limit:
         with np.errstate(invalid="ignore"):
             keeps: NDArray[np.bool_] = numbers <= self.value if self.bound == "max" else numbers >= self.value
         return keeps
+
+    def kept_by(self, value: float | None) -> bool:
+        """Whether a number keeps it; one that is missing does not."""
+        if value is None:
+            return False
+        return value <= self.value if self.bound == "max" else value >= self.value
 
     def __str__(self) -> str:
         return f"{self.metric} {'≤' if self.bound == 'max' else '≥'} {self.value:g}"

@@ -1,0 +1,96 @@
+"""Addresses of servers and databases, as others may see them: without user, password, token and query.
+
+An address is taken apart, and what can be read in more than one way is not shown at all: a password may hold any
+character, also those that end one elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from urllib.parse import quote, unquote, unquote_plus
+
+HIDDEN = "…"
+"""Stands for what is not shown."""
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[\w.~*-]*)(?::\d{0,5})?")
+_AUTHORITY = re.compile(r"[^/?#\\]*")
+_FILE = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?(?:[/.~]|[A-Za-z]:\\)")
+"""How a place begins that is in no need of a login."""
+_ON_DISK = ("sqlite", "file")
+"""Schemes whose addresses have no host where their path begins at once."""
+_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
+_AFTER = ".,;:!?)]}>'\"…"
+"""What stands behind an address in a sentence."""
+_QUERY = re.compile(r"(?<=url: )(/[^\s?]*)\?\S*")
+"""How libraries quote the path of an address alone."""
+_SHORTEST = 3
+"""Characters of a secret that is looked for in a text; a shorter one would be found in any text."""
+
+
+def shown(address: str) -> str:
+    """An address without its user, password and query; of one that is ambiguous the scheme alone."""
+    scheme, there, rest = address.partition("://")
+    if not there:
+        return address if "@" not in address or _FILE.match(address) else HIDDEN
+    if not _SCHEME.fullmatch(scheme):
+        return HIDDEN
+    if _is_on_disk(scheme, rest):
+        return f"{scheme}://{rest.partition('?')[0]}"
+    authority, tail = _divided(rest)
+    host = authority.rpartition("@")[2]
+    # An @ further on may belong to a path, or end a password that holds a slash.
+    if "@" in tail or not _HOST.fullmatch(host):
+        return f"{scheme}://{HIDDEN}"
+    return f"{scheme}://{host}{re.split('[?#]', tail, maxsplit=1)[0]}"
+
+
+def hidden(text: str, *addresses: str) -> str:
+    """A text without what is secret in the addresses that stand in it.
+
+    Parameters
+    ----------
+    *addresses : str
+        Addresses that the text may be about: what is secret in them is not shown wherever it stands.
+    """
+    for address in sorted(addresses, key=len, reverse=True):
+        for form in (address, address.rstrip("/")):
+            if "://" in form:
+                text = text.replace(form, shown(form))
+    secrets = {secret for address in addresses for secret in _secrets(address)}
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= _SHORTEST:
+            text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)" if secret.isalnum() else re.escape(secret), HIDDEN, text)
+    return _QUERY.sub(r"\1", _IN_TEXT.sub(_shown_in_text, text))
+
+
+def _is_on_disk(scheme: str, rest: str) -> bool:
+    return rest.startswith("/") and scheme.partition("+")[0] in _ON_DISK
+
+
+def _divided(rest: str) -> tuple[str, str]:
+    """What stands before the first character that may end a host, and what comes then."""
+    match = _AUTHORITY.match(rest)
+    end = match.end() if match else 0
+    return rest[:end], rest[end:]
+
+
+def _shown_in_text(match: re.Match[str]) -> str:
+    address = match[0].rstrip(_AFTER)
+    return shown(address) + match[0][len(address) :]
+
+
+def _secrets(address: str) -> Iterator[str]:
+    """User, password and query in every reading of an address, in the spellings that libraries give them."""
+    scheme, there, rest = address.partition("://")
+    if not there:
+        return
+    parts: list[str] = []
+    if "@" in rest and not _is_on_disk(scheme, rest):
+        login = rest.rpartition("@")[0]
+        parts += [login, *login.split(":", 1), *re.split("[@/?#:]", login)]
+    query = rest.partition("?")[2]
+    if query:
+        parts += [query, *(pair.partition("=")[2] for pair in query.split("&"))]
+    for part in parts:
+        yield from (part, unquote(part), unquote_plus(part), quote(part, safe=""), repr(part)[1:-1])

@@ -1,0 +1,163 @@
+"""Results tables that others wrote, checked before anything is computed from them.
+
+Whoever may write to an experiment may have put anything there, by mistake or to harm. A table that cannot be one of a study
+costs its own rows, and no one else's: it is refused as a whole, with the first thing that is wrong with it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, get_args
+
+import pyarrow as pa
+from pyarrow import compute as pc
+from pyarrow import parquet as pq
+
+from mlflow_ngraph.analysis.listing import Listed
+from mlflow_ngraph.errors import TrackingError
+from mlflow_ngraph.metrics import FREEDOM, MODEL_COLUMNS, ROUNDS, TEXT_COLUMNS, TIME_COLUMNS, Better
+from mlflow_ngraph.tables.columns import NUMBERS, cast
+from mlflow_ngraph.text import CONTROLS, REPLACEMENT
+from mlflow_ngraph.tracking.schema import Artifact, Tag
+from mlflow_ngraph.verdicts import Verdict
+
+_NAMED = ("study_id", "cell", "workload", "compiler", "device", "precision", "verdict")
+"""Text that every row has."""
+_NEEDED = (*_NAMED, "batch", *TIME_COLUMNS)
+_POSITIVE = re.compile(r"(?:throughput|latency|speedup)(?:_\w+)?")
+"""Metrics that are never below zero; their errors and degrees of freedom neither."""
+_MAY_BE_INFINITE = re.compile(rf"parity_\w+|\w+{FREEDOM}")
+_JSON = ("flags", "custom_metrics", ROUNDS)
+_LONGEST, _LONGEST_JSON = 20_000, 1_000_000
+"""Characters of a text."""
+_MOST_ROWS, _MOST_COLUMNS, _MOST_BYTES = 1_000_000, 5_000, 1 << 30
+_MOST_BATCH = 10**9
+_CLOCKS_DIFFER_S = 86_400.0
+"""How far ahead the clock of another machine may be."""
+_METRIC_NAME = re.compile(r"[\w.]{1,200}")
+
+
+class BadTableError(TrackingError):
+    """The results table of a run is none that a study wrote; the message names the run."""
+
+    def __init__(self, run: Listed, why: str) -> None:
+        who = f"run {run.run_id} of experiment {run.experiment!r}"
+        super().__init__(
+            f"{who}: {Artifact.RESULTS} {why}; its rows are left out: sync the study again, or delete the run"
+        )
+
+
+def parsed(content: bytes, run: Listed) -> pa.Table:
+    """The table of a run, with the types of documented columns and nothing in its texts that a terminal would obey.
+
+    Raises
+    ------
+    BadTableError
+        It is not the file that the run's tags speak of, cannot be read, or holds what cannot be.
+    """
+    try:
+        table = _read(content)
+        wrong = next(_wrong(table, run), "")
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError, pa.ArrowException) as error:
+        why = " ".join(CONTROLS.sub(REPLACEMENT, str(error)).split())[:200]
+        raise BadTableError(run, f"is not readable ({type(error).__name__}: {why})") from error
+    if wrong:
+        raise BadTableError(run, wrong)
+    return table
+
+
+def _read(content: bytes) -> pa.Table:
+    file = pq.ParquetFile(pa.BufferReader(content))
+    metadata = file.metadata
+    size = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+    if metadata.num_rows > _MOST_ROWS or metadata.num_columns > _MOST_COLUMNS or size > _MOST_BYTES:
+        raise ValueError(f"{metadata.num_rows} rows, {metadata.num_columns} columns and {size} bytes are too many")
+    table = file.read(use_threads=False)
+    if len(set(table.column_names)) != table.num_columns:
+        raise ValueError("two columns have one name")
+    table = cast(table)
+    for place, field in enumerate(table.schema):
+        if pa.types.is_large_string(field.type):
+            harmless = pc.replace_substring_regex(table.column(place), CONTROLS.pattern, REPLACEMENT)
+            table = table.set_column(place, field.name, harmless)
+    return table
+
+
+def _wrong(table: pa.Table, run: Listed) -> Iterator[str]:
+    """What is wrong with a table; nothing for one that a study wrote."""
+    names = set(table.column_names)
+    if missing := [name for name in _NEEDED if name not in names]:
+        yield f"has no column {missing[0]}"
+    elif table.num_rows:
+        yield from _wrong_texts(table, names, run.tags.get(Tag.STUDY_ID, ""))
+        yield from _wrong_numbers(table, names)
+        yield from _wrong_json(table, names)
+
+
+def _wrong_texts(table: pa.Table, names: set[str], study: str) -> Iterator[str]:
+    for name in _NEEDED:
+        if table[name].null_count:
+            yield f"has rows without {name}"
+    if pc.unique(table["study_id"]).to_pylist() != [study]:
+        yield f"is not of study {study!r}, which the run is of"
+    for name in sorted(names & set(TEXT_COLUMNS)):
+        longest = pc.max(pc.utf8_length(table[name])).as_py() or 0
+        if longest > (_LONGEST_JSON if name in _JSON else _LONGEST):
+            yield f"has a text of {longest} characters in column {name}"
+    if unknown := set(pc.unique(table["verdict"]).to_pylist()) - {str(verdict) for verdict in Verdict}:
+        yield f"has the verdict {unknown.pop()!r}"
+
+
+def _wrong_numbers(table: pa.Table, names: set[str]) -> Iterator[str]:
+    latest = time.time() + _CLOCKS_DIFFER_S
+    for name, low, high in (
+        ("batch", 1, _MOST_BATCH),
+        ("threads", 0, 10**6),
+        *((name, 0, 10**18) for name in MODEL_COLUMNS),
+        *((name, 0.0, latest) for name in TIME_COLUMNS),
+    ):
+        if name in names and (extremes := pc.min_max(table[name]).as_py())["min"] is not None:
+            least, most = extremes["min"], extremes["max"]
+            if not (low <= least and most <= high):
+                yield f"has {least} to {most} in column {name}" + (", which is yet to come" if high == latest else "")
+    for field in table.schema:
+        if not pa.types.is_floating(field.type) or field.name in TIME_COLUMNS:
+            continue
+        column = table[field.name]
+        if not _MAY_BE_INFINITE.fullmatch(field.name) and pc.any(pc.is_inf(column)).as_py():
+            yield f"has an infinite number in column {field.name}"
+        least = pc.min(column.filter(pc.invert(pc.is_nan(column)))).as_py()
+        if least is not None and least < 0 and _POSITIVE.fullmatch(field.name) and field.name in NUMBERS:
+            yield f"has {least} in column {field.name}"
+
+
+def _wrong_json(table: pa.Table, names: set[str]) -> Iterator[str]:
+    for name in sorted(names & set(_JSON)):
+        for text in filter(None, pc.unique(table[name]).to_pylist()):
+            value = json.loads(text)
+            if not isinstance(value, dict) or not _CHECKS[name](value):
+                yield f"has {text[:40]!r} in column {name}"
+
+
+def _is_declaration(declarations: dict[str, Any]) -> bool:
+    """Whether it declares metrics."""
+    return all(
+        _METRIC_NAME.fullmatch(name)
+        and all(isinstance(said[key], str) for key in ("unit", "better", "expression"))
+        and said["better"] in get_args(Better)
+        for name, said in declarations.items()
+    )
+
+
+def _has_numbers(numbers: dict[str, Any]) -> bool:
+    return all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers.values())
+
+
+_CHECKS: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "flags": lambda flags: True,
+    "custom_metrics": _is_declaration,
+    ROUNDS: _has_numbers,
+}

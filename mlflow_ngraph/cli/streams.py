@@ -1,0 +1,59 @@
+"""Standard streams as they are given to a program: closed, without Unicode, or with nobody at the other end."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from contextlib import suppress
+from io import TextIOWrapper
+from typing import TextIO
+
+
+def prepare() -> bool:
+    """Make sure that whatever is printed ends nothing: streams are there, and take every character in some spelling.
+
+    Returns
+    -------
+    bool
+        Whether standard output was closed.
+    """
+    closed = sys.stdout is None
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            # A file that is opened later must not become what everybody prints to.
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - as the interpreter does it
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    return closed
+
+
+def takes(text: str) -> bool:
+    """Whether standard output has every character of a text."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def is_left(stream: TextIO) -> bool:
+    """Whether nobody reads any more what is written to a stream."""
+    with suppress(OSError, ValueError):
+        watched = select.poll()
+        watched.register(stream.fileno(), 0)
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in watched.poll(0))
+    return True
+
+
+def silence(stream: TextIO) -> None:
+    """Let what a stream still holds go nowhere, so that the interpreter does not complain when it flushes at the end."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,0 +1,112 @@
+"""The adapter for NVIDIA TensorRT for RTX: engines for GeForce and RTX GPUs, which no GPU is needed to build."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from mlflow_ngraph.compilers.accelerator import architecture, require_architecture
+from mlflow_ngraph.compilers.base import Flags, Target
+from mlflow_ngraph.compilers.explanation import Explanation
+from mlflow_ngraph.compilers.saved import Saved
+from mlflow_ngraph.compilers.tensorrt.family import LISTED, TensorRTFamily, find, plan_facts
+from mlflow_ngraph.compilers.tensorrt.library import Edition
+from mlflow_ngraph.compilers.tensorrt_rtx.flags import TensorRTRTXFlags
+from mlflow_ngraph.devices import probes
+from mlflow_ngraph.devices.elsewhere import Elsewhere
+from mlflow_ngraph.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.compilers.tensorrt.building import Configuration
+    from mlflow_ngraph.compilers.tensorrt.running import Deserialized
+
+_AMPERE = (8, 0)
+
+
+class TensorRTRTX(TensorRTFamily[TensorRTRTXFlags]):
+    """Optimises the network ahead of time, on any machine; kernels are compiled on the GPU, when an engine is loaded."""
+
+    name: ClassVar[str] = "tensorrt-rtx"
+    summary: ClassVar[str] = "NVIDIA TensorRT for RTX, which also builds engines without a GPU"
+    flags_type: ClassVar[type[Flags]] = TensorRTRTXFlags
+    edition: ClassVar[Edition] = Edition(
+        "tensorrt-rtx",
+        "TensorRT for RTX",
+        # The first one loads the libraries that the second is bound to.
+        ("tensorrt_rtx_libs", "tensorrt_rtx_bindings"),
+        "tensorrt_rtx_cu13_bindings",
+        "pip install --no-deps tensorrt_rtx_cu13_libs tensorrt_rtx_cu13_bindings (NVIDIA's licence, which is not free)",
+        listing="Layers:",
+    )
+    runtime_modules: ClassVar[tuple[str, ...]] = (*edition.modules, "cuda.bindings.runtime")
+    compile_modules: ClassVar[tuple[str, ...] | None] = (*edition.modules, "onnx")
+
+    explains_elsewhere: ClassVar[bool] = True
+
+    @property
+    def expected_compile_s(self) -> float:
+        return 15.0
+
+    def requires(self, target: Target) -> dict[str, str]:
+        return {
+            "tensorrt-rtx": self.building().version or "",
+            "platform": platform.machine(),
+            "gpu": self._gpu_requirement(_capability(target)),
+        }
+
+    def _gpu_requirement(self, capability: tuple[int, int] | None) -> str:
+        """Equal on all GPUs that load each other's engines."""
+        if capability is None:
+            return "none"
+        if self.flags.hardware_compatibility == "ampere_plus" and capability >= _AMPERE:
+            return "compute capability 8.0 or later"
+        return "compute capability {}.{}".format(*capability)
+
+    def check(self, target: Target) -> None:
+        super().check(target)
+        capability = _capability(target)
+        if self.flags.hardware_compatibility == "ampere_plus" and capability is not None and capability < _AMPERE:
+            raise UnsupportedError(
+                "tensorrt-rtx has no hardware_compatibility ampere_plus for GPUs of compute capability {}.{}".format(
+                    *capability
+                )
+            )
+
+    def check_elsewhere(self, target: Target, device: Elsewhere) -> None:
+        if device.compute_capability is None:
+            raise UnsupportedError(
+                f"tensorrt-rtx has to know the architecture of the GPU of {device}: say it as in gpu:sm89"
+            )
+        require_architecture(self.name, target, device.compute_capability, f"{device} has less")
+
+    def _configuration(self, target: Target) -> Configuration:
+        from mlflow_ngraph.compilers.tensorrt_rtx.configuration import RTXConfiguration
+
+        wide = self.flags.hardware_compatibility == "ampere_plus"
+        capability = None if wide else _capability(target)
+        return RTXConfiguration(self.flags.workspace_mib, capability, here=not target.build_for)
+
+    def _deserialized(self, plan: Path, saved: Saved) -> Deserialized:
+        from mlflow_ngraph.compilers.tensorrt_rtx.running import DeserializedRTX
+
+        return DeserializedRTX(self.edition, plan, self.flags)
+
+    def explain(self, directory: Path, batch: int, target: Target) -> Explanation:
+        from mlflow_ngraph.compilers.tensorrt.inspection import kernels
+        from mlflow_ngraph.compilers.tensorrt_rtx.inspection import information
+
+        saved = Saved.read(directory, self.name, target)
+        plan, said = find(directory, batch, saved)
+        layers = kernels(information(plan.with_suffix(LISTED).read_text(encoding="utf-8")))
+        return Explanation(
+            nodes_before=said["nodes"], nodes_after=len(layers), kernels=layers, facts=plan_facts(plan, saved)
+        )
+
+
+def _capability(target: Target) -> tuple[int, int] | None:
+    """Of the GPU that an engine is for; None where there is no GPU."""
+    if target.elsewhere is not None:
+        return target.elsewhere.compute_capability
+    gpu = probes.gpu()
+    return architecture(gpu) if gpu is not None else None

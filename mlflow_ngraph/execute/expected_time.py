@@ -1,0 +1,121 @@
+"""About how long a study takes, part by part, by what earlier studies on this machine took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlflow_ngraph.compilers.registry import create
+from mlflow_ngraph.devices import processors
+from mlflow_ngraph.execute.experience import Duration, Source, total
+from mlflow_ngraph.execute.lane_memory import RELOAD_CALLS
+from mlflow_ngraph.execute.plan import PREPARE_SECONDS, StudyPlan, WorkloadPlan
+from mlflow_ngraph.execute.record import Lane
+
+TYPICAL_MACS = 2e9
+"""Stands for a model about which nothing is known before it is built."""
+MACS_PER_SECOND_AND_THREAD = 5e10
+"""A round figure for fp32 on one core of a server processor; estimates need no more."""
+TYPICAL_ROUNDS = 10
+"""What a cell needs until its interval is short enough, on a machine that is quiet most of the time."""
+RACED_ROUNDS, HOPELESS_ROUNDS, HOPELESS = 8, 2, 4.0
+"""What a cell of a race needs until it leaves; the same for one that is more than so many times slower than another."""
+FEWEST_ROUNDS = 3
+"""Of a cell that is begun at all."""
+LOAD_SECONDS = 3.0
+"""A process that starts, imports a runtime and loads an engine."""
+VERIFY_SECONDS = 3.0
+TAKE_SECONDS = 0.5
+"""To take an engine from the cache."""
+RELOAD_SECONDS = 2.0
+"""A process as above, beside others that do the same."""
+
+
+def of_study(plan: StudyPlan) -> Duration:
+    """Everything."""
+    return total(of_workload(plan, workload) for workload in plan.workloads)
+
+
+def of_workload(plan: StudyPlan, workload: WorkloadPlan) -> Duration:
+    """All lanes of a workload and its preparation."""
+    return preparing(plan, workload) + total(of_lane(plan, workload, lane) for lane in workload.lanes)
+
+
+def of_lane(plan: StudyPlan, workload: WorkloadPlan, lane: Lane) -> Duration:
+    """One lane: its engines and its cells."""
+    engines = create(lane.compiler, lane.flags).engines(lane.batch_sizes)
+    parts = [building(plan, lane, group) for group in engines]
+    if not plan.study.build_for:
+        parts += [measuring(plan, workload, lane, batch) for batch in lane.batch_sizes]
+    return total(parts)
+
+
+def preparing(plan: StudyPlan, workload: WorkloadPlan) -> Duration:
+    """Building the model, running the baseline, exporting."""
+    return plan.experience.preparing(str(workload.ref), PREPARE_SECONDS).times(1 / _beside(plan))
+
+
+def building(plan: StudyPlan, lane: Lane, batch_sizes: Sequence[int]) -> Duration:
+    """Having one engine, verified: compiling it, or taking it from the cache."""
+    known = plan.experience
+    verifying = total(known.verifying(lane.cell(batch), lane.compiler, VERIFY_SECONDS) for batch in batch_sizes)
+    if plan.study.cache != "off" and known.keeps(lane.workload, lane.compiler, lane.precision):
+        making = Duration.of(TAKE_SECONDS, "similar")
+    else:
+        otherwise = create(lane.compiler, lane.flags).expected_compile_s
+        making = known.building(lane.id, lane.compiler, batch_sizes, otherwise)
+    return (making + verifying).times(1 / _beside(plan))
+
+
+def measuring(plan: StudyPlan, workload: WorkloadPlan, lane: Lane, batch: int) -> Duration:
+    """One cell: loading its engine, its warm-up, its rounds, and requests that arrive."""
+    study = plan.study
+    call, source = call_s(plan, workload, lane, batch)
+    slice_s = min(study.slice_length * call, study.limits.slice_seconds)
+    timed = max(call, min(_repetitions(plan, workload, lane, batch) * call, study.limits.cell_seconds))
+    seconds = timed
+    if call < study.warmup.max_seconds:
+        seconds += min(4 * study.warmup.window * call, study.warmup.max_seconds)
+    if (1 + RELOAD_CALLS) * call < study.limits.reload_seconds:
+        seconds += RELOAD_SECONDS * timed / slice_s
+    if study.arrivals is not None:
+        seconds += study.arrivals.estimate_s(call)
+    return _loading(plan, lane, batch, call) + Duration.of(seconds, source)
+
+
+def measuring_at_least(plan: StudyPlan, workload: WorkloadPlan, lane: Lane, batch: int) -> Duration:
+    """What one cell takes when it has as few rounds as make sense."""
+    call, source = call_s(plan, workload, lane, batch)
+    slices = min(FEWEST_ROUNDS * plan.study.slice_length * call, FEWEST_ROUNDS * plan.study.limits.slice_seconds)
+    return _loading(plan, lane, batch, call) + Duration.of(max(call, slices), source)
+
+
+def call_s(plan: StudyPlan, workload: WorkloadPlan, lane: Lane, batch: int) -> tuple[float, Source]:
+    """Seconds of one inference, and where they are known from."""
+    known = plan.experience.call_s(lane.id, batch)
+    if known is not None:
+        return known
+    macs = TYPICAL_MACS
+    if workload.known is not None:
+        macs = float(workload.known.true_macs or workload.known.paper_macs or TYPICAL_MACS)
+    slowdown = create(lane.compiler, lane.flags).expected_slowdown
+    return batch * slowdown * macs / (MACS_PER_SECOND_AND_THREAD * (lane.threads or 1)), "assumed"
+
+
+def _loading(plan: StudyPlan, lane: Lane, batch: int, call: float) -> Duration:
+    return plan.experience.loading(lane.cell(batch), lane.compiler, LOAD_SECONDS + call)
+
+
+def _repetitions(plan: StudyPlan, workload: WorkloadPlan, lane: Lane, batch: int) -> int:
+    study = plan.study
+    if study.raced is None:
+        return TYPICAL_ROUNDS * study.slice_length if study.repetitions == "auto" else study.repetitions
+    # Of batch sizes the samples of an inference tell, between lanes its time: that is known before the race.
+    mine = call_s(plan, workload, lane, batch)[0]
+    fastest = min(call_s(plan, workload, other, batch)[0] for other in workload.lanes)
+    return (HOPELESS_ROUNDS if mine > HOPELESS * fastest else RACED_ROUNDS) * study.slice_length
+
+
+def _beside(plan: StudyPlan) -> int:
+    """How many processes prepare, compile or verify at a time, about."""
+    together = plan.study.builds == "together" and plan.accelerator == "cpu"
+    return min(2, processors.available()) if together else 1

@@ -1,0 +1,145 @@
+"""A process that has imported PyTorch already, for children that are not timed: they are forked from it and begin at once."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mlflow_ngraph.engines import environment
+
+PRELOADED = ("torch", "torch._dynamo", "onnxscript", "mlflow_ngraph.workloads.export")
+"""What most of them import."""
+_READ_BY_IMPORTS = ("PYTHON", "LD_", "TORCH", "PYTORCH", "CUDA", "ATEN", "NVIDIA", *environment.STRAY_PREFIXES)
+"""How variables begin that change what an import does."""
+_SETTLED_LATER = (*environment.THREAD_VARIABLES, "PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR")
+"""Of these those that a forked process may have otherwise than the server: it sets its threads and its path itself, and the
+rest is read late."""
+
+
+class ForkServer:
+    """Forks workers."""
+
+    def __init__(self) -> None:
+        # An import of PyTorch may make the folder of its compiler's cache.
+        self._scratch = tempfile.TemporaryDirectory(prefix="ngraph-")
+        self._env = environment.of_threads(None, Path(self._scratch.name), patient=True)
+        self._lock = threading.Lock()
+        self._control, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with its:
+            command = [sys.executable, "-m", "mlflow_ngraph.execute.forking", str(its.fileno()), *PRELOADED]
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=self._env,
+                pass_fds=[its.fileno()],
+                start_new_session=True,
+            )
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    def serves(self, env: Mapping[str, str]) -> bool:
+        """Whether a worker with this environment may be forked: no variable differs that importing has read."""
+        return not any(
+            name.startswith(_READ_BY_IMPORTS) and name not in _SETTLED_LATER for name in self._differences(env)
+        )
+
+    def fork(self, env: Mapping[str, str], stdin: int, stdout: int, stderr: int) -> Forked:
+        """Fork a worker in a process group of its own.
+
+        Parameters
+        ----------
+        env : Mapping[str, str]
+            One that `serves` is true for.
+        stdin, stdout, stderr : int
+            File descriptors, which stay the caller's to close.
+
+        Raises
+        ------
+        ConnectionError
+            The server has ended.
+        """
+        request = {"env": self._differences(env), "directory": str(Path.cwd())}
+        return Forked(self, int(self._ask(request, stdin, stdout, stderr)["pid"]))
+
+    def wait(self, pid: int) -> tuple[int, float | None]:
+        """Wait for the end of a worker, as `Forked.wait` does."""
+        try:
+            answer = self._ask({"wait": pid})
+        except ConnectionError:  # it has taken its workers with it
+            return -9, None
+        return int(answer["code"]), float(answer["cpu_s"])
+
+    def close(self) -> None:
+        """End it, and its workers."""
+        self._control.close()
+        self._process.wait()
+        self._scratch.cleanup()
+
+    def _differences(self, env: Mapping[str, str]) -> dict[str, str | None]:
+        """What a worker has otherwise than the server; None where it has nothing."""
+        return {name: env.get(name) for name, _ in self._env.items() ^ env.items()}
+
+    def _ask(self, request: Mapping[str, Any], *pipes: int) -> dict[str, Any]:
+        with self._lock:
+            socket.send_fds(self._control, [json.dumps(request).encode()], list(pipes))
+            answer = self._control.recv(4096)
+        if not answer:
+            raise ConnectionError("the process that children are forked from has ended")
+        reply: dict[str, Any] = json.loads(answer)
+        return reply
+
+
+class Forked:
+    """A worker that was forked."""
+
+    def __init__(self, server: ForkServer, pid: int) -> None:
+        self.pid = pid
+        self._server = server
+
+    def wait(self) -> tuple[int, float | None]:
+        """Wait for its end. Returns its exit code as `subprocess` has it, and its CPU seconds if they are known."""
+        return self._server.wait(self.pid)
+
+
+class _Shared:
+    """The server of this process, and how many use it."""
+
+    server: ForkServer | None = None
+    users = 0
+
+
+@contextmanager
+def shared() -> Iterator[None]:
+    """Have a server in this process from when it is first needed; the outermost of several blocks ends it."""
+    _Shared.users += 1
+    try:
+        yield
+    finally:
+        _Shared.users -= 1
+        if not _Shared.users and _Shared.server is not None:
+            server, _Shared.server = _Shared.server, None
+            server.close()
+
+
+def serving(env: Mapping[str, str]) -> ForkServer | None:
+    """The server that forks workers with this environment; None outside `shared`, or where it would have to be another."""
+    if not _Shared.users:
+        return None
+    if _Shared.server is not None and not _Shared.server.alive:
+        _Shared.server.close()
+        _Shared.server = None
+    _Shared.server = _Shared.server or ForkServer()
+    return _Shared.server if _Shared.server.serves(env) else None

@@ -1,0 +1,105 @@
+"""The process that others are forked from: it has imported what they need, and does nothing else. Run as a script.
+
+Reads requests from a socket: to fork a worker, or to wait for the end of one. Ends when its parent does, and its workers with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from mlflow_ngraph.execute import worker
+
+REQUEST_BYTES = 1 << 18
+PIPES = 3
+"""Standard input, output and error of a worker."""
+
+
+def main() -> None:
+    """Import the modules that the command line names after the socket, and fork workers until the parent is gone."""
+    with socket.socket(fileno=int(sys.argv[1])) as control:
+        begun_in = str(Path.cwd())
+        for name in sys.argv[2:]:
+            # A worker that needs it fails the same way, and says so.
+            with contextlib.suppress(Exception):
+                import_module(name)
+        # What lives now lives for good: a worker's collector need not touch, and thereby copy, its pages.
+        gc.collect()
+        gc.freeze()
+        born = _serve(control)
+    if born is not None:
+        _settle_in(born, begun_in)
+        worker.main()
+
+
+def _serve(control: socket.socket) -> dict[str, Any] | None:
+    """Answer requests. Returns None when the parent is gone, and in each forked process the request that it comes from."""
+    alive: set[int] = set()
+    while True:
+        text, pipes, _, _ = socket.recv_fds(control, REQUEST_BYTES, PIPES, socket.MSG_CMSG_CLOEXEC)
+        if not text:
+            for pid in alive:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+            return None
+        request: dict[str, Any] = json.loads(text)
+        if "wait" in request:
+            alive.discard(request["wait"])
+            answer = _end_of(request["wait"])
+        else:
+            pid = os.fork()
+            # Whoever of the two comes first: from here on the group exists for both.
+            with contextlib.suppress(PermissionError, ProcessLookupError):
+                os.setpgid(pid, pid)
+            if pid == 0:
+                for number, pipe in enumerate(pipes):
+                    os.dup2(pipe, number)
+            for pipe in pipes:
+                os.close(pipe)
+            if pid == 0:
+                return request
+            alive.add(pid)
+            answer = {"pid": pid}
+        control.sendall(json.dumps(answer).encode())
+
+
+def _end_of(pid: int) -> dict[str, float]:
+    """Wait for a worker's end: its exit code as `subprocess` has it, and its CPU seconds."""
+    _, status, used = os.wait4(pid, 0)
+    return {"code": os.waitstatus_to_exitcode(status), "cpu_s": used.ru_utime + used.ru_stime}
+
+
+def _settle_in(born: Mapping[str, Any], begun_in: str) -> None:
+    """Become what a worker would be that had started by itself."""
+    places = _extra_places()
+    for name, value in born["env"].items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    os.chdir(born["directory"])
+    if sys.path[0] == begun_in:
+        sys.path[0] = born["directory"]
+    first = next((number for number, place in enumerate(sys.path) if [place] == places[:1]), 1)
+    sys.path[first : first + len(places)] = _extra_places()
+    threads = os.environ.get("OMP_NUM_THREADS")
+    if threads is not None and "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(int(threads))
+
+
+def _extra_places() -> list[str]:
+    """Where the environment says that modules are looked for first, as the interpreter has it in its path."""
+    return [str(Path(place).absolute()) for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""Commands under a time limit: whatever they do, and whatever they start, ends with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+GRACE_SECONDS = 5.0
+"""For a command to end its children by itself, before it is killed. Within its time limit, as far as that is long enough."""
+_LAST_LINES = 3
+
+NGRAPH = (sys.executable, "-m", "mlflow_ngraph")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int | None
+    """None: its time was up."""
+    out: str
+    err: str
+    seconds: float
+
+    @property
+    def last(self) -> str:
+        """The end of what it said of its errors, else of what it printed, in one line."""
+        said = (self.err.strip() or self.out.strip()).splitlines()
+        return " ".join(" ".join(said[-_LAST_LINES:]).split())
+
+    @property
+    def how(self) -> str:
+        """In words."""
+        if self.code is None:
+            return f"was not done within {self.seconds:.0f} s"
+        return f"ended with code {self.code}{': ' if self.last else ''}{self.last}"
+
+
+class Started:
+    """A command that runs, in a session of its own. What it says goes to files, which outlive it.
+
+    Parameters
+    ----------
+    logs : Path
+        Folder of the files.
+    name : str
+        Of the files.
+    """
+
+    def __init__(self, command: Sequence[str], logs: Path, name: str, cwd: Path, env: Mapping[str, str]) -> None:
+        logs.mkdir(parents=True, exist_ok=True)
+        self._out, self._err = logs / f"{name}.out", logs / f"{name}.err"
+        self._began = time.monotonic()
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                command,
+                cwd=cwd,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+
+    def said(self) -> str:
+        """What it has said of its errors and of its progress so far."""
+        return self._err.read_text(encoding="utf-8", errors="replace")
+
+    def wait(self, seconds: float) -> Ended:
+        """Wait for its end, and end it when the time is up."""
+        code: int | None = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self.process.wait(max(seconds - GRACE_SECONDS, seconds / 2))
+        if code is None:
+            self.end()
+        out = self._out.read_text(encoding="utf-8", errors="replace")
+        return Ended(code, out, self.said(), time.monotonic() - self._began)
+
+    def end(self) -> None:
+        """Let it end, and kill what does not. Of a command that has ended by itself nothing is asked."""
+        if self.process.poll() is not None:
+            return
+        # Children that have made groups of their own are no longer in that of the command.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            family = psutil.Process(self.process.pid).children(recursive=True)
+            self._signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(GRACE_SECONDS)
+            self._signal(signal.SIGKILL)
+            for process in family:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+        self.process.wait()
+
+    def kill(self) -> None:
+        """``kill -9`` of the command alone, as the kernel does when memory is short."""
+        self.process.kill()
+        self.process.wait()
+
+    def _signal(self, signum: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signum)
+
+
+@contextmanager
+def started(command: Sequence[str], logs: Path, name: str, cwd: Path, env: Mapping[str, str]) -> Iterator[Started]:
+    """A command that has ended when the block is left."""
+    running = Started(command, logs, name, cwd, env)
+    try:
+        yield running
+    finally:
+        running.end()

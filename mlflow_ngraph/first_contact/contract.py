@@ -1,0 +1,167 @@
+"""The contract suite for every compiler that is installed, each in a process of its own, with its result test by test."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mlflow_ngraph.first_contact.bench import BASELINE, Bench
+from mlflow_ngraph.first_contact.command import GRACE_SECONDS, Ended
+from mlflow_ngraph.first_contact.finding import Finding, Status, Table, worst
+
+_ENOUGH_S = 75.0
+"""Before that a suite on a slow machine has seen nothing: with less for each, it would be nothing of any."""
+RESULTS = "results.jsonl"
+LEFT_OUT = ("test_flags_make_the_round_trip", "test_other_values_of_flags_give_the_same_function")
+"""Tests that need another value of every flag, which only the author of an adapter can name."""
+PROOF = "test_a_reloaded_engine_computes_the_models_function"
+"""The least that the short form has to see of a compiler."""
+_SHORT = {"models": ("cnn", "text_encoder"), "cycles": 40}
+"""What the short form does with less of."""
+
+_MODULE = '''
+"""Written by mlflow-ngraph first-contact."""
+
+from mlflow_ngraph.testing.contract import CompilerContract
+
+
+class TestContract(CompilerContract):
+{attributes}
+
+    @classmethod
+    def _job(cls, flags=None, **target):
+        return super()._job(flags, **{{"accelerator": {accelerator!r}, **target}})
+'''
+
+# What a test came to is on disk before the next one begins: a suite that is cut off has told what it knew.
+_PLUGIN = '''
+"""Written by mlflow-ngraph first-contact."""
+
+import json
+from pathlib import Path
+
+FILE = Path({file!r})
+
+
+def _write(**line):
+    with FILE.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\\n")
+
+
+def pytest_collection_finish(session):
+    _write(collected=[item.name for item in session.items])
+
+
+def pytest_runtest_logreport(report):
+    if report.when == "call" or report.outcome != "passed":
+        name = report.nodeid.rpartition("::")[2]
+        reason = report.longrepr[2] if report.skipped else "" if report.passed else report.longreprtext
+        _write(test=name, outcome=report.outcome, reason=str(reason))
+'''
+
+
+def contract(bench: Bench, seconds: float) -> Finding:
+    """Run the suite for one compiler after the other; each has a fair share of the time that is left, or enough to begin.
+
+    What an earlier run in the same folder came to the end of is not asked again.
+    """
+    if not all(importlib.util.find_spec(name) for name in ("pytest", "torch")):
+        lacking = " and ".join(name for name in ("pytest", "torch") if not importlib.util.find_spec(name))
+        return Finding("lacking", f"the suite needs {lacking}: pip install {lacking}")
+    deadline = time.monotonic() + seconds
+    rows, tables, facts, statuses = [], [], {}, []
+    for place, compiler in enumerate(bench.compilers):
+        left = deadline - time.monotonic()
+        ended, results = _suite(bench, compiler, min(left, max(left / (len(bench.compilers) - place), _ENOUGH_S)))
+        status, said = _judge(bench, ended, results)
+        statuses.append(status)
+        rows.append([compiler, status, said, f"{ended.seconds:.0f} s"])
+        facts[compiler] = {"status": status, "seconds": ended.seconds, **results}
+        tables.append(Table(f"Contract of {compiler}", ("test", "outcome", "reason"), _rows(results)))
+    counts = Counter(statuses)
+    said = ", ".join(f"{number} {status}" for status, number in counts.items())
+    left_out = f"left out, as only an adapter's author knows other values of its flags: {', '.join(LEFT_OUT)}"
+    overview = Table("Contract suite", ("compiler", "result", "tests", "time"), rows)
+    return Finding(worst(statuses), f"of {len(rows)} compilers {said}; {left_out}", [overview, *tables], facts)
+
+
+def _suite(bench: Bench, compiler: str, seconds: float) -> tuple[Ended, dict[str, Any]]:
+    """Run the suite for a compiler; how it ended, and its outcomes by test."""
+    folder = bench.folder / "contract" / compiler
+    folder.mkdir(parents=True, exist_ok=True)
+    earlier = outcomes(folder / RESULTS)
+    if _whole(earlier):
+        return Ended(0, "", "", 0.0), earlier
+    if seconds < GRACE_SECONDS:
+        return Ended(None, "", "", 0.0), earlier
+    (folder / RESULTS).unlink(missing_ok=True)
+    attributes: dict[str, Any] = {"compiler": compiler, "needs_model_code": compiler == BASELINE}
+    attributes |= dict.fromkeys(LEFT_OUT) | (_SHORT if bench.form == "short" else {})
+    lines = "\n".join(f"    {name} = {value!r}" for name, value in attributes.items())
+    (folder / "test_contract.py").write_text(
+        _MODULE.format(attributes=lines, accelerator=bench.profile.accelerator), encoding="utf-8"
+    )
+    (folder / "conftest.py").write_text(_PLUGIN.format(file=str(folder / RESULTS)), encoding="utf-8")
+    options = ["-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(folder)]
+    # Plugins of others would be tried here as well, and fail for reasons of their own.
+    command = ["env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", sys.executable, "-m", "pytest", *options, str(folder)]
+    ended = bench.run(f"contract-{compiler}", command, seconds)
+    return ended, outcomes(folder / RESULTS)
+
+
+def outcomes(path: Path) -> dict[str, Any]:
+    """What a suite wrote: ``collected``, the names of its tests, and ``outcomes`` of those that came to an end."""
+    collected: list[str] = []
+    by_test: dict[str, dict[str, str]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+        entry: Mapping[str, Any] = json.loads(line)
+        if "collected" in entry:
+            collected = list(entry["collected"])
+        else:
+            by_test[entry["test"]] = {"outcome": entry["outcome"], "reason": _first_error(entry["reason"])}
+    return {"collected": collected, "outcomes": by_test}
+
+
+def _whole(results: Mapping[str, Any]) -> bool:
+    """Whether every test came to an end, and none failed."""
+    by_test = results["outcomes"]
+    ended = results["collected"] and all(name in by_test for name in results["collected"])
+    return bool(ended) and not any(test["outcome"] == "failed" for test in by_test.values())
+
+
+def _judge(bench: Bench, ended: Ended, results: Mapping[str, Any]) -> tuple[Status, str]:
+    by_test = results["outcomes"]
+    if not results["collected"]:
+        return ("incomplete" if ended.code is None else "wrong"), f"the suite {ended.how}"
+    counts = Counter(test["outcome"] for test in by_test.values())
+    left = [name for name in results["collected"] if name not in by_test]
+    said = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items())) or "none finished"
+    said += f", {len(left)} not reached" if left else ""
+    if counts["failed"]:
+        return "wrong", said
+    if left and ended.code is not None:
+        return "wrong", f"{said}; the suite {ended.how}"
+    computes = any(name.startswith(PROOF) and test["outcome"] == "passed" for name, test in by_test.items())
+    enough = not left or (bench.form == "short" and computes)
+    return ("right" if enough else "incomplete"), said
+
+
+def _rows(results: Mapping[str, Any]) -> Sequence[Sequence[str]]:
+    """The tests in their order."""
+    by_test = results["outcomes"]
+    unreached = {"outcome": "not reached", "reason": ""}
+    named = list(dict.fromkeys([*results["collected"], *by_test]))
+    return [[name, *(by_test.get(name, unreached)[key] for key in ("outcome", "reason"))] for name in named]
+
+
+def _first_error(text: str) -> str:
+    """The first line of an error within what pytest shows of a failure."""
+    errors = re.findall(r"^E\s+(.+)$", text, re.MULTILINE)
+    return " ".join((errors[0] if errors else text.removeprefix("Skipped: ")).split())[:300]

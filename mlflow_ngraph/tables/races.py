@@ -1,0 +1,65 @@
+"""How the races of a study ended, and what it left out, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mlflow_ngraph.execute.record import StudyRecord
+from mlflow_ngraph.text import counted
+
+_STOPPED = {
+    "time": "the time was up",
+    "repetitions": "no repetitions were left",
+    "memory": "not all of them fit into memory together",
+}
+"""Why a race was not decided."""
+
+
+def told(record: StudyRecord) -> Iterator[str]:
+    """A line for each race, and one for each reason for which cells were left out."""
+    for workload, race in record.races.items():
+        yield _ended(record, workload, race)
+    reasons: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for cell in record.left_out.values():
+        reasons.setdefault((record.lanes[cell["lane"]].lane.label, cell["reason"]), []).append(cell)
+    for (label, reason), cells in reasons.items():
+        named = ", ".join(_named(record, cell["lane"], cell["batch"]) for cell in cells)
+        yield f"{label}: left out: {named}: {reason}"
+    if any(not cell["final"] for cell in record.left_out.values()):
+        yield "more time measures what was left out for lack of it: --resume --within TIME"
+
+
+def _ended(record: StudyRecord, workload: str, race: Mapping[str, Any]) -> str:
+    label = next((lane.lane.label for lane in record.lanes.values() if lane.lane.workload == workload), workload)
+    by = f"{label}, {race['objective']}"
+    first, *others = race["contenders"]
+    name = _named(record, first["lane"], first["batch"])
+    if race["leader"] is None:
+        return f"{by}: none of {counted(len(race['contenders']), 'cell')} keeps all limits"
+    if race["ending"] == "won":
+        return f"{by}: {name} is the best, all others have left the race"
+    if race["ending"] == "alike":
+        known = ", ".join(_beside(record, other) for other in others)
+        return (
+            f"{by}: {name} is the best or nearly so, none is more than {100 * race['indifferent']:g} % better: {known}"
+        )
+    end = _STOPPED[race["ending"]]
+    known = ", ".join(_beside(record, other) for other in others)
+    return f"{by}: undecided, because {end}; {name} is ahead of {known}"
+
+
+def _beside(record: StudyRecord, contender: Mapping[str, Any]) -> str:
+    """A contender with its figure over that of the leader."""
+    name = _named(record, contender["lane"], contender["batch"])
+    if contender.get("ratio") is None:
+        return name
+    ends = "" if contender["low"] is None else f" [{contender['low']:.3g}, {contender['high']:.3g}]"
+    return f"{name} ({contender['ratio']:.3g}{ends})"
+
+
+def _named(record: StudyRecord, lane_id: str, batch: int) -> str:
+    lane = record.lanes[lane_id].lane
+    precisions = {other.lane.precision for other in record.lanes.values()}
+    name = lane.compiler_label if len(precisions) == 1 else f"{lane.compiler_label} {lane.precision}"
+    return f"{name} at batch {batch}"

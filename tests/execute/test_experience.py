@@ -1,0 +1,50 @@
+"""What journals of earlier studies say about the time that things take."""
+
+from __future__ import annotations
+
+import json
+
+from mlflow_ngraph.devices import probes
+from mlflow_ngraph.execute import experience
+from tests.support.script import Script
+
+
+def recorded(home, name, *, cpu=None, extra=()):
+    script = Script([1])
+    script.events[0]["fingerprint"]["hardware"]["cpu"] = cpu or probes.as_plain(probes.cpu())
+    script.say("workload_prepared", workload="timm:m", seconds=12.0, materials={})
+    script.ready("fast", 1).slice("fast", 1, 0, [10] * 5)
+    script.events.extend(extra)
+    return script.write(home / "studies" / name)
+
+
+def finished(lane, call_s):
+    return {
+        "event": "cell_finished",
+        "at": 0.0,
+        "cell": f"{lane}-b1",
+        "lane": lane,
+        "batch": 1,
+        "warm_up": {"call_s": call_s},
+    }
+
+
+def test_journals_of_this_machine_are_learned_from(tmp_path):
+    recorded(tmp_path, "one", extra=[finished("fast", 0.25)])
+    recorded(tmp_path, "other", cpu={"model": "another"}, extra=[finished("identity", 9.0)])
+    found = experience.learn(tmp_path)
+    assert found.preparing("timm:m", 99.0).parts == {"measured": 12.0}
+    assert found.preparing("timm:n", 99.0).parts == {"similar": 12.0}
+    assert found.call_s("fast", 1) == (0.25, "measured")
+    assert found.call_s("identity", 1) is None
+
+
+def test_a_journal_that_is_cut_off_or_no_journal_at_all_harms_nothing(tmp_path):
+    whole = recorded(tmp_path, "one")
+    with (whole / "journal.jsonl").open("a") as file:
+        file.write('{"event":"cell_fin')
+    broken = tmp_path / "studies" / "broken"
+    broken.mkdir()
+    (broken / "journal.jsonl").write_text("nothing\n" + json.dumps({"event": "x"}))
+    assert experience.learn(tmp_path).preparing("timm:m", 99.0).seconds == 12
+    assert experience.learn(tmp_path / "nowhere").preparing("timm:m", 99.0).parts == {"assumed": 99.0}

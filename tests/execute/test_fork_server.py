@@ -1,0 +1,90 @@
+"""Workers that are forked from a process that has imported PyTorch already."""
+
+import json
+import os
+import signal
+import textwrap
+from contextlib import closing
+
+import psutil
+import pytest
+
+from mlflow_ngraph.engines import environment
+from mlflow_ngraph.execute import fork_server
+from mlflow_ngraph.execute.child import Child, Warden
+
+ASKED = """
+    import json, os, sys
+    here = {
+        "imported": "torch" in sys.modules,
+        "parent": os.getppid(),
+        "threads": os.environ.get("OMP_NUM_THREADS"),
+        "caches": os.environ["TORCHINDUCTOR_CACHE_DIR"],
+        "said": os.environ.get("SAID"),
+        "group": os.getpgrp() == os.getpid(),
+        "path": [place for place in sys.path if place.endswith(("main-of-models", "more"))],
+    }
+    import torch
+    here["torch_threads"] = torch.get_num_threads()
+    json.dump(here, open("asked.json", "w"))
+"""
+
+
+def ask(directory, warden, env):
+    """What a worker that is to be forked finds where it is."""
+    (directory / "asked.py").write_text(textwrap.dedent(ASKED))
+    child = Child("asked", env, directory / "child.log", warden, forked=True)
+    with closing(child):
+        child.request("import", 60, modules=["asked"], blocked=[], freed_memory="return")
+    return json.loads((directory / "asked.json").read_text()), child
+
+
+@pytest.fixture
+def warden(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with closing(Warden()) as found:
+        yield found
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_forked_worker_has_imported_pytorch_and_is_otherwise_as_one_of_its_own(tmp_path, warden, monkeypatch):
+    elsewhere = [place for place in (os.environ.get("PYTHONPATH"),) if place]
+    with fork_server.shared():
+        found = []
+        for threads in (1, 3):
+            monkeypatch.setenv("SAID", f"with {threads}")
+            places = [str(tmp_path / place) for place in ("main-of-models", "more")[:threads]]
+            monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*places, *elsewhere]))
+            env = environment.of_threads(threads, tmp_path / f"scratch-{threads}", patient=True)
+            here, child = ask(tmp_path, warden, env)
+            assert here["imported"]
+            assert here["group"]
+            assert here["threads"] == str(threads)
+            assert here["torch_threads"] == threads
+            assert here["caches"] == str(tmp_path / f"scratch-{threads}" / "inductor")
+            assert here["path"] == places
+            assert here["said"] == f"with {threads}"
+            assert child.cpu_s is not None
+            found.append(here["parent"])
+        assert found[0] == found[1] != os.getpid()
+
+
+@pytest.mark.usefixtures("processes")
+def test_what_importing_has_read_must_not_differ(tmp_path, warden):
+    env = environment.of_threads(1, tmp_path, patient=True)
+    with fork_server.shared():
+        here, _ = ask(tmp_path, warden, {**env, "OMP_WAIT_POLICY": "active"})
+    assert not here["imported"]
+    assert here["parent"] == os.getpid()
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_server_that_was_killed_is_replaced(tmp_path, warden):
+    env = environment.of_threads(1, tmp_path, patient=True)
+    with fork_server.shared():
+        before, _ = ask(tmp_path, warden, env)
+        psutil.Process(before["parent"]).send_signal(signal.SIGKILL)
+        psutil.Process(before["parent"]).wait(5)
+        after, _ = ask(tmp_path, warden, env)
+    assert after["imported"]
+    assert after["parent"] not in {before["parent"], os.getpid()}
