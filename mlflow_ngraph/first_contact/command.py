@@ -18,6 +18,7 @@ import psutil
 GRACE_SECONDS = 5.0
 """For a command to end its children by itself, before it is killed. Within its time limit, as far as that is long enough."""
 _LAST_LINES = 3
+_POLL_SECONDS = 0.05
 
 NGRAPH = (sys.executable, "-m", "mlflow_ngraph")
 
@@ -100,6 +101,7 @@ class Started:
             for process in family:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
+            outlived(family, GRACE_SECONDS)
         self.process.wait()
 
     def kill(self) -> None:
@@ -110,6 +112,25 @@ class Started:
     def _signal(self, signum: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signum)
+
+
+def outlived(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Wait for processes to end, and return those that did not.
+
+    One that has ended may stay in the table of processes for good: not every init of a container collects them.
+    """
+    deadline = time.monotonic() + seconds
+    alive = list(processes)
+    while (alive := [process for process in alive if _runs(process)]) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+    return alive
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @contextmanager

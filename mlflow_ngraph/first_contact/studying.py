@@ -19,12 +19,13 @@ from mlflow_ngraph.execute import exclusive, journal
 from mlflow_ngraph.execute.exclusive import ExclusiveMachine
 from mlflow_ngraph.first_contact import cells
 from mlflow_ngraph.first_contact.bench import BASELINE, Bench
-from mlflow_ngraph.first_contact.command import Started
+from mlflow_ngraph.first_contact.command import Started, outlived
 from mlflow_ngraph.first_contact.finding import Finding, Status, Table
 from mlflow_ngraph.verdicts import Verdict
 
 _LOOK_S = 0.05
 _KILLED_AT = "slice"
+_LAST_BREATH_SECONDS = 10.0
 """The event after which a study is killed: it measures."""
 
 
@@ -89,7 +90,7 @@ def interruption(bench: Bench, seconds: float) -> Finding:
             return Finding(status, f"the study {ended.how} before it measured{_waiting()}")
         family = psutil.Process(running.process.pid).children(recursive=True)
         running.kill()
-    _, orphans = psutil.wait_procs(family, timeout=10)
+    orphans = outlived(family, _LAST_BREATH_SECONDS)
     resumed = bench.run("resumed", bench.benchmark(study, "--resume"), max(deadline - time.monotonic(), 1.0))
     directory = bench.directory("killed")
     assert directory is not None  # it measured
