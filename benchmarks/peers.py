@@ -31,16 +31,9 @@ from mlflow_ngraph.execute.lane_engines import LaneEngines
 from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.record import LaneRecord
 from mlflow_ngraph.execute.session import Session
+from mlflow_ngraph.first_contact.peers import BENCHMARK_APP
 from mlflow_ngraph.runner import plan_study, run_study
 from mlflow_ngraph.study import Study, parse
-
-# Its telemetry would start a process beside the measurement.
-BENCHMARK_APP = """
-import sys
-sys.modules["openvino_telemetry"] = None
-from openvino.tools.benchmark.main import main
-main()
-"""
 
 BARE_LOOP = """
 import json, statistics, sys, time
