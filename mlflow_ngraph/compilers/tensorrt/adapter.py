@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import platform
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from mlflow_ngraph.compilers.accelerator import architecture
 from mlflow_ngraph.compilers.base import Flags, Occupation, Target
 from mlflow_ngraph.compilers.saved import Saved
-from mlflow_ngraph.compilers.tensorrt.family import TensorRTFamily
+from mlflow_ngraph.compilers.tensorrt.family import AMPERE, NO_GPU, SINCE_AMPERE, TensorRTFamily
 from mlflow_ngraph.compilers.tensorrt.flags import TensorRTFlags
 from mlflow_ngraph.compilers.tensorrt.library import Edition
 from mlflow_ngraph.devices import probes
@@ -19,8 +18,6 @@ from mlflow_ngraph.errors import UnsupportedError
 if TYPE_CHECKING:
     from mlflow_ngraph.compilers.tensorrt.building import Configuration
     from mlflow_ngraph.compilers.tensorrt.running import Deserialized
-
-_AMPERE = (8, 0)
 
 
 class TensorRT(TensorRTFamily[TensorRTFlags]):
@@ -43,21 +40,12 @@ class TensorRT(TensorRTFamily[TensorRTFlags]):
     def expected_compile_s(self) -> float:
         return 60.0
 
-    def requires(self, target: Target) -> dict[str, str]:
-        return {
-            # Also for version-compatible engines: an older version does not load those of a newer one.
-            "tensorrt": self.building().version or "",
-            "platform": platform.machine(),
-            "gpu": self._gpu_requirement(probes.gpu()),
-        }
-
-    def _gpu_requirement(self, gpu: probes.Gpu | None) -> str:
-        """Equal on all GPUs that load each other's engines."""
+    def _required_gpu(self, target: Target) -> str:
+        gpu = probes.gpu()
         if gpu is None:
-            return "none"
-        since_ampere = architecture(gpu) >= _AMPERE
-        if self.flags.hardware_compatibility == "ampere_plus" and since_ampere:
-            return "compute capability 8.0 or later"
+            return NO_GPU
+        if self.flags.hardware_compatibility == "ampere_plus" and architecture(gpu) >= AMPERE:
+            return SINCE_AMPERE
         if self.flags.hardware_compatibility == "same_compute_capability":
             return f"compute capability {gpu.compute_capability}"
         return f"{gpu.name}, compute capability {gpu.compute_capability}"

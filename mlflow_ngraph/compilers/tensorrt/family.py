@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 
 LISTED = ".layers.txt"
 """The suffix of the file, beside an engine, in which its builder lists the layers."""
+AMPERE = (8, 0)
+SINCE_AMPERE = "compute capability 8.0 or later"
+"""What an engine requires that all GPUs since Ampere load."""
+NO_GPU = "none"
 _IN_FLIGHT = 2
 """Requests in async mode by default: while one computes, the other is started."""
 
@@ -83,6 +88,18 @@ class TensorRTFamily(Compiler[F]):
         super().check(target)
         if not target.build_for:
             require_gpu(self.name, target)
+
+    def requires(self, target: Target) -> dict[str, str]:
+        return {
+            # Also for version-compatible engines: an older version does not load those of a newer one.
+            self.name: self.building().version or "",
+            "platform": platform.machine(),
+            "gpu": self._required_gpu(target),
+        }
+
+    @abstractmethod
+    def _required_gpu(self, target: Target) -> str:
+        """Equal on all GPUs that load each other's engines."""
 
     @abstractmethod
     def _configuration(self, target: Target) -> Configuration:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,7 +9,15 @@ from mlflow_ngraph.compilers.accelerator import architecture, require_architectu
 from mlflow_ngraph.compilers.base import Flags, Target
 from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.saved import Saved
-from mlflow_ngraph.compilers.tensorrt.family import LISTED, TensorRTFamily, find, plan_facts
+from mlflow_ngraph.compilers.tensorrt.family import (
+    AMPERE,
+    LISTED,
+    NO_GPU,
+    SINCE_AMPERE,
+    TensorRTFamily,
+    find,
+    plan_facts,
+)
 from mlflow_ngraph.compilers.tensorrt.library import Edition
 from mlflow_ngraph.compilers.tensorrt_rtx.flags import TensorRTRTXFlags
 from mlflow_ngraph.devices import probes
@@ -20,8 +27,6 @@ from mlflow_ngraph.errors import UnsupportedError
 if TYPE_CHECKING:
     from mlflow_ngraph.compilers.tensorrt.building import Configuration
     from mlflow_ngraph.compilers.tensorrt.running import Deserialized
-
-_AMPERE = (8, 0)
 
 
 class TensorRTRTX(TensorRTFamily[TensorRTRTXFlags]):
@@ -48,25 +53,18 @@ class TensorRTRTX(TensorRTFamily[TensorRTRTXFlags]):
     def expected_compile_s(self) -> float:
         return 15.0
 
-    def requires(self, target: Target) -> dict[str, str]:
-        return {
-            "tensorrt-rtx": self.building().version or "",
-            "platform": platform.machine(),
-            "gpu": self._gpu_requirement(_capability(target)),
-        }
-
-    def _gpu_requirement(self, capability: tuple[int, int] | None) -> str:
-        """Equal on all GPUs that load each other's engines."""
+    def _required_gpu(self, target: Target) -> str:
+        capability = _capability(target)
         if capability is None:
-            return "none"
-        if self.flags.hardware_compatibility == "ampere_plus" and capability >= _AMPERE:
-            return "compute capability 8.0 or later"
+            return NO_GPU
+        if self.flags.hardware_compatibility == "ampere_plus" and capability >= AMPERE:
+            return SINCE_AMPERE
         return "compute capability {}.{}".format(*capability)
 
     def check(self, target: Target) -> None:
         super().check(target)
         capability = _capability(target)
-        if self.flags.hardware_compatibility == "ampere_plus" and capability is not None and capability < _AMPERE:
+        if self.flags.hardware_compatibility == "ampere_plus" and capability is not None and capability < AMPERE:
             raise UnsupportedError(
                 "tensorrt-rtx has no hardware_compatibility ampere_plus for GPUs of compute capability {}.{}".format(
                     *capability
