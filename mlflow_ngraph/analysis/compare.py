@@ -248,11 +248,19 @@ class Shown:
         return significance.ratios(self.frame, self.metric, tops, bottoms)
 
 
-def latest(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the latest study of each cell, of those that had the time to measure it if there is one."""
-    tried = frame.assign(tried=True if "verdict" not in frame else frame["verdict"] != str(Verdict.LEFT_OUT))
-    ordered = tried.sort_values(["tried", "started_at", "finished_at"], kind="stable").drop(columns="tried")
-    newest: pd.DataFrame = ordered.drop_duplicates("cell", keep="last").sort_index()
+def latest(frame: pd.DataFrame, by: Sequence[str] = ("cell",)) -> pd.DataFrame:
+    """The rows of the latest study of each cell, of those that had the time to measure it if there is one.
+
+    Parameters
+    ----------
+    frame : pd.DataFrame
+        With the columns ``verdict``, ``started_at``, ``finished_at`` and those of ``by``.
+    by : Sequence[str]
+        The columns in which rows of one cell are equal.
+    """
+    keys = frame[["started_at", "finished_at"]].assign(tried=frame["verdict"] != str(Verdict.LEFT_OUT))
+    order = keys.reset_index(drop=True).sort_values(["tried", "started_at", "finished_at"], kind="stable").index
+    newest: pd.DataFrame = frame.iloc[order].drop_duplicates(list(by), keep="last").sort_index()
     return newest
 
 

@@ -95,8 +95,7 @@ def prepare(frame: pd.DataFrame, include: Collection[str] = ()) -> Prepared:
         for part, family in zip(parts, every["family"], strict=True)
     ]
     # The same cell under another id, such as with copies to the GPU inside a repetition: one of them is shown.
-    every = every.sort_values(["started_at", "finished_at"], kind="stable").drop_duplicates(list(_ALIKE), keep="last")
-    every = every.sort_values(list(_ALIKE), kind="stable").reset_index(drop=True)
+    every = latest(every, _ALIKE).sort_values(list(_ALIKE), kind="stable").reset_index(drop=True)
     trusted = (str(Verdict.OK), *include)
     counted = every[every["verdict"].isin(trusted) & every["throughput"].notna()].reset_index(drop=True)
     return Prepared(every, counted, tuple(include))
