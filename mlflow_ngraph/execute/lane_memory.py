@@ -67,9 +67,15 @@ class Loaded:
         return min(study.slice_length, left) if left > 0 else study.slice_length
 
     def left(self, study: Study) -> int:
-        """Repetitions that the study may still take."""
+        """Repetitions that the study may still take; below zero where it has taken more."""
         most = study.adaptive.max_repetitions if study.repetitions == "auto" else study.repetitions
         return most - self.repetitions
+
+    def left_s(self, study: Study) -> float:
+        """Seconds that the cell may still take; below zero where it has taken more."""
+        # A number of repetitions is an order; whoever leaves it to us does not expect to wait for processes mostly.
+        waited_s = self.loading * self.loading_s if study.repetitions == "auto" else 0.0
+        return study.limits.cell_seconds - self.timed_s - waited_s
 
     def wants_more(self, study: Study, *, accompanying: bool) -> bool:
         """Whether the cell needs another slice, and has repetitions and time left for it.
@@ -79,12 +85,10 @@ class Loaded:
         accompanying : bool
             It may have all that it needs itself, but another lane is compared with it.
         """
-        auto = study.repetitions == "auto"
-        # A number of repetitions is an order; whoever leaves it to us does not expect to wait for processes mostly.
-        spent_s = self.timed_s + (self.loading * self.loading_s if auto else 0.0)
-        if self.left(study) <= 0 or spent_s >= study.limits.cell_seconds:
+        auto, left_s = study.repetitions == "auto", self.left_s(study)
+        if self.left(study) <= 0 or left_s <= 0:
             return False
-        if auto and len(self.durations) >= FEWEST_ROUNDS and spent_s + self.call_s > study.limits.cell_seconds:
+        if auto and len(self.durations) >= FEWEST_ROUNDS and self.call_s > left_s:
             return False
         if not auto or accompanying or len(self.durations) < study.adaptive.min_rounds:
             return True

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import psutil
 
-from mlflow_ngraph.devices import memory
 from mlflow_ngraph.execute import standing
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.lane import LaneRunner
@@ -24,7 +23,7 @@ from mlflow_ngraph.execute.lane_memory import Loaded
 from mlflow_ngraph.execute.race_words import RaceWords
 from mlflow_ngraph.execute.raced_before import Before, slice_timed
 from mlflow_ngraph.execute.record import Lane
-from mlflow_ngraph.execute.rounds import RESERVE_BYTES, Judgement, LeaveOut, Rounds, Settle
+from mlflow_ngraph.execute.rounds import Judgement, LeaveOut, Rounds, Settle, lack_of_memory
 from mlflow_ngraph.execute.time_budget import TimeBudget
 from mlflow_ngraph.measure import racing
 from mlflow_ngraph.measure.racing import Departure, Entrant, Race, Timed
@@ -105,6 +104,8 @@ class RacedRounds(Rounds):
         """By cell, as the processes reported them; kept for the limits."""
         self._broken: dict[str, Limit] = {}
         """By cell, a limit that it does not keep as things stand."""
+        self._spared: list[tuple[int, float]] = []
+        """Of each cell that has left, the repetitions and the seconds that it might still have taken."""
 
     def race(self, runners: Sequence[LaneRunner]) -> None:
         """Measure, and settle the cells."""
@@ -141,10 +142,9 @@ class RacedRounds(Rounds):
         for runner in rest:
             runner.start()
         while rest and self._left() > 0:
-            fits, reason = self._fits(rest[0], batch)
-            if not fits:
+            if lack := self._lacks(rest[0], batch):
                 lanes = [starter.runner.lane.id for starter in self._on_track.values()]
-                self._journal.append("group_closed", batch=batch, lanes=lanes, reason=reason)
+                self._journal.append("group_closed", batch=batch, lanes=lanes, reason=lack)
                 for runner in rest:
                     runner.close()
                 break
@@ -184,8 +184,7 @@ class RacedRounds(Rounds):
             reason = self._words.excluded(exclusion)
         if not reason:
             return False
-        self._settled.add((runner.lane.id, batch))
-        self._leave_out(runner.lane, batch, reason, final=True)
+        self._omit(runner, batch, reason, final=True)
         return True
 
     def _take_rounds(self, *, final: bool) -> None:
@@ -204,10 +203,18 @@ class RacedRounds(Rounds):
         if not runners or self._race.decided() or (not final and self._race.heat_over()):
             return False
         fresh = [starter.runner for cell, starter in self._on_track.items() if self._race.is_fresh(cell)]
-        return any(
-            runner.wants_more(accompanying=True) and not self._has_no_time(runner)
-            for runner in (runners if final else fresh)
-        )
+        in_time = [runner for runner in (runners if final else fresh) if not self._has_no_time(runner)]
+        if any(runner.wants_more(accompanying=True) for runner in in_time):
+            return True
+        return final and bool(in_time) and self._has_spare(map(_loaded, runners))
+
+    def _has_spare(self, racing_on: Iterable[Loaded]) -> bool:
+        """Whether those that have left would have taken more repetitions and seconds than others have taken beyond their own."""
+        if self._study.repetitions != "auto":
+            return False
+        own = [(loaded.left(self._study), loaded.left_s(self._study)) for loaded in racing_on]
+        every = [*self._spared, *own]
+        return sum(repetitions for repetitions, _ in every) > 0 and sum(seconds for _, seconds in every) > 0
 
     def _take_round(self) -> None:
         """Time a slice of every cell on the track."""
@@ -230,8 +237,7 @@ class RacedRounds(Rounds):
         reason = f"{takes}; {duration(max(0.0, self._left()))} were left"
         self._race.withdraw(starter.cell)
         self._free(starter)
-        self._settled.add((starter.runner.lane.id, starter.batch))
-        self._leave_out(starter.runner.lane, starter.batch, reason, final=False)
+        self._omit(starter.runner, starter.batch, reason, final=False)
 
     def _slice(self, starter: Starter, number: int, position: int) -> None:
         runner, cell = starter.runner, starter.cell
@@ -291,7 +297,7 @@ class RacedRounds(Rounds):
             self._broken[cell] = broken
         study = self._study
         most = study.adaptive.max_repetitions if study.repetitions == "auto" else study.repetitions
-        limit = standing.hopeless(self._limits, metrics, slices, most * len(self._race.batch_sizes))
+        limit = standing.hopeless(self._limits, metrics, slices, most * len(self._lanes))
         if limit is not None:
             self._bar(cell)
             self._say_left(starter, limit=str(limit))
@@ -351,6 +357,7 @@ class RacedRounds(Rounds):
         if judgement.verdict is Verdict.PARITY_FAILED:
             runner.disown(batch, judgement.reason)
         self._close(runner, batch, judgement, loaded.warm_up)
+        self._spared.append((loaded.left(self._study), loaded.left_s(self._study)))
         if self._study.arrivals is not None and judgement.verdict is Verdict.OK:
             if serve and starter.cell in self._on_track and self._left() > 0:
                 self._serve(runner, batch)
@@ -386,7 +393,7 @@ class RacedRounds(Rounds):
             joined: list[str] = []
             while waiting and self._left() > 0:
                 starter, _ = self._parked[waiting[0]]
-                if not self._fits(starter.runner, starter.batch)[0]:
+                if self._lacks(starter.runner, starter.batch):
                     if joined:
                         break
                     self._park()
@@ -401,14 +408,10 @@ class RacedRounds(Rounds):
             self._take_rounds(final=True)
             waiting = [cell for cell in waiting if cell in self._parked]
 
-    def _fits(self, runner: LaneRunner, batch: int) -> tuple[bool, str]:
-        """Whether an engine fits into memory beside those that are loaded, and why not."""
-        expected, available = runner.expected_bytes(batch), memory.available_bytes()
+    def _lacks(self, runner: LaneRunner, batch: int) -> str:
+        """Why an engine has to wait for memory; empty where it need not."""
         # A race needs two, whether they seem to fit or not.
-        if len(self._on_track) < 2 or expected <= available - RESERVE_BYTES:
-            return True, ""
-        needed = f"{runner.lane.compiler_label} may need {expected / 1e9:.1f} GB"
-        return False, f"{available / 1e9:.1f} GB of memory are left, and {needed}"
+        return "" if len(self._on_track) < 2 else lack_of_memory(runner, batch)
 
     def _conclude(self) -> None:
         """Say how the race has ended, and settle those that were in it to the end."""
@@ -439,7 +442,7 @@ class RacedRounds(Rounds):
             *(_loaded(starter.runner) for starter in self._on_track.values()),
             *(part for _, part in self._parked.values()),
         ]
-        if not any(part.wants_more(self._study, accompanying=True) for part in loaded):
+        if not any(part.wants_more(self._study, accompanying=True) for part in loaded) and not self._has_spare(loaded):
             return "repetitions"
         return "time" if self._time.limited else "memory"
 

@@ -144,15 +144,12 @@ class Rounds:
             if rest:
                 rest.append(runner)
                 continue
-            expected, available = runner.expected_bytes(batch), memory.available_bytes()
             # A group needs one lane to be measured beside its baseline, whether it seems to fit or not.
             useful = any(other.lane.compiler != BASELINE for other in group)
-            if useful and expected > available - RESERVE_BYTES:
+            if useful and (lack := lack_of_memory(runner, batch)):
                 rest.append(runner)
-                reason = f"{available / 1e9:.1f} GB of memory are left, and {runner.lane.compiler_label} may need "
-                reason += f"{expected / 1e9:.1f} GB"
                 lanes = [member.lane.id for member in group]
-                self._journal.append("group_closed", batch=batch, lanes=lanes, reason=reason)
+                self._journal.append("group_closed", batch=batch, lanes=lanes, reason=lack)
             elif self._attempt(runner, batch, partial(self._load, runner, batch)):
                 group.append(runner)
         baselines = {id(base): base for runner in rest if (base := _baseline(runner, waiting)) not in (None, *rest)}
@@ -298,17 +295,37 @@ class Rounds:
         if loaded is not None and loaded.durations:
             self._close(runner, batch, self._judge(loaded), loaded.warm_up)
         else:
-            self._settled.add((runner.lane.id, batch))
-            self._leave_out(runner.lane, batch, reason, final=False)
+            self._omit(runner, batch, reason, final=False)
 
     def _open(self, runner: LaneRunner, batch: int) -> bool:
         """Whether the cell still waits for its verdict; else the lane only accompanies others."""
         lane = runner.lane.id
         return batch in self._missing.get(lane, []) and (lane, batch) not in self._settled
 
+    def _omit(self, runner: LaneRunner, batch: int, reason: str, *, final: bool) -> None:
+        self._settled.add((runner.lane.id, batch))
+        self._leave_out(runner.lane, batch, reason, final=final)
+
     def _close(self, runner: LaneRunner, batch: int, judgement: Judgement, warm_up: dict[str, Any]) -> None:
         self._settled.add((runner.lane.id, batch))
         self._settle(runner, batch, judgement, warm_up)
+
+
+def lack_of_memory(runner: LaneRunner, batch: int) -> str:
+    """Why an engine does not fit into memory beside those that are loaded; empty where it does.
+
+    Parameters
+    ----------
+    runner : LaneRunner
+        Of the lane that the engine belongs to.
+    batch : int
+        The batch size that it is loaded for.
+    """
+    expected, available = runner.expected_bytes(batch), memory.available_bytes()
+    if expected <= available - RESERVE_BYTES:
+        return ""
+    needed = f"{runner.lane.compiler_label} may need {expected / 1e9:.1f} GB"
+    return f"{available / 1e9:.1f} GB of memory are left, and {needed}"
 
 
 def _baseline(runner: LaneRunner, among: Iterable[LaneRunner]) -> LaneRunner | None:

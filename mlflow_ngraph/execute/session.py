@@ -8,6 +8,7 @@ from mlflow_ngraph.execute.child import Warden
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.plan import StudyPlan
+from mlflow_ngraph.execute.record import Lane
 from mlflow_ngraph.execute.time_budget import TimeBudget
 
 
@@ -31,3 +32,19 @@ class Session:
         What an import begins with an accelerator does not survive a fork.
         """
         return self.plan.accelerator == "cpu"
+
+    def leave_out(self, lane: Lane, batch: int, reason: str, *, final: bool = False) -> None:
+        """Put into the journal that a cell is not measured.
+
+        Parameters
+        ----------
+        lane : Lane
+            Whose cell it is.
+        batch : int
+            The cell's batch size.
+        reason : str
+            Why, for readers.
+        final : bool
+            There is nothing to be gained by measuring it; else there is no time for it in this session.
+        """
+        self.journal.append("left_out", cell=lane.cell(batch), lane=lane.id, batch=batch, reason=reason, final=final)

@@ -114,14 +114,7 @@ class Supervisor:
             lanes[omission.lane.id] = [batch for batch in lanes[omission.lane.id] if batch != omission.batch]
             if not lanes[omission.lane.id]:
                 del lanes[omission.lane.id]
-            self._session.journal.append(
-                "left_out",
-                cell=omission.lane.cell(omission.batch),
-                lane=omission.lane.id,
-                batch=omission.batch,
-                reason=omission.reason,
-                final=False,
-            )
+            self._session.leave_out(omission.lane, omission.batch, omission.reason)
 
     def _expected_s(self, workloads: Sequence[WorkloadPlan]) -> float:
         return sum(expected_time.of_workload(self._plan, workload).seconds for workload in workloads)

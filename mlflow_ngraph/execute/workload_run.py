@@ -169,9 +169,7 @@ class WorkloadRun:
     def _leave_out(self, lane: Lane, batch: int, reason: str, *, final: bool = False) -> None:
         """Say that a cell is not measured: there is no time for it or, finally, nothing to be gained by it."""
         self._settled.add((lane.id, batch))
-        self._session.journal.append(
-            "left_out", cell=lane.cell(batch), lane=lane.id, batch=batch, reason=reason, final=final
-        )
+        self._session.leave_out(lane, batch, reason, final=final)
 
     def _settle(self, runner: LaneRunner, batch: int, judgement: Judgement, warm_up: dict[str, Any]) -> None:
         self._verdict(runner.lane, batch, judgement, warm_up)

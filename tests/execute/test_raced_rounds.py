@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mlflow_ngraph.execute import journal, raced_rounds
+from mlflow_ngraph.execute import journal, rounds
 from mlflow_ngraph.execute.raced_before import Before, rounds_before
 from mlflow_ngraph.execute.raced_rounds import RacedRounds
 from mlflow_ngraph.execute.time_budget import TimeBudget
@@ -133,6 +133,26 @@ def test_a_race_without_an_end_stops_at_the_repetitions(tmp_path):
     assert run.slices("good-b1") == run.slices("identity-b1") == 5
 
 
+def test_contenders_get_the_repetitions_that_others_have_spared(tmp_path):
+    given = study(repetitions="auto", adaptive={"max_repetitions": 25})
+    close = {"identity": flat(0.0104), "good": flat(0.01)}
+    alone = Run(tmp_path / "alone", given, close)
+    assert (alone.ended()["ending"], alone.slices("good-b1")) == ("repetitions", 5)
+    slow = {f"slow{place}": flat(0.05) for place in range(6)}
+    run = Run(tmp_path / "all", given, {**close, **slow})
+    assert run.ended()["ending"] in ("won", "alike")
+    assert run.ended()["leader"] == "good-b1"
+    assert run.slices("good-b1") > 5
+    assert sum(run.slices(f"{name}-b1") for name in run.lanes) <= 5 * len(run.lanes)
+
+
+def test_repetitions_that_were_ordered_are_not_exceeded(tmp_path):
+    slow = {f"slow{place}": flat(0.05) for place in range(6)}
+    run = Run(tmp_path, study(repetitions=25), {"identity": flat(0.0104), "good": flat(0.01), **slow})
+    assert run.ended()["ending"] == "repetitions"
+    assert run.slices("good-b1") == 5
+
+
 def test_batch_sizes_race_with_each_other_in_shared_rounds(tmp_path):
     """At a larger batch a sample takes half as long."""
 
@@ -209,7 +229,7 @@ def test_what_failed_or_was_too_late_in_an_earlier_session_still_beats_nobody(tm
 
 
 def test_lanes_that_do_not_fit_into_memory_meet_the_leader(tmp_path, monkeypatch):
-    monkeypatch.setattr(raced_rounds, "RESERVE_BYTES", 1 << 60)
+    monkeypatch.setattr(rounds, "RESERVE_BYTES", 1 << 60)
     lanes = {"identity": flat(0.02), "one": flat(0.0101), "two": flat(0.01), "three": flat(0.0099)}
     run = Run(tmp_path, study(), lanes)
     closed = [event for event in run.events if event["event"] == "group_closed"]
@@ -277,5 +297,5 @@ def test_rounds_of_earlier_sessions_count_again(tmp_path):
     ready = [event["continued"] for event in again.events if event["event"] == "cell_ready"]
     assert ready == [False, False, False, True, True]
     assert again.ended()["leader"] == whole.ended()["leader"]
-    rounds = {contender["cell"]: contender["rounds"] for contender in again.ended()["contenders"]}
-    assert all(count > 8 for count in rounds.values())
+    counts = {contender["cell"]: contender["rounds"] for contender in again.ended()["contenders"]}
+    assert all(count > 8 for count in counts.values())
