@@ -49,6 +49,7 @@ _VERBS = {
     "sign": (f"{_HERE}.sign:sign", "Sign an engine with a key."),
     "verify": (f"{_HERE}.verify:verify", "Check an engine: digests, whether it fits this machine, outputs, speed."),
     "serve": (f"{_HERE}.serve:serve", "Serve an engine over HTTP, by the Open Inference Protocol."),
+    "server": (f"{_HERE}.server:server", "Run a tracking server for a lab, with the page at /ngraph."),
     "export-triton": (f"{_HERE}.export_triton:export_triton", "Write an engine as a model for NVIDIA Triton."),
     "project": (f"{_HERE}.project:project", ""),
 }

@@ -1,0 +1,1 @@
+"""A tracking server for a lab, with what a shared one needs."""
