@@ -297,5 +297,7 @@ class _Cells:
             ready={name: ready[name] for name in ("load_s", "first_inference_s", "requests") if name in ready},
             warm_up=event.get("warm_up") or {},
             samples=self._slices.pop(cell, []),
-            left={name: gone[name] for name in ("round", "rival", "ratio", "bound", "limit") if gone},
+            left={
+                name: gone[name] for name in ("round", "rounds", "rival", "shared", "ratio", "bound", "limit") if gone
+            },
         )

@@ -117,8 +117,9 @@ class CellRecord:
     unsteady: tuple[str, ...] = ()
     """The metrics of the cell that noise touches: its own or, where batch sizes are compared, that at batch size 1."""
     left: Mapping[str, Any] = field(default_factory=dict)
-    """Where the cell left a race: the ``round``, the ``rival`` (a cell), the ``ratio`` to it as estimated, and the ``bound`` of
-    what it is beside the best one, at most; or the ``limit`` that it cannot keep."""
+    """Where the cell left a race: the ``round`` in which it did, after ``rounds`` of its own; the ``rival`` (a cell) with the
+    rounds ``shared`` and the ``ratio`` to it as estimated, and the ``bound`` of what it is beside the best one, at most; or the
+    ``limit`` that it cannot keep."""
     log_medians: dict[str, float] = field(default_factory=dict)
     """The natural logarithm of the median duration of each round, in nanoseconds a sample, by session, round and batch
     size such as ``0.3@8``, in a race without the batch size: what lanes that share rounds are compared by. The baseline has those beside cells of other sessions, too."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mlflow_ngraph.execute.record import StudyRecord
-from mlflow_ngraph.text import counted
+from mlflow_ngraph.text import counted, markdown_table
 
 _STOPPED = {
     "time": "the time was up",
@@ -28,6 +28,62 @@ def told(record: StudyRecord) -> Iterator[str]:
         yield f"{label}: left out: {named}: {reason}"
     if any(not cell["final"] for cell in record.left_out.values()):
         yield "more time measures what was left out for lack of it: --resume --within TIME"
+
+
+def document(record: StudyRecord) -> dict[str, Any]:
+    """All of it as JSON has it; empty where the study had no race and left nothing out.
+
+    Returns
+    -------
+    dict[str, Any]
+        ``races`` by workload, as the journal says how they ended; ``left``: the cells that left a race, in the order of the
+        rounds, each with its evidence; ``left_out``: the cells that were not measured, with the reason.
+    """
+    left = [
+        {**_cell(record, cell.lane, cell.batch), **cell.left}
+        for lane in record.lanes.values()
+        for cell in lane.cells.values()
+        if cell.left
+    ]
+    omitted = [
+        {**_cell(record, each["lane"], each["batch"]), "reason": each["reason"], "final": each["final"]}
+        for each in record.left_out.values()
+    ]
+    if not (record.races or left or omitted):
+        return {}
+    left.sort(key=lambda row: (row["workload"], row["round"]))
+    return {"study_id": record.id, "races": dict(record.races), "left": left, "left_out": omitted}
+
+
+def markdown(record: StudyRecord) -> str:
+    """A section of the summary; empty where `document` is."""
+    content = document(record)
+    if not content:
+        return ""
+    lines = ["", "## Races", "", *(f"- {line}" for line in told(record))]
+    if content["left"]:
+        titles = ("workload", "cell", "left after rounds", "because of", "times as fast", "at most, of the best")
+        lines += ["", *markdown_table(titles, [_departure(record, row) for row in content["left"]])]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(record: StudyRecord, lane_id: str, batch: int) -> dict[str, Any]:
+    lane = record.lanes[lane_id].lane
+    names = ("workload", "label", "compiler", "compiler_label", "precision")
+    return {"cell": lane.cell(batch), "lane": lane_id, **{name: getattr(lane, name) for name in names}, "batch": batch}
+
+
+def _departure(record: StudyRecord, row: Mapping[str, Any]) -> list[str]:
+    told_of = [row["label"], _named(record, row["lane"], row["batch"]), str(row["rounds"])]
+    if row["limit"]:
+        return [*told_of, row["limit"], "", ""]
+    (rival,) = (
+        _named(record, lane_id, batch)
+        for lane_id, lane in record.lanes.items()
+        for batch in lane.lane.batch_sizes
+        if lane.lane.cell(batch) == row["rival"]
+    )
+    return [*told_of, rival, f"{row['ratio']:.3g}", f"{row['bound']:.3g}"]
 
 
 def _ended(record: StudyRecord, workload: str, race: Mapping[str, Any]) -> str:

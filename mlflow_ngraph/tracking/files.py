@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from mlflow_ngraph.execute.record import StudyRecord
-from mlflow_ngraph.tables import arrivals, results, samples, summary
+from mlflow_ngraph.tables import arrivals, races, results, samples, summary
 from mlflow_ngraph.text import csv_table
 from mlflow_ngraph.tracking.schema import Artifact
 
@@ -42,7 +42,10 @@ def write(
     study = json.loads(json.dumps(record.study))
     _text(target / Artifact.STUDY, yaml.safe_dump(study, sort_keys=False, allow_unicode=True))
     _text(target / Artifact.FINGERPRINT, json.dumps(record.fingerprint, indent=2, sort_keys=True) + "\n")
-    _text(target / Artifact.SUMMARY, summary.markdown(summary.summary_rows(record)) + arrivals.markdown(record))
+    if contest := races.document(record):
+        _text(target / Artifact.RACES, json.dumps(contest, indent=1, ensure_ascii=False) + "\n")
+    sections = (summary.markdown(summary.summary_rows(record)), races.markdown(record), arrivals.markdown(record))
+    _text(target / Artifact.SUMMARY, "".join(sections))
     journal = directory / Artifact.JOURNAL
     if journal.is_file():
         shutil.copyfile(journal, target / Artifact.JOURNAL)

@@ -108,6 +108,7 @@ class Artifact:
     RESULTS_CSV = "results.csv"
     SAMPLES = "samples.parquet"
     ARRIVALS = "arrivals.parquet"
+    RACES = "races.json"
     STUDY = "study.yaml"
     FINGERPRINT = "fingerprint.json"
     JOURNAL = "journal.jsonl"

@@ -9,6 +9,7 @@ import pytest
 from mlflow_ngraph import runner
 from mlflow_ngraph.execute import fold, journal
 from mlflow_ngraph.study import parse
+from mlflow_ngraph.tables import races
 from mlflow_ngraph.verdicts import Verdict
 
 pytestmark = [pytest.mark.usefixtures("fake_compiler"), pytest.mark.usefixtures("processes")]
@@ -73,6 +74,11 @@ def test_a_study_that_decides_ends_with_an_answer(tmp_path):
     assert repr(fold.load(outcome.directory)) == repr(outcome.record)
     rounds = [(event["round"], event["cell"]) for event in journal.read(outcome.directory) if event["event"] == "slice"]
     assert len(rounds) == len(set(rounds)), "a cell has one slice a round, whatever its batch size"
+    told = races.document(outcome.record)
+    assert {row["cell"]: row["bound"] for row in told["left"]}[slow.id] == slow.left["bound"]
+    section = races.markdown(outcome.record)
+    assert "fake[behaviour=slow,delay_ms=60] at batch 1 | " in section
+    assert sum(line.startswith("| mha") for line in section.splitlines()) == len(told["left"])
 
 
 def test_a_race_that_was_broken_off_goes_on_with_its_rounds(tmp_path):
