@@ -7,7 +7,6 @@ decided by `mlflow_ngraph.measure.racing`, by the rounds alone: those of earlier
 
 from __future__ import annotations
 
-import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,18 +16,16 @@ from typing import Any
 import psutil
 
 from mlflow_ngraph.execute import standing
-from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.lane_memory import Loaded
 from mlflow_ngraph.execute.race_words import RaceWords
 from mlflow_ngraph.execute.raced_before import Before, slice_timed
 from mlflow_ngraph.execute.record import Lane
-from mlflow_ngraph.execute.rounds import Judgement, LeaveOut, Rounds, Settle, lack_of_memory
-from mlflow_ngraph.execute.time_budget import TimeBudget
+from mlflow_ngraph.execute.rounds import Assignment, Judgement, Rounds, lack_of_memory
 from mlflow_ngraph.measure import racing
 from mlflow_ngraph.measure.racing import Departure, Entrant, Race, Timed
 from mlflow_ngraph.objectives import AS_GOOD, Limit, Raced
-from mlflow_ngraph.study import BASELINE, Study
+from mlflow_ngraph.study import BASELINE
 from mlflow_ngraph.text import duration
 from mlflow_ngraph.verdicts import Verdict
 
@@ -53,16 +50,8 @@ class RacedRounds(Rounds):
 
     Parameters
     ----------
-    order : random.Random
-        Shuffles the cells of each round.
-    missing : Mapping[str, Sequence[int]]
-        The batch sizes of each lane that take part.
-    settle : Settle
-        Called with the verdict of each of those cells, once.
-    leave_out : LeaveOut
-        Called instead with those that need not be measured, or for which there is no time.
-    time : TimeBudget
-        What ends the race when nothing of it is left.
+    assignment : Assignment
+        Those that take part are the missing ones.
     objective : Raced
         What the best one is best in.
     lanes : Sequence[Lane]
@@ -71,21 +60,8 @@ class RacedRounds(Rounds):
         What earlier sessions measured of them.
     """
 
-    def __init__(
-        self,
-        study: Study,
-        journal: Journal,
-        order: random.Random,
-        missing: Mapping[str, Sequence[int]],
-        settle: Settle,
-        leave_out: LeaveOut,
-        time: TimeBudget,
-        *,
-        objective: Raced,
-        lanes: Sequence[Lane],
-        before: Before,
-    ) -> None:
-        super().__init__(study, journal, order, missing, settle, leave_out, time)
+    def __init__(self, assignment: Assignment, *, objective: Raced, lanes: Sequence[Lane], before: Before) -> None:
+        super().__init__(assignment)
         self._lanes = {lane.cell(batch): (lane, batch) for lane in lanes for batch in lane.batch_sizes}
         self._race = Race({cell: Entrant(lane.id, batch) for cell, (lane, batch) in self._lanes.items()}, objective)
         for round_, seen in sorted(before.rounds.items()):
@@ -93,7 +69,7 @@ class RacedRounds(Rounds):
                 self._race.measured(round_, cell, timed)
         self._race.barred.update(before.barred)
         self._words = RaceWords(self._race, self._lanes)
-        self._limits: Sequence[Limit] = study.kept_limits
+        self._limits: Sequence[Limit] = self._study.kept_limits
         self._own: Sequence[LaneRunner] = ()
         """The runners of lanes, whose processes live on when a cell leaves; those of their twins do not."""
         self._on_track: dict[str, Starter] = {}

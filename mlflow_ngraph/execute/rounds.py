@@ -68,40 +68,35 @@ def wanted(lane: Lane, missing: Mapping[str, Sequence[int]]) -> set[int]:
     return own
 
 
+@dataclass(frozen=True)
+class Assignment:
+    """What is to be measured of a workload, and who is told."""
+
+    study: Study
+    journal: Journal
+    order: random.Random
+    """Shuffles the lanes of each round."""
+    missing: Mapping[str, Sequence[int]]
+    """The batch sizes of each lane that have no verdict yet."""
+    settle: Settle
+    """Called with the verdict of each of those cells, once."""
+    leave_out: LeaveOut
+    """Called instead with those that need not be measured, or for which there is no time."""
+    time: TimeBudget
+    """What ends the rounds when nothing of it is left."""
+
+
 class Rounds:
-    """Measures the lanes of a workload, a batch size at a time.
+    """Measures the lanes of a workload, a batch size at a time."""
 
-    Parameters
-    ----------
-    order : random.Random
-        Shuffles the lanes of each round.
-    missing : Mapping[str, Sequence[int]]
-        The batch sizes of each lane that have no verdict yet.
-    settle : Settle
-        Called with the verdict of each of those cells, once.
-    leave_out : LeaveOut
-        Called instead with those for which there is no time.
-    time : TimeBudget
-        What ends the rounds when nothing of it is left.
-    """
-
-    def __init__(
-        self,
-        study: Study,
-        journal: Journal,
-        order: random.Random,
-        missing: Mapping[str, Sequence[int]],
-        settle: Settle,
-        leave_out: LeaveOut,
-        time: TimeBudget,
-    ) -> None:
-        self._study = study
-        self._journal = journal
-        self._order = order
-        self._missing = missing
-        self._settle = settle
-        self._leave_out = leave_out
-        self._time = time
+    def __init__(self, assignment: Assignment) -> None:
+        self._study = assignment.study
+        self._journal = assignment.journal
+        self._order = assignment.order
+        self._missing = assignment.missing
+        self._settle = assignment.settle
+        self._leave_out = assignment.leave_out
+        self._time = assignment.time
         self._taken = 0
         """Rounds so far."""
         self._settled: set[tuple[str, int]] = set()

@@ -17,7 +17,7 @@ from mlflow_ngraph.execute.provision import Provision
 from mlflow_ngraph.execute.raced_before import Before, rounds_before
 from mlflow_ngraph.execute.raced_rounds import RacedRounds
 from mlflow_ngraph.execute.record import Lane, StudyRecord
-from mlflow_ngraph.execute.rounds import Judgement, Rounds, wanted
+from mlflow_ngraph.execute.rounds import Assignment, Judgement, Rounds, wanted
 from mlflow_ngraph.execute.session import Session
 from mlflow_ngraph.execute.time_budget import TIME_UP
 from mlflow_ngraph.verdicts import Verdict
@@ -104,16 +104,18 @@ class WorkloadRun:
     def _take_rounds(self, order: random.Random) -> None:
         """A batch size after the other, or all of them in one race."""
         session, study = self._session, self._session.plan.study
-        what = (study, session.journal, order, self._missing, self._settle, self._leave_out, session.time)
+        assignment = Assignment(
+            study, session.journal, order, self._missing, self._settle, self._leave_out, session.time
+        )
         if study.raced is None:
-            rounds = Rounds(*what)
+            rounds = Rounds(assignment)
             for place, batch in enumerate(study.batch_sizes):
                 with session.time.part(1 / (len(study.batch_sizes) - place)):
                     rounds.measure(self._runners, batch)
             return
         lanes = self._workload.lanes
         before = rounds_before(session.places.root, lanes) if session.number > 1 else Before()
-        RacedRounds(*what, objective=study.raced, lanes=lanes, before=before).race(self._runners)
+        RacedRounds(assignment, objective=study.raced, lanes=lanes, before=before).race(self._runners)
 
     def end(self) -> None:
         """End all processes, and throw away what no engine needs. Ending again does nothing."""

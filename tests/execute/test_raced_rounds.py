@@ -46,7 +46,7 @@ class Run:
             }
             for name, place in lanes.get("fails", {}).items():
                 self.lanes[name].fails_at = place
-            race = RacedRounds(
+            assignment = rounds.Assignment(
                 given,
                 written,
                 random.Random(0),
@@ -54,6 +54,9 @@ class Run:
                 self._settle,
                 self._leave_out,
                 time or TimeBudget(),
+            )
+            race = RacedRounds(
+                assignment,
                 objective=given.raced,
                 lanes=[one.lane for one in self.lanes.values()],
                 before=rounds_before(tmp_path, [one.lane for one in self.lanes.values()]) if session > 1 else Before(),

@@ -220,7 +220,7 @@ def test_the_baseline_goes_on_as_long_as_somebody_is_compared_with_it(tmp_path, 
     lanes = [Scripted("identity", 3, most), Scripted("quick", 2), Scripted("slow", 7)]
     settled = []
     with journal.Journal(tmp_path) as written:
-        measured = rounds.Rounds(
+        assignment = rounds.Assignment(
             study(),
             written,
             random.Random(0),
@@ -229,6 +229,7 @@ def test_the_baseline_goes_on_as_long_as_somebody_is_compared_with_it(tmp_path, 
             lambda lane, batch, reason, *, final: None,
             TimeBudget(),
         )
+        measured = rounds.Rounds(assignment)
         measured.measure(lanes, 1)  # type: ignore[arg-type]  # lanes without processes
     assert [len(lane.rounds) for lane in lanes] == [expected, 2, 7]
     assert [cell[0] for cell in settled] == lanes
