@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -76,7 +77,8 @@ class Unsent(Recorder):
 class Written:
     """A study that writes its journal, and has measured nothing."""
 
-    def __init__(self, workloads: int) -> None:
+    def __init__(self, workloads: int, study_id: str = "long-0123abcd-20251009-090000") -> None:
+        self.study_id = study_id
         self.study = Study(
             name="long",
             device="host",
@@ -120,7 +122,7 @@ class Written:
         yield self._say(
             "study_started",
             schema_version=SCHEMA_VERSION,
-            study_id="long-0123abcd-20251009-090000",
+            study_id=self.study_id,
             study=self.study.model_dump(mode="json"),
             device="host",
             fingerprint=machine,
@@ -241,12 +243,12 @@ def record(workloads: int, tracking_uri: str | None, home: Path) -> dict[str, fl
     """Write a study of this length and record it, in this process."""
     written, recorder = Written(workloads), Recorder(tracking_uri, "long") if tracking_uri else Unsent()
     before, taken = _resident_mb(), []
-    with Journal(home) as journal, (home / FILE_NAME).open("ab") as file:
-        _append(file, written.beginning())
+    with Journal(home) as journal:
+        append(journal, written.beginning())
         recording = Recording(recorder, home, journal)
         recording.open(recording.before())
         for plan in written.plans:
-            _append(file, written.workload(plan))
+            append(journal, written.workload(plan))
             start = time.process_time()
             recording.workload(plan)
             taken.append(time.process_time() - start)
@@ -270,9 +272,11 @@ def record(workloads: int, tracking_uri: str | None, home: Path) -> dict[str, fl
     }
 
 
-def _append(file: Any, events: Iterator[Event]) -> None:
-    file.writelines(json.dumps(event, separators=(",", ":")).encode() + b"\n" for event in events)
-    file.flush()
+def append(journal: Journal, events: Iterator[Event]) -> None:
+    """Write events as a study would, but for waiting for the disk."""
+    with mock.patch("os.fsync"):
+        for event in events:
+            journal.append(**event)
 
 
 def _resident_mb() -> float:

@@ -60,6 +60,38 @@ def tracking_server(home: Path, workers: int | None = None, app_name: str | None
         process.wait(30)
 
 
+@contextmanager
+def own_server(home: Path, store: str | None = None) -> Iterator[str]:
+    """The address of a server as ``mlflow-ngraph server`` runs one for a lab, with its folder in ``home``.
+
+    Parameters
+    ----------
+    store: a database that is there; by default one of its own.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = home / "server.log"
+    command = [sys.executable, "-m", "mlflow_ngraph", "server", "--folder", str(home / "lab"), "--port", str(port)]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, *(["--store", store] if store else [])],
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **QUIET},
+        )
+    try:
+        deadline = time.monotonic() + _START_S
+        while b"the server answers at" not in log.read_bytes():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit(f"the tracking server did not start:\n{log.read_text()[-3000:]}")
+            time.sleep(0.2)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
 def _answers(address: str) -> bool:
     try:
         with urllib.request.urlopen(f"{address}/health", timeout=2):  # noqa: S310 - our own server

@@ -54,6 +54,8 @@ class Recorder:
         self._study: StudyRun | None = None
         self._directory = Path()
         self._view = False
+        self._tried: set[str] = set()
+        """Lanes that were recorded since the study was opened, or of which nobody knows whether they were."""
 
     @cached_property
     def tracking_uri(self) -> str:
@@ -153,7 +155,8 @@ class Recorder:
         content = study_content(record)
         note = summary.markdown(summary.summary_rows(record), schema.MAX_TAG)
         with self._talking("write the results of the study"):
-            self._log(study.run_id, content, {}, {**study_tags(record), Tag.NOTE: note})
+            run = self.client.get_run(study.run_id)
+            self._log(run, content, {}, {**study_tags(record), Tag.NOTE: note})
             with tempfile.TemporaryDirectory() as temporary:
                 target = Path(temporary)
                 lane_runs, models = self._ids(study, record.id)
@@ -199,7 +202,12 @@ class Recorder:
         """The run that says this content: the one there is, or a new one in place of one that says another."""
         digest = content.digest()
         kept = None
-        for run in study.lane_runs(self.client, record.id, lane_id):
+        # A request that failed may have done what it asked for.
+        known = (
+            study.lane_runs(self.client, record.id, lane_id) if lane_id in self._tried else study.lanes.get(lane_id, ())
+        )
+        self._tried.add(lane_id)
+        for run in known:
             if kept is None and run.data.tags.get(Tag.CONTENT) == digest:
                 kept = run
             else:
@@ -223,7 +231,7 @@ class Recorder:
             for engine in engines
         }
         tags = {Tag.ENGINE_PROBLEM: schema.cut("; ".join(problems.values()), schema.MAX_TAG)} if problems else {}
-        self._log(run_id, content, slots, tags)
+        self._log(run, content, slots, tags)
         for engine in engines:
             if not slots[engine.id].ready:
                 source = self._directory / engine.directory
@@ -234,13 +242,13 @@ class Recorder:
         if missing:
             self.client.log_outputs(run_id, missing)
 
-    def _log(self, run_id: str, content: Content, slots: dict[str, ModelSlot], tags: dict[str, str]) -> None:
+    def _log(self, run: Run, content: Content, slots: dict[str, ModelSlot], tags: dict[str, str]) -> None:
         """Everything in one request. Params are written once: MLflow refuses to change them."""
         from mlflow.entities import Param, RunTag
 
+        run_id = run.info.run_id
         metrics = _metrics(run_id, content, slots)
-        known = self.client.get_run(run_id).data.params
-        params = [Param(name, value) for name, value in content.params.items() if name not in known]
+        params = [Param(name, value) for name, value in content.params.items() if name not in run.data.params]
         run_tags = [RunTag(name, value) for name, value in tags.items()]
         self.client.log_batch(run_id, metrics, params, run_tags, synchronous=True)
 

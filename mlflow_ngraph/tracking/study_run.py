@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,6 +29,8 @@ class StudyRun:
     experiment: str
     context_tags: dict[str, str]
     """Who, from what source: what MLflow puts on a run that it starts itself."""
+    lanes: Mapping[str, Sequence[Run]]
+    """The lane runs of the study that its experiment had when it was opened, by lane; the newest first."""
 
     def lane_runs(self, client: MlflowClient, study_id: str, lane_id: str | None = None) -> list[Run]:
         """The lane runs of the study in its experiment, or those of one lane; the newest first."""
@@ -73,7 +77,11 @@ class StudyRuns:
             run = self._own(experiment, earlier, content, context, surrounding)
             tags = {}
         self._describe(run, content, {**tags, **content.tags})
-        study = StudyRun(run.info.run_id, experiment.experiment_id, experiment.name, context)
+        lanes: dict[str, list[Run]] = defaultdict(list)
+        for other in known:
+            if other.data.tags.get(Tag.KIND) == Kind.LANE and other.info.experiment_id == experiment.experiment_id:
+                lanes[other.data.tags[Tag.LANE_ID]].append(other)
+        study = StudyRun(run.info.run_id, experiment.experiment_id, experiment.name, context, lanes)
         self._take_over(study, known)
         return study
 
