@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import logging
-import signal
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal, Protocol
 
 from mlflow_ngraph import home as home_directory
@@ -22,7 +19,7 @@ from mlflow_ngraph.devices.fingerprint import fingerprint, versions
 from mlflow_ngraph.engines import environment
 from mlflow_ngraph.engines.store import EngineStore
 from mlflow_ngraph.errors import DiskFullError, StudyError, WorkloadError
-from mlflow_ngraph.execute import fold, fork_server, journal, known_workloads, places
+from mlflow_ngraph.execute import fold, fork_server, interruption, journal, known_workloads, places
 from mlflow_ngraph.execute.cache import EngineCache, Maker
 from mlflow_ngraph.execute.child import Child, ChildFailure, Warden
 from mlflow_ngraph.execute.exclusive import ExclusiveMachine, Holder, WhenBusy
@@ -53,14 +50,6 @@ class Observer(Protocol):
 
     def on_event(self, event: Event) -> None:
         """Called with every event, after it is on disk. Must return quickly: nothing is measured meanwhile."""
-
-
-class Interrupted(KeyboardInterrupt):
-    """The process was asked to end; ``signum`` says how. What was measured is in the journal."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(signal.Signals(signum).name)
-        self.signum = signum
 
 
 @dataclass(frozen=True)
@@ -187,7 +176,7 @@ def run_study(
         The request was wrong; nothing was written.
     DeviceBusyError
         Somebody else measures, and ``when_busy`` is ``refuse``; nothing was written.
-    Interrupted
+    interruption.Interrupted
         The process was asked to end; the study can be resumed, and its run says KILLED.
     """
     budget = TimeBudget(study.within)
@@ -199,7 +188,7 @@ def run_study(
     if recorder is not None:
         recorder.preflight()
     with ExitStack() as stack:
-        listen_again = stack.enter_context(_signals_raise())
+        signals = stack.enter_context(interruption.listening(partial(_say_that_it_ends, observer)))
         if recorder is not None and resume == "auto":
             ended = _finish_recording(root, key, recorder, observer)
             if ended is not None:
@@ -241,7 +230,7 @@ def run_study(
             cache=_engine_cache(study, root, recorder, writer, before),
             before=before,
             retry=resume == "always",
-            on_workload=recording.workload,
+            on_workload=lambda workload: recording.workload(workload, now=not signals.asked),
             time=budget,
         )
         try:
@@ -254,9 +243,10 @@ def run_study(
         except BaseException as error:
             with suppress(DiskFullError):  # the error that is told may be just that
                 writer.append("study_interrupted", reason=type(error).__name__)
-            listen_again()
-            # From the beginning: the signal may have come while an event was taken in.
-            recording.close(fold.load(directory), "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
+            if not signals.hurried:
+                signals.tidied()
+                # From the beginning: the signal may have come while an event was taken in.
+                recording.close(fold.load(directory), "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
             raise
         record = recording.record()
         recording.close(record, "FINISHED")
@@ -335,6 +325,12 @@ def _say_who_measures(observer: Observer | None, holder: Holder | None) -> None:
         observer.on_event({"event": "machine_busy", "at": time.time(), "holder": who})
 
 
+def _say_that_it_ends(observer: Observer | None, after: bool) -> None:
+    """What the first signal does. The journal says so when the study has ended."""
+    if observer is not None:
+        observer.on_event({"event": "interrupted", "at": time.time(), "after": after})
+
+
 def _engine_cache(
     study: Study, root: Path, recorder: Recorder | None, journal: Journal, record: StudyRecord
 ) -> EngineCache | None:
@@ -378,32 +374,3 @@ def _compiler_versions(plan: StudyPlan) -> dict[str, str]:
     """The version of each compiler of the plan, under the compiler's own name."""
     names = {lane.compiler for lane in plan.lanes}
     return {name: COMPILERS.get(name).availability().version or "" for name in sorted(names)}
-
-
-@contextmanager
-def _signals_raise() -> Iterator[Callable[[], None]]:
-    """SIGTERM and SIGINT raise `Interrupted` within the block, so that children end and the run says so.
-
-    The first one alone does so, until what the block is given is called: then another one does.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: None
-        return
-
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        # Once is enough: a second signal must not break off the cleaning up.
-        for number in before:
-            signal.signal(number, signal.SIG_IGN)
-        raise Interrupted(signum)
-
-    def listen() -> None:
-        for number in before:
-            signal.signal(number, interrupt)
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    listen()
-    try:
-        yield listen
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

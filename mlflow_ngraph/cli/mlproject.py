@@ -8,27 +8,25 @@ whichever way it went.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import signal
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from mlflow_ngraph import parent_death
 from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph.devices.base import DeviceProfile
-from mlflow_ngraph.errors import DependencyError, NGraphError, UsageError
+from mlflow_ngraph.errors import DependencyError, NGraphError, TrackingError, UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout, when the package runs from one."""
 ENV_MANAGER = "NGRAPH_ENV_MANAGER"
 """Environment variable that chooses the environment manager of sub-projects."""
 MANAGERS = ("uv", "virtualenv", "conda", "local")
-_PR_SET_PDEATHSIG = 1
 
 
 def lacking(compilers: list[str]) -> dict[str, str]:
@@ -114,12 +112,7 @@ def die_with_parent() -> None:
 
     ``mlflow run`` passes no signal on: killed, it leaves its entry point measuring, and its run RUNNING for ever.
     """
-    if sys.platform != "linux":
-        return
-    parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGTERM)
+    parent_death.send_to_self(signal.SIGTERM, os.getppid())
 
 
 def _manager_of_run(run_id: str | None) -> str:
@@ -171,9 +164,9 @@ def _end(run_id: str | None, status: str) -> None:
     """
     if run_id is None:
         return
-    from mlflow import MlflowClient
-    from mlflow.exceptions import MlflowException
+    from mlflow_ngraph.tracking import connection
 
-    # What ended this process may have ended the tracking server too; there is nothing left to tell it then.
-    with suppress(MlflowException):
-        MlflowClient().set_terminated(run_id, status)
+    uri = connection.resolve_uri(None)
+    # What ended this process may have ended the tracking server too; there is nothing left to tell it then, nor to wait for.
+    with suppress(TrackingError), connection.talking(uri, "end the run", connection.PREFLIGHT):
+        connection.connect(uri).set_terminated(run_id, status)

@@ -26,6 +26,7 @@ _REDRAW_SECONDS = 2.0
 _TOLD = (
     "cache_problem",
     "group_closed",
+    "interrupted",
     "journal_busy",
     "machine_busy",
     "recording_failed",
@@ -162,6 +163,10 @@ class State:
 
     def _on_group_closed(self, event: Mapping[str, Any]) -> str:
         return f"measuring in groups at batch {event.get('batch')}: {event.get('reason')}"
+
+    def _on_interrupted(self, event: Mapping[str, Any]) -> str:
+        self._activity = "ending after what is under way" if event.get("after") else "ending"
+        return f"{self._activity}: what was measured is kept, and recorded if it can be; Ctrl-C again ends at once"
 
     def _on_machine_busy(self, event: Mapping[str, Any]) -> str:
         self._activity = f"waiting: this machine is measuring {event.get('holder')}"

@@ -19,7 +19,7 @@ from typing import IO, Any
 import psutil
 
 from mlflow_ngraph.errors import CellError, NGraphError
-from mlflow_ngraph.execute import fork_server, space
+from mlflow_ngraph.execute import fork_server, interruption, space
 from mlflow_ngraph.execute.fork_server import Forked
 from mlflow_ngraph.execute.time_budget import TIME_UP
 from mlflow_ngraph.verdicts import Verdict
@@ -158,10 +158,9 @@ class Child:
         self._stdin: IO[bytes] = os.fdopen(commands, "wb")
         self._stdout: IO[bytes] = os.fdopen(answers, "rb", buffering=0)
         with log.open("ab") as stream:
-            self._process = _start(env, stdin, stdout, stream.fileno(), forked=forked)
+            self._process = _start(warden, env, stdin, stdout, stream.fileno(), forked=forked)
         os.close(stdin)
         os.close(stdout)
-        warden.add(self.pid)
         self._begun = [_Begun("starting", STARTUP_SECONDS, self._answered)]
 
     @property
@@ -242,9 +241,10 @@ class Child:
             return  # its process group may belong to somebody else by now
         with contextlib.suppress(BrokenPipeError):
             self._stdin.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self._reap()
+        with interruption.whole():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self._reap()
         self._stdout.close()
         self._warden.remove(self.pid)
 
@@ -351,8 +351,10 @@ class Child:
 
     def _reap(self) -> int:
         """Wait for the end of the process; returns its exit code as `subprocess` has it."""
-        if self._code is None:
-            self._code, self.cpu_s = self._process.wait()
+        # A process is waited for once: what it left is not to be had again.
+        with interruption.whole():
+            if self._code is None:
+                self._code, self.cpu_s = self._process.wait()
         return self._code
 
     def tail(self) -> str:
@@ -380,12 +382,20 @@ class _Spawned:
         return self._process.returncode, used.ru_utime + used.ru_stime
 
 
-def _start(env: Mapping[str, str], stdin: int, stdout: int, stderr: int, *, forked: bool) -> _Spawned | Forked:
+def _start(
+    warden: Warden, env: Mapping[str, str], stdin: int, stdout: int, stderr: int, *, forked: bool
+) -> _Spawned | Forked:
     server = fork_server.serving(env) if forked else None
     if server is not None:
         with contextlib.suppress(ConnectionError):  # it has crashed; what starts by itself says why
-            return server.fork(env, stdin, stdout, stderr)
-    return _Spawned(env, stdin, stdout, stderr)
+            worker = server.fork(env, stdin, stdout, stderr)
+            warden.add(worker.pid)
+            return worker
+    # Nobody would end a process that has started and is on no list; a forked one ends with its server.
+    with interruption.whole():
+        process = _Spawned(env, stdin, stdout, stderr)
+        warden.add(process.pid)
+    return process
 
 
 def _message(line: bytes) -> dict[str, Any] | None:

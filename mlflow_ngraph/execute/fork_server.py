@@ -24,6 +24,9 @@ _SETTLED_LATER = (*environment.THREAD_VARIABLES, "PYTHONPATH", "TORCHINDUCTOR_CA
 rest is read late."""
 
 
+_ENDED = "the process that children are forked from has ended"
+
+
 class ForkServer:
     """Forks workers."""
 
@@ -47,8 +50,8 @@ class ForkServer:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
-        return self._process.poll() is None
+        """Whether it runs, and can be asked."""
+        return self._control.fileno() >= 0 and self._process.poll() is None
 
     def serves(self, env: Mapping[str, str]) -> bool:
         """Whether a worker with this environment may be forked: no variable differs that importing has read."""
@@ -94,10 +97,17 @@ class ForkServer:
 
     def _ask(self, request: Mapping[str, Any], *pipes: int) -> dict[str, Any]:
         with self._lock:
-            socket.send_fds(self._control, [json.dumps(request).encode()], list(pipes))
-            answer = self._control.recv(4096)
+            if self._control.fileno() < 0:
+                raise ConnectionError(_ENDED)
+            try:
+                socket.send_fds(self._control, [json.dumps(request).encode()], list(pipes))
+                answer = self._control.recv(4096)
+            except KeyboardInterrupt:
+                # The next one who asks would be given this answer. It takes its workers with it, also the one just asked for.
+                self._control.close()
+                raise
         if not answer:
-            raise ConnectionError("the process that children are forked from has ended")
+            raise ConnectionError(_ENDED)
         reply: dict[str, Any] = json.loads(answer)
         return reply
 

@@ -17,6 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from mlflow_ngraph import parent_death
 from mlflow_ngraph.execute import worker
 
 REQUEST_BYTES = 1 << 18
@@ -26,6 +27,8 @@ PIPES = 3
 
 def main() -> None:
     """Import the modules that the command line names after the socket, and fork workers until the parent is gone."""
+    # While it imports it does not hear that the socket is closed.
+    parent_death.send_to_self(signal.SIGKILL)
     with socket.socket(fileno=int(sys.argv[1])) as control:
         begun_in = str(Path.cwd())
         for name in sys.argv[2:]:

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 from filelock import FileLock, Timeout
 
 from mlflow_ngraph.errors import JournalError
-from mlflow_ngraph.execute import space
+from mlflow_ngraph.execute import interruption, space
 
 SCHEMA_VERSION = 1
 FILE_NAME = "journal.jsonl"
@@ -105,6 +105,13 @@ class Journal:
             There is no room for it; nothing of it is left behind.
         """
         line = {"event": event, "at": time.time(), **fields}
+        # A line that is written and not counted would make the next one look like a forgery.
+        with interruption.whole():
+            self._write(line)
+        self._on_event(line)
+        return line
+
+    def _write(self, line: Event) -> None:
         content, check = line_of(line, self._check)
         before = os.fstat(self._file.fileno()).st_size
         try:
@@ -118,8 +125,6 @@ class Journal:
                 raise space.lacking("writing the journal", self.path.parent) from error
             raise
         self._check = check
-        self._on_event(line)
-        return line
 
     def tell(self, event: str, **fields: Any) -> None:
         """Tell the observer something that need not survive, such as what is being compiled."""

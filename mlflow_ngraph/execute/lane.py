@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mlflow_ngraph.execute import interruption
 from mlflow_ngraph.execute.child import ChildFailure
 from mlflow_ngraph.execute.lane_engines import LaneEngines
 from mlflow_ngraph.execute.lane_memory import RELOAD_CALLS, Loaded
@@ -229,6 +230,11 @@ class LaneRunner:
         companion : bool
             It is taken for the comparison with others alone, and does not count for the cell itself.
         """
+        # One that is cut by a signal is lost, and those of the other lanes of its round have nothing beside them.
+        with interruption.whole(breakable=True):
+            return self._slice(round_, position, companion=companion)
+
+    def _slice(self, round_: int, position: int, *, companion: bool) -> dict[str, Any]:
         loaded, study = self._has_loaded(), self._plan.study
         seconds = max(_SHORTEST_S, min(loaded.slice_s(study), self._time.left_at_most()))
         child = self._process.ready("run")

@@ -12,6 +12,7 @@ import gc
 import json
 import os
 import resource
+import signal
 import sys
 import time
 import traceback
@@ -23,7 +24,7 @@ from typing import IO, Any
 
 import psutil
 
-from mlflow_ngraph import torchvision_hook
+from mlflow_ngraph import parent_death, torchvision_hook
 from mlflow_ngraph.errors import CellError, UsageError
 from mlflow_ngraph.execute import space
 from mlflow_ngraph.telling import one_line
@@ -35,6 +36,8 @@ _FAR = 240
 
 def main() -> None:
     """Serve commands until standard input ends."""
+    # One that is deep in a compiler does not notice that input ends; the warden may have been killed with the parent.
+    parent_death.send_to_self(signal.SIGKILL)
     # Far from the numbers that other code may take for its own.
     replies = os.fdopen(fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, _far()), "w", buffering=1)
     os.dup2(2, 1)

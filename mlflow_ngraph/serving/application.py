@@ -67,7 +67,8 @@ class Application:
             beginning = asyncio.ensure_future(started())
             yield
             beginning.cancel()
-            self._helpers.shutdown()
+            # Nobody waits for the answers that are still being written.
+            self._helpers.shutdown(wait=False, cancel_futures=True)
 
         get = partial(Route, methods=["GET"])
         return Starlette(
@@ -120,9 +121,10 @@ class Application:
         try:
             await self._read(request, body, start)
             length = request.headers.get(LENGTH_HEADER)
-            question = await self._helped(_json_bytes(length, body) > SMALL, self.service.interface.read, body, length)
+            read = partial(self.service.interface.read, body, length)
+            question = await self._helped(_json_bytes(length, body) > SMALL, read, start)
             answer = await self._answer(question, start)
-            content, headers = await self._written(question, answer)
+            content, headers = await self._written(question, answer, start)
         except ClientDisconnect:
             return Response(status_code=_NOBODY)
         finally:
@@ -178,18 +180,32 @@ class Application:
             # Cancels the request where it still waits in the queue.
             return await asyncio.wait_for(asyncio.wrap_future(future), self._left(start))
         except asyncio.TimeoutError:
-            limit = self.service.limits.timeout_s
-            raise Refusal(504, "timeout", f"there was no answer within {limit:g} s") from None
+            raise self._too_late() from None
 
-    async def _written(self, question: InferenceRequest, answer: BatchAnswer) -> tuple[bytes, dict[str, str]]:
+    async def _written(
+        self, question: InferenceRequest, answer: BatchAnswer, start: float
+    ) -> tuple[bytes, dict[str, str]]:
         as_json = sum(answer.outputs[name].nbytes for name, as_bytes in question.outputs if not as_bytes)
-        return await self._helped(as_json > SMALL, self.service.interface.write, question, answer.outputs)
+        return await self._helped(
+            as_json > SMALL, partial(self.service.interface.write, question, answer.outputs), start
+        )
 
-    async def _helped(self, long: bool, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function, in a thread beside where it may take long."""
+    async def _helped(self, long: bool, function: Callable[[], T], start: float) -> T:
+        """Call a function, in a thread beside where it may take long.
+
+        The time of the request holds here too: a server that ends waits that long for what has come in, and no longer.
+        """
         if not long:
-            return function(*arguments)
-        return await asyncio.get_running_loop().run_in_executor(self._helpers, function, *arguments)
+            return function()
+        helped = asyncio.get_running_loop().run_in_executor(self._helpers, function)
+        try:
+            return await asyncio.wait_for(helped, self._left(start))
+        except asyncio.TimeoutError:
+            raise self._too_late() from None
+
+    def _too_late(self) -> Refusal:
+        limit = self.service.limits.timeout_s
+        return Refusal(504, "timeout", f"there was no answer within {limit:g} s")
 
     def _left(self, start: float) -> float:
         """Seconds that a request still has."""

@@ -8,10 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from mlflow_ngraph.errors import DiskFullError
+from mlflow_ngraph.execute import interruption
 from mlflow_ngraph.execute.fold import Fold
 from mlflow_ngraph.execute.journal import Journal, Reader
 from mlflow_ngraph.execute.plan import WorkloadPlan
-from mlflow_ngraph.execute.record import StudyRecord
+from mlflow_ngraph.execute.record import LaneRecord, StudyRecord
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.recorder import Recorder
 
@@ -43,11 +44,16 @@ class Recording:
         self._reader = Reader(directory)
         self._fold = Fold()
         self._pending: set[str] = set()
+        """Lanes of workloads that have come to their end."""
+        self._known: dict[str, frozenset[tuple[int, float]]] = {}
+        """The cells of each lane when earlier sessions ended, or it was recorded."""
 
     def before(self) -> StudyRecord:
         """What earlier sessions left. Nobody asks for their figures yet."""
         self._fold.extend(self._reader.new())
-        return self._fold.record.so_far()
+        record = self._fold.record.so_far()
+        self._known = {lane_id: _cells(lane) for lane_id, lane in record.lanes.items()}
+        return record
 
     def record(self, workload: str | None = None) -> StudyRecord:
         """What the journal says by now, with the figures of one workload up to date, or of all of them."""
@@ -63,17 +69,25 @@ class Recording:
         self._pending.update(record.lanes)
         self.open(record)
 
-    def workload(self, workload: WorkloadPlan) -> None:
-        """Record the lanes of a finished workload."""
+    def workload(self, workload: WorkloadPlan, *, now: bool = True) -> None:
+        """Record the lanes of a finished workload.
+
+        Parameters
+        ----------
+        now : bool
+            False where somebody waits for the end: `close` does it then.
+        """
         lane_ids = [lane.id for lane in workload.lanes]
         self._pending.update(lane_ids)
-        if self._recorder is None or self.problem:
+        if self._recorder is None or self.problem or not now:
             return
         record = self.record(str(workload.ref))
         self._attempt(lambda recorder: self._record(recorder, record, lane_ids))
 
     def close(self, record: StudyRecord, status: str) -> None:
         """Record what is still pending, then the study itself. One more try after an earlier failure.
+
+        Of a study that has not come to its end, that are also cells whose workload has not.
 
         Somebody who interrupts a study does not wait for a server that failed before.
         """
@@ -90,7 +104,10 @@ class Recording:
             self._attempt(lambda recorder: self._close(recorder, record, status))
 
     def _close(self, recorder: Recorder, record: StudyRecord, status: str) -> None:
-        self._record(recorder, record, [lane for lane in record.lanes if lane in self._pending])
+        begun = {
+            lane_id for lane_id, lane in record.lanes.items() if _cells(lane) != self._known.get(lane_id, frozenset())
+        }
+        self._record(recorder, record, [lane for lane in record.lanes if lane in self._pending | begun])
         run_id = recorder.close(record, status)
         self.where = recorder.where()
         if status == "FINISHED":
@@ -102,18 +119,25 @@ class Recording:
                 run_id = recorder.record_lane(record, lane_id)
                 self._journal.append("lane_recorded", lane=lane_id, run_id=run_id)
             self._pending.discard(lane_id)
+            self._known[lane_id] = _cells(record.lanes[lane_id])
 
     def _attempt(self, step: Callable[[Recorder], object]) -> None:
         if self._recorder is None:
             return
-        try:
-            step(self._recorder)
-        except KeyboardInterrupt:
-            self.problem = "interrupted while the tracking server was written to"
-            raise
-        except Exception as error:  # noqa: BLE001
-            # Whatever a client library raises must not cost a measurement; the journal has everything.
-            _log.debug("recording failed", exc_info=True)
-            self.problem = connection.one_line(error, self._recorder.tracking_uri) or type(error).__name__
-            with suppress(DiskFullError):  # what is measured next says so; what was measured is safe
-                self._journal.append("recording_failed", reason=self.problem)
+        with interruption.whole(breakable=True):
+            try:
+                step(self._recorder)
+            except KeyboardInterrupt:
+                self.problem = "interrupted while the tracking server was written to"
+                raise
+            except Exception as error:  # noqa: BLE001
+                # Whatever a client library raises must not cost a measurement; the journal has everything.
+                _log.debug("recording failed", exc_info=True)
+                self.problem = connection.one_line(error, self._recorder.tracking_uri) or type(error).__name__
+                with suppress(DiskFullError):  # what is measured next says so; what was measured is safe
+                    self._journal.append("recording_failed", reason=self.problem)
+
+
+def _cells(lane: LaneRecord) -> frozenset[tuple[int, float]]:
+    """What tells that a lane was measured further."""
+    return frozenset((batch, cell.finished_at) for batch, cell in lane.cells.items())

@@ -95,8 +95,8 @@ def test_a_wrong_parameter_fails_the_run_in_one_line(sqlite_uri: str, tmp_path: 
     assert run.info.status == "FAILED"
 
 
-@pytest.mark.parametrize(("signum", "status"), [(signal.SIGTERM, "KILLED"), (signal.SIGKILL, "KILLED")])
-def test_an_interrupted_run_is_not_left_running(signum: int, status: str, sqlite_uri: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_run_is_not_left_running(signum: int, sqlite_uri: str, tmp_path: Path) -> None:
     many = parameters("study=smoke", f"workloads={TINY}", "repetitions=100000", "resume=never")
     process = start(sqlite_uri, tmp_path, "-e", "xeon", *many, "--env-manager", "local")
     assert process.stdout is not None
@@ -105,14 +105,20 @@ def test_an_interrupted_run_is_not_left_running(signum: int, status: str, sqlite
             break
     family = psutil.Process(process.pid).children(recursive=True)
     assert family
-    process.send_signal(signum)
-    process.wait(30)
+    if signum == signal.SIGINT:
+        os.killpg(process.pid, signum)  # as a terminal does; MLflow adds a SIGTERM
+    else:
+        process.send_signal(signum)
+    said = process.stdout.read() if signum == signal.SIGINT else ""
+    process.wait(60)
     _, alive = psutil.wait_procs(family, timeout=30)
     assert not alive
     deadline = time.monotonic() + 10
     while (found := runs(sqlite_uri, "study")[0].info.status) == "RUNNING" and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert found == status
+    assert found == "KILLED"
+    assert "Traceback" not in said.partition("error: interrupted")[0]
+    assert signum != signal.SIGINT or "Ctrl-C again ends at once" in said
 
 
 def test_the_light_environment_is_enough_to_compare(sqlite_uri: str, tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ import requests
 from mlflow_ngraph import LoadedEngine, load_model
 from mlflow_ngraph.engines.package import open_package
 from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.serving import application
 from mlflow_ngraph.serving.client import decode, encode, infer
-from mlflow_ngraph.serving.protocol import LENGTH_HEADER
+from mlflow_ngraph.serving.protocol import LENGTH_HEADER, Interface
 from mlflow_ngraph.serving.server import listen
 from mlflow_ngraph.serving.service import Service
 from tests.support.logged import COMPILERS, Logged
@@ -357,6 +358,31 @@ def _until(condition: Any, seconds: float = 30) -> None:
             pass
         time.sleep(0.02)
     pytest.fail("it did not happen")
+
+
+def test_a_server_that_ends_answers_in_time_or_says_that_it_could_not(
+    logged: Logged, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Answers of many megabytes take their time, on a busy machine more than a request has."""
+    real, writing = Interface.write, threading.Event()
+
+    def write(*arguments: Any) -> Any:
+        writing.set()
+        time.sleep(2)
+        return real(*arguments)
+
+    monkeypatch.setattr(Interface, "write", write)
+    monkeypatch.setattr(application, "SMALL", -1)
+    options: dict[str, Any] = {"max_batch": 4, "max_delay_ms": FOREVER_MS, "timeout_s": 3}
+    with ThreadPoolExecutor(4) as pool:
+        with serving(logged.packages["onnxruntime"], **options) as running:
+            body = {"inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 10, 16], "data": [0.0] * 160}]}
+            answers = [pool.submit(requests.post, running.infer, json=body, timeout=60) for _ in range(4)]
+            assert writing.wait(30)
+        statuses = sorted(answer.result().status_code for answer in answers)
+    assert set(statuses) <= {200, 504}
+    assert statuses[-1] == 504, "two at a time are written, and there is no time for four"
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_answers_are_json_of_one_line(running: Running) -> None:

@@ -6,8 +6,6 @@ with its intrinsics already in place.
 
 from __future__ import annotations
 
-import ctypes
-import os
 import pickle
 import signal
 import statistics
@@ -16,7 +14,8 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-_PR_SET_PDEATHSIG = 1
+from mlflow_ngraph import parent_death
+
 _HOPELESS = 4.0
 """A kernel this many times slower than the best is not measured a second time."""
 
@@ -24,9 +23,7 @@ _HOPELESS = 4.0
 def main(descriptor: int, parent: int) -> None:
     """Answer requests that come through an inherited socket until it is closed."""
     # A kernel in an endless loop does not notice that its parent is gone; Linux does.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        return
+    parent_death.send_to_self(signal.SIGKILL, parent)
     sys.modules["torch"] = None  # type: ignore[assignment]
     connection: Connection[Any, Any] = Connection(descriptor)
     connection.send(("ready", _threads()))
