@@ -18,6 +18,7 @@
     │   ├── ImpossibleReadingError  a clock or a counter says what cannot be
     │   └── CompileError            the compiler failed on this model
     ├── EngineError                 a stored engine is damaged, or does not serve here
+    ├── ArchiveError                an archive of studies is damaged, not one, or contradicts what is here
     ├── DiskFullError               a disk that a study writes to has no room left
     └── JournalError                the local record of a study is damaged or in use
 
@@ -130,6 +131,10 @@ class CompileError(CellError):
 
 class EngineError(NGraphError):
     """A stored engine is damaged, or does not serve here."""
+
+
+class ArchiveError(NGraphError):
+    """An archive of studies is damaged, none at all, or has a study that went on differently here."""
 
 
 class DiskFullError(NGraphError):

@@ -31,6 +31,25 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     return f"{where}: {message[:1].lower()}{message[1:]}{shown}{more}"
 
 
+class DoubledError(ValueError):
+    """A key stands twice: readers do not agree on which of them counts."""
+
+
+def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The mapping of a JSON document's pairs, for ``object_pairs_hook``.
+
+    Raises
+    ------
+    DoubledError
+        A key stands twice.
+    """
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise DoubledError(f"the key {max(names, key=names.count)[:40]!r} stands in it twice")
+    return mapping
+
+
 _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0}
 """By the units of a duration."""
 

@@ -32,6 +32,8 @@ _VERBS = {
     "explain": (f"{_HERE}.explain:explain", "Explain what compilers made of a model."),
     "recompute": (f"{_HERE}.recompute:recompute", "Derive recorded figures again from their raw samples."),
     "sync": (f"{_HERE}.sync:sync", "Record studies that were measured without a tracking server."),
+    "export": (f"{_HERE}.export:export", "Write studies into one file, to be carried or published."),
+    "import": (f"{_HERE}.import_studies:import_studies", "Bring studies out of such files, and record them."),
     "cache": (f"{_HERE}.cache:cache", "List the engines that studies share on this machine, or remove some."),
     "studies": (f"{_HERE}.studies:studies", "List the ready-made studies."),
     "compilers": (f"{_HERE}.compilers:compilers", "List compilers, their flags, and whether they can run here."),

@@ -29,7 +29,7 @@ def sync(
 
     recorded: list[dict[str, Any]] = []
     for study in studies:
-        directory = Path(study) if Path(study).is_dir() else home_directory.directory(home) / "studies" / study
+        directory = home_directory.study(study, home)
         wait = partial(click.echo, f"waiting: another process is running or recording {directory.name}", err=True)
         outcome = sync_study(directory, tracking_uri=tracking_uri, experiment=experiment, on_wait=wait)
         recorded.append(

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 _CHUNK = 1 << 20
+_LONGEST_PATH, _LONGEST_NAME = 1024, 255
+"""Characters of a path, and bytes of a name in it."""
 _READ_ONLY = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 
 
@@ -49,6 +51,19 @@ def escapes(path: str) -> bool:
     """Whether a relative path that somebody else wrote leads out of the directory that it is relative to."""
     parts = PurePosixPath(path).parts
     return not parts or path.startswith("/") or ".." in parts or "\\" in path or "\0" in path
+
+
+def is_plain(path: str) -> bool:
+    """Whether a relative path that somebody else wrote names a file below its directory, in the one spelling that is normal.
+
+    A second spelling could name a file that is already checked.
+    """
+    return not escapes(path) and all(part not in ("", ".") for part in path.split("/"))
+
+
+def is_long(path: str) -> bool:
+    """Whether a path has a name, or all of it has a length, that no disk takes."""
+    return len(path) > _LONGEST_PATH or any(len(part.encode()) > _LONGEST_NAME for part in path.split("/"))
 
 
 def link_files(source: Path, target: Path, paths: Iterable[str]) -> None:

@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator
 
 from mlflow_ngraph.compilers.base import FlagValue
-from mlflow_ngraph.engines.files import escapes
+from mlflow_ngraph.engines.files import is_long, is_plain
 from mlflow_ngraph.engines.load_spec import LoadSpec
 from mlflow_ngraph.engines.store import EngineOrigin, FrozenModel, StoredEngine
 from mlflow_ngraph.errors import EngineError
+from mlflow_ngraph.validation import DoubledError, each_once
 
 FILE = "manifest.json"
 DIGEST_FILE = "manifest.json.sha256"
@@ -27,22 +28,6 @@ MAX_BYTES = 16 << 20
 """No manifest is larger; what is, was not written by this package."""
 
 _SHA256 = re.compile("[0-9a-f]{64}")
-
-
-_LONGEST_PATH, _LONGEST_NAME = 1024, 255
-"""Characters of a path, and bytes of a name in it."""
-
-
-class _DoubledError(ValueError):
-    """A key stands twice: readers do not agree on which of them counts."""
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    mapping = dict(pairs)
-    if len(mapping) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise _DoubledError(f"the key {max(names, key=names.count)[:40]!r} stands in it twice")
-    return mapping
 
 
 class About(FrozenModel):
@@ -138,10 +123,9 @@ class Manifest(FrozenModel):
     def _stay_inside(cls, files: dict[str, str]) -> dict[str, str]:
         """Refuse whatever could write to or read from a place outside the package."""
         for path, digest in files.items():
-            # What is normal has one spelling; a second one could name a file that is already checked.
-            if escapes(path) or path in BESIDE or any(part in ("", ".") for part in path.split("/")):
+            if path in BESIDE or not is_plain(path):
                 raise ValueError(f"the file {path!r} leads out of the package or stands in its manifest's place")
-            if len(path) > _LONGEST_PATH or any(len(part.encode()) > _LONGEST_NAME for part in path.split("/")):
+            if is_long(path):
                 raise ValueError(f"the file {path[:40]!r}... has a name of {len(path)} characters, which no disk takes")
             if not _SHA256.fullmatch(digest):
                 raise ValueError(f"the file {path!r} has no sha256 but {digest!r}")
@@ -166,9 +150,9 @@ class Manifest(FrozenModel):
         if len(content) > MAX_BYTES:
             raise EngineError(f"{where} is no manifest: it has {len(content)} bytes")
         try:
-            json.loads(content, object_pairs_hook=_each_once)
+            json.loads(content, object_pairs_hook=each_once)
             return cls.model_validate_json(content)
-        except (RecursionError, _DoubledError, UnicodeDecodeError) as error:
+        except (RecursionError, DoubledError, UnicodeDecodeError) as error:
             raise EngineError(f"{where} is not readable: {error}") from None
         except json.JSONDecodeError as error:
             raise EngineError(f"{where} is not readable: invalid JSON: {error}") from None

@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -190,6 +190,25 @@ def read(directory: Path) -> Iterator[Event]:
     return Reader(directory).new()
 
 
+def parsed(lines: Iterable[bytes], where: str) -> Iterator[Event]:
+    """The events that whole lines hold, each checked against the one before it.
+
+    Parameters
+    ----------
+    where : str
+        Names the journal in messages.
+
+    Raises
+    ------
+    JournalError
+        A line is damaged, or a newer version wrote it; says which line.
+    """
+    check = ""
+    for number, line in enumerate(lines, 1):
+        event, check = _event(where, line, f"line {number}", check)
+        yield event
+
+
 def first(directory: Path) -> Event | None:
     """The event that a journal begins with; None where the study was killed before it.
 
@@ -243,7 +262,7 @@ def _check_of(content: bytes, before: str) -> str:
     return hashlib.sha256(before.encode() + content).hexdigest()[:_CHECK_CHARACTERS]
 
 
-def _event(path: Path, line: bytes, name: str, before: str | None = None) -> tuple[Event, str]:
+def _event(path: Path | str, line: bytes, name: str, before: str | None = None) -> tuple[Event, str]:
     """The event that a line holds, and its check.
 
     Parameters

@@ -20,7 +20,7 @@ def write(
     record: StudyRecord,
     directory: Path,
     target: Path,
-    run_id: str,
+    run_id: str | None,
     lane_runs: Mapping[str, str],
     models: Mapping[str, str],
 ) -> None:
@@ -30,6 +30,8 @@ def write(
     ----------
     directory : Path
         The study's own directory, which has the journal.
+    run_id : str | None
+        The study run, where there is one.
     lane_runs, models : Mapping[str, str]
         Ids in MLflow by lane and by engine.
     """

@@ -1,0 +1,202 @@
+"""Studies become one file, with all that it takes to record them on any server and to check every figure."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from mlflow_ngraph.archives import contents
+from mlflow_ngraph.archives.contents import ArchivedFile, ArchivedStudy, Contents
+from mlflow_ngraph.archives.tape import Writer
+from mlflow_ngraph.engines import signing
+from mlflow_ngraph.engines.files import damage, digest_files, sha256
+from mlflow_ngraph.errors import ArchiveError, UsageError
+from mlflow_ngraph.execute import fold, journal, space
+from mlflow_ngraph.execute.journal import Journal
+from mlflow_ngraph.tracking import files
+from mlflow_ngraph.validation import explain
+from mlflow_ngraph.version import __version__
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from mlflow_ngraph.execute.record import StudyRecord
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An archive that was written."""
+
+    path: Path
+    size_bytes: int
+    studies: tuple[ArchivedStudy, ...]
+    lacking: Mapping[str, str]
+    """Engines that are not in it, by id, with why: they are missing or have changed."""
+    signed_by: str | None
+    """Fingerprint of the key."""
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A study, and where its files lie."""
+
+    study: ArchivedStudy
+    files: Mapping[str, Path]
+    lacking: Mapping[str, str]
+
+
+def export(
+    directories: Sequence[Path],
+    target: Path,
+    *,
+    key: Ed25519PrivateKey | None = None,
+    replace: bool = False,
+    on_wait: Callable[[Path], None] = lambda directory: None,
+) -> Exported:
+    """Write studies into an archive. Equal studies give equal archives, to the last bit.
+
+    Parameters
+    ----------
+    directories : Sequence[Path]
+        Of the studies.
+    key : Ed25519PrivateKey | None
+        Signs it.
+    replace : bool
+        Whether another file may be in its place.
+    on_wait : Callable[[Path], None]
+        Called before waiting for another process that runs or records one of them.
+
+    Raises
+    ------
+    UsageError
+        There is a file already, or it cannot be written there.
+    ArchiveError
+        A file has changed while it was read, or a study is given twice.
+    JournalError
+        There is no study in a directory, or its journal is damaged.
+    DiskFullError
+        There is no room for it.
+    """
+    if target.exists() and not replace:
+        raise UsageError(f"{target} is there already: choose another name, or add --force")
+    places = [directory.resolve() for directory in directories]
+    if len(set(places)) != len(places):
+        raise ArchiveError(f"study {max(places, key=places.count).name} is given twice")
+    partial = target.with_name(f".{target.name}.partial")
+    with ExitStack() as stack:
+        try:
+            temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ngraph-export-")))
+            sources = []
+            for number, directory in enumerate(directories):
+                journal.first(directory)  # complains where there is no study, before anything is made there
+                wait = lambda directory=directory: on_wait(directory)  # noqa: E731 - of this directory
+                stack.enter_context(Journal(directory, on_wait=wait))
+                derived = temporary / str(number)
+                derived.mkdir()
+                sources.append(_source(directory, derived))
+            names = [source.study.study_id for source in sources]
+            if len(set(names)) != len(names):
+                raise ArchiveError(f"study {max(names, key=names.count)} is given twice")
+            stack.callback(partial.unlink, missing_ok=True)
+            by = _write(sources, partial, key)
+            size = partial.stat().st_size
+            partial.replace(target)
+        except OSError as error:
+            if space.is_lacking(error):
+                raise space.lacking(f"writing {target}", directories[0]) from error
+            raise UsageError(f"cannot write {target}: {error.strerror or error}; choose another place") from None
+    lacking = {engine: why for source in sources for engine, why in source.lacking.items()}
+    return Exported(target, size, tuple(source.study for source in sources), lacking, by)
+
+
+def _source(directory: Path, derived: Path) -> _Source:
+    """The files of a study, its tables among them, which are made in the folder ``derived``."""
+    record = fold.load(directory)
+    files.write(record, directory, derived, None, {}, {})
+    (derived / journal.FILE_NAME).unlink(missing_ok=True)
+    # What is missing here is made from the journal; what is here is what the study was started with.
+    here = [place for name in contents.MADE_HERE if (place := directory / name).is_file()]
+    places = {path.name: path for path in (*sorted(derived.iterdir()), *here)}
+    lacking, engines = {}, dict[str, str]()
+    for engine, source, named in _engines(record):
+        problem = damage(directory / source, named)
+        if problem:
+            lacking[engine] = problem
+            continue
+        for path, digest in named.items():
+            places[f"{source}/{path}"] = directory / source / path
+            engines[f"{source}/{path}"] = digest
+    kept = directory / contents.DISAGREEMENTS
+    places |= {f"{contents.DISAGREEMENTS}{path}": kept / path for path in digest_files(kept)} if kept.is_dir() else {}
+    listed = {
+        path: ArchivedFile(sha256=engines.get(path) or sha256(place), size=place.stat().st_size)
+        for path, place in places.items()
+    }
+    about = {"study_id": record.id, "name": record.name, "device": record.device, "started_at": record.started_at}
+    try:
+        study = ArchivedStudy.model_validate({**about, "files": listed})
+    except ValidationError as error:
+        raise ArchiveError(f"{directory} cannot be exported: {explain(error, ArchivedStudy)}") from None
+    return _Source(study, places, lacking)
+
+
+def _engines(record: StudyRecord) -> Iterator[tuple[str, str, Mapping[str, str]]]:
+    """Id, directory and digests of every engine."""
+    for lane in record.lanes.values():
+        for engine in lane.engines:
+            yield engine.id, engine.directory, engine.files
+
+
+def _write(sources: Sequence[_Source], partial: Path, key: Ed25519PrivateKey | None) -> str | None:
+    """Write the archive; returns the fingerprint of the key."""
+    table = Contents(package=__version__, studies=tuple(source.study for source in sources))
+    content, by = table.to_json(), None
+    if len(content) > contents.MAX_BYTES:
+        raise ArchiveError("these studies have too many files for one archive: export fewer of them at once")
+    places = {(source.study.study_id, path): place for source in sources for path, place in source.files.items()}
+    with partial.open("wb") as stream:
+        writer = Writer(stream)
+        _add(writer, contents.FILE, content)
+        if key is not None:
+            _add(writer, contents.SIGNATURE_FILE, signing.sign(content, key))
+            by = signing.fingerprint(signing.public_blob(signing.public_text(key)))
+        for study, path, file in table.members():
+            place = places[study.study_id, path]
+            writer.begin(f"{study.study_id}/{path}", file.size)
+            if _copy(place, writer, file.size) != file.sha256:
+                raise ArchiveError(f"{place} has changed while it was exported")
+            writer.end_file()
+        writer.end()
+        stream.flush()
+        # It is carried elsewhere, and what is here may be cleaned away then.
+        os.fsync(stream.fileno())
+    with suppress(OSError):
+        partial.chmod(0o644)
+    return by
+
+
+def _add(writer: Writer, name: str, content: bytes) -> None:
+    writer.begin(name, len(content))
+    writer.write(content)
+    writer.end_file()
+
+
+def _copy(place: Path, writer: Writer, size: int) -> str:
+    """Copy as much of a file as it had when it was listed; returns the digest of that."""
+    digest, left = hashlib.sha256(), size
+    with place.open("rb") as stream:
+        while left and (chunk := stream.read(min(left, _CHUNK))):
+            digest.update(chunk)
+            writer.write(chunk)
+            left -= len(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,241 @@
+"""Studies out of an archive: first all of it is checked, and only then is anything written.
+
+Who made an archive may mean harm. Its bytes are compared with its table of contents (`tape`), every line of a journal with the
+check that it carries, and every engine with what the journal says of it. Nothing of it is loaded or run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Literal
+
+from mlflow_ngraph.archives import contents
+from mlflow_ngraph.archives.contents import ArchivedFile, ArchivedStudy, Contents
+from mlflow_ngraph.archives.tape import Reader
+from mlflow_ngraph.engines import signing
+from mlflow_ngraph.engines import trust as trusting
+from mlflow_ngraph.engines.files import is_plain
+from mlflow_ngraph.engines.trust import Rules, Trusted
+from mlflow_ngraph.errors import ArchiveError, JournalError
+from mlflow_ngraph.execute import fold, journal, space
+from mlflow_ngraph.execute.journal import Journal
+from mlflow_ngraph.execute.record import StudyRecord
+
+State = Literal["imported", "continued", "unchanged"]
+"""What became of a study: it was not here; what was here was the beginning of it; it, or more of it, was here already."""
+
+_LONGEST_LINE = 256 << 20
+"""Bytes of a line of a journal."""
+_OF_RECORDING = ("lane_recorded", "recording_failed", "study_recorded")
+"""Events that say nothing of what was measured."""
+
+
+@dataclass(frozen=True)
+class Archive:
+    """An archive that has been checked."""
+
+    path: Path
+    contents: Contents
+    digest: str
+    """sha256 of its table of contents, which stands for all of it."""
+    trusted: Trusted
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A study of an archive that is here now."""
+
+    study: ArchivedStudy
+    directory: Path
+    state: State
+
+
+def check(path: Path, rules: Rules) -> Archive:
+    """Read an archive to its end and compare everything in it; writes nothing.
+
+    Parameters
+    ----------
+    rules : Rules
+        Whom to believe.
+
+    Raises
+    ------
+    ArchiveError
+        It cannot be read, is none, has changed, or a newer version wrote it.
+    EngineError
+        The rules do not let it in.
+    """
+    where = str(path)
+    try:
+        with path.open("rb") as stream:
+            reader = Reader(stream, where)
+            content, signature, table = _opened(reader, where)
+            trusted = trusting.require(content, signature, path, rules)
+            for study, name, file in table.members():
+                pieces = _whole(reader, study, name, file, where)
+                if name == journal.FILE_NAME:
+                    _check_study(study, pieces, f"{where}: {study.study_id}/{name}")
+                for _ in pieces:
+                    pass
+            reader.end()
+    except OSError as error:
+        raise ArchiveError(f"cannot read the archive {where}: {error.strerror or error}") from None
+    return Archive(path, table, hashlib.sha256(content).hexdigest(), trusted)
+
+
+def unpack(archive: Archive, studies: Path, on_wait: Callable[[Path], None] = lambda directory: None) -> list[Arrived]:
+    """Give the studies of an archive their places. Doing it again changes nothing.
+
+    Parameters
+    ----------
+    studies : Path
+        The folder of all studies.
+    on_wait : Callable[[Path], None]
+        Called before waiting for another process that runs or records one of them.
+
+    Raises
+    ------
+    ArchiveError
+        It has changed since it was checked; or a study is here that went on in another way.
+    DiskFullError
+        There is no room for it.
+    """
+    try:
+        temporary = Path(tempfile.mkdtemp(prefix=".import-", dir=studies))
+        try:
+            _extract(archive, temporary)
+            return [
+                _settle(study, temporary / study.study_id, studies / study.study_id, on_wait)
+                for study in archive.contents.studies
+            ]
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    except OSError as error:
+        if space.is_lacking(error):
+            raise space.lacking(f"unpacking {archive.path}", studies) from error
+        raise ArchiveError(f"cannot unpack {archive.path} into {studies}: {error.strerror or error}") from None
+
+
+def _opened(reader: Reader, where: str) -> tuple[bytes, bytes | None, Contents]:
+    """The table of contents, its signature, and what it says."""
+    content = reader.small(contents.FILE, contents.MAX_BYTES)
+    if content is None:
+        raise ArchiveError(f"{where}: is no archive of studies: 'mlflow-ngraph export' writes such")
+    table = Contents.parse(content, where)
+    return content, reader.small(contents.SIGNATURE_FILE, signing.MAX_BYTES), table
+
+
+def _whole(reader: Reader, study: ArchivedStudy, name: str, file: ArchivedFile, where: str) -> Iterator[bytes]:
+    """The pieces of a file; its digest is compared when all of them were taken."""
+    digest = hashlib.sha256()
+    for piece in reader.file(f"{study.study_id}/{name}", file.size):
+        digest.update(piece)
+        yield piece
+    if digest.hexdigest() != file.sha256:
+        raise ArchiveError(f"{where}: {study.study_id}/{name} has changed since it was exported")
+
+
+def _check_study(study: ArchivedStudy, pieces: Iterable[bytes], where: str) -> None:
+    """Make sure that a journal is one of this study, and that the engines of the archive are those that it speaks of."""
+    try:
+        record = fold.fold(journal.parsed(_lines(pieces, where), where))
+    except fold.EventError as error:
+        raise ArchiveError(f"{where}: {error}") from None
+    except JournalError as error:
+        raise ArchiveError(str(error)) from None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ArchiveError(f"{where}: has samples that no study measures ({type(error).__name__})") from None
+    if record.id != study.study_id:
+        raise ArchiveError(f"{where}: is the journal of another study: {record.id[:80]!r}")
+    expected = _engine_files(record, where)
+    for path, file in study.files.items():
+        if path.startswith(contents.ENGINES) and expected.get(path) != file.sha256:
+            raise ArchiveError(f"{where}: does not speak of {path[:80]!r}, or of another file there")
+
+
+def _engine_files(record: StudyRecord, where: str) -> dict[str, str]:
+    """sha256 by path within the study of all files of engines."""
+    digests: dict[str, str] = {}
+    for lane in record.lanes.values():
+        for engine in lane.engines:
+            paths = [f"{engine.directory}/{path}" for path in engine.files]
+            if not all(is_plain(path) and path.startswith(contents.ENGINES) for path in (engine.directory, *paths)):
+                raise ArchiveError(f"{where}: has an engine that does not lie in the directory of the study")
+            digests.update(zip(paths, engine.files.values(), strict=True))
+    return digests
+
+
+def _lines(pieces: Iterable[bytes], where: str) -> Iterator[bytes]:
+    """Whole lines of what comes in pieces; what stands behind the last one is one, too, and is none of a journal."""
+    begun = b""
+    for piece in pieces:
+        *lines, begun = (begun + piece).split(b"\n")
+        for line in lines:
+            yield line + b"\n"
+        if len(begun) > _LONGEST_LINE:
+            raise ArchiveError(f"{where}: has a line that no study writes")
+    if begun:
+        yield begun
+
+
+def _extract(archive: Archive, target: Path) -> None:
+    """Write what belongs into the directories of studies, and compare it once more: somebody may have changed it since."""
+    where = str(archive.path)
+    with archive.path.open("rb") as stream:
+        reader = Reader(stream, where)
+        content, _, _ = _opened(reader, where)
+        if hashlib.sha256(content).hexdigest() != archive.digest:
+            raise ArchiveError(f"{where}: has changed since it was checked")
+        for study, name, file in archive.contents.members():
+            pieces = _whole(reader, study, name, file, where)
+            if study.lands(name):
+                place = target / study.study_id / name
+                place.parent.mkdir(parents=True, exist_ok=True)
+                with place.open("xb") as output:
+                    _write(pieces, output)
+            else:
+                for _ in pieces:
+                    pass
+        reader.end()
+
+
+def _write(pieces: Iterable[bytes], output: IO[bytes]) -> None:
+    for piece in pieces:
+        output.write(piece)
+    output.flush()
+    os.fsync(output.fileno())
+
+
+def _settle(study: ArchivedStudy, source: Path, place: Path, on_wait: Callable[[Path], None]) -> Arrived:
+    """Give a study its name, unless it has it already."""
+    with suppress(OSError):
+        source.rename(place)  # onto nothing, or an empty directory
+        return Arrived(study, place, "imported")
+    with Journal(place, on_wait=lambda: on_wait(place)):
+        here, there = (list(journal.read(directory)) for directory in (place, source))
+        common = next(
+            (number for number, pair in enumerate(zip(here, there, strict=False)) if pair[0] != pair[1]),
+            min(len(here), len(there)),
+        )
+        if _only_recording(there[common:]):
+            return Arrived(study, place, "unchanged")
+        if not _only_recording(here[common:]):
+            raise ArchiveError(
+                f"study {study.study_id} went on in another way here than in the archive, from line {common + 1} of its journal on: "
+                "import it with another --home"
+            )
+        replaced = source.with_name(f"{source.name}.replaced")
+        place.rename(replaced)
+        source.rename(place)
+    return Arrived(study, place, "continued")
+
+
+def _only_recording(events: Iterable[journal.Event]) -> bool:
+    return all(event["event"] in _OF_RECORDING for event in events)

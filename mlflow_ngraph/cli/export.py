@@ -1,0 +1,63 @@
+"""``mlflow-ngraph export``: studies as one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from mlflow_ngraph import home as home_directory
+from mlflow_ngraph.cli import keys, output
+from mlflow_ngraph.text import counted
+
+
+@click.command()
+@click.argument("studies", metavar="STUDY...", nargs=-1, required=True)
+@click.option(
+    "-o", "--output", "target", required=True, type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="The archive, such as study.tar.",
+)  # fmt: skip
+@keys.sign_option
+@click.option("--force", is_flag=True, help="Replace FILE where it is there already.")
+@click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Where journals and engines are kept.")
+@output.json_option
+def export(
+    studies: tuple[str, ...], target: Path, sign: Path | None, force: bool, home: Path | None, as_json: bool
+) -> int:
+    """Write studies into one file, which 'mlflow-ngraph import' takes anywhere.
+
+    STUDY is the directory of a study, or the name of that directory in the home. The file has its journal, engines,
+    samples, results and what they were checked with, all with digests; 'tar xf' unpacks it.
+    """
+    from mlflow_ngraph.archives.export import export as write
+
+    directories = [home_directory.study(study, home) for study in studies]
+    exported = write(
+        directories,
+        target,
+        key=keys.load(sign) if sign else None,
+        replace=force,
+        on_wait=lambda directory: click.echo(
+            f"waiting: another process is running or recording {directory.name}", err=True
+        ),
+    )
+    if as_json:
+        output.print_json(
+            {
+                "archive": str(exported.path),
+                "size_bytes": exported.size_bytes,
+                "studies": [study.study_id for study in exported.studies],
+                "lacking": dict(exported.lacking),
+                "signed_by": exported.signed_by,
+            }
+        )
+        return 0
+    console = output.console()
+    for engine, why in exported.lacking.items():
+        output.console(stderr=True).print(f"note: engine {engine} is left out: {why}", style="yellow", soft_wrap=True)
+    signed = f", signed by {exported.signed_by}" if exported.signed_by else ""
+    console.print(
+        f"{exported.path}: {counted(len(exported.studies), 'study', 'studies')}, {exported.size_bytes / 1e6:.1f} MB{signed}",
+        soft_wrap=True,
+    )
+    return 0

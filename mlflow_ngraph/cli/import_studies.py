@@ -1,0 +1,73 @@
+"""``mlflow-ngraph import``: studies out of files that ``mlflow-ngraph export`` wrote."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mlflow_ngraph import home as home_directory
+from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli.keys import trust_option
+
+
+@click.command("import")
+@click.argument("archives", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--tracking-uri", metavar="URI", help="Where to record; by default what MLflow is configured to use.")
+@click.option("--experiment", metavar="NAME", help="MLflow experiment that holds the runs.")
+@click.option("--offline", is_flag=True, help="Record nothing now; 'mlflow-ngraph sync' does it later.")
+@trust_option
+@click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Where journals and engines are kept.")
+@output.json_option
+def import_studies(
+    archives: tuple[Path, ...],
+    tracking_uri: str | None,
+    experiment: str | None,
+    offline: bool,
+    trust: str | None,
+    home: Path | None,
+    as_json: bool,
+) -> int:
+    """Bring the studies of archives here and record them on a tracking server.
+
+    All of a FILE is checked before anything is written. Importing again changes nothing.
+    """
+    from mlflow_ngraph.archives import intake
+    from mlflow_ngraph.engines import trust as trusting
+    from mlflow_ngraph.runner import sync_study
+
+    rules = trusting.load(trust)
+    checked = [intake.check(path, rules) for path in archives]
+    studies = home_directory.directory(home) / "studies"
+    arrived: list[dict[str, Any]] = [
+        {
+            "study_id": study.study.study_id,
+            "archive": str(archive.path),
+            "directory": str(study.directory),
+            "state": study.state,
+            "trust": archive.trusted.found,
+            "where": {},
+        }
+        for archive in checked
+        for study in intake.unpack(archive, studies, _say_who_has)
+    ]
+    for row in () if offline else arrived:
+        directory = Path(row["directory"])
+        wait = partial(_say_who_has, directory)
+        outcome = sync_study(directory, tracking_uri=tracking_uri, experiment=experiment, on_wait=wait)
+        row["where"] = dict(outcome.where)
+    if as_json:
+        output.print_json({"imported": arrived})
+        return 0
+    console = output.console()
+    for row in arrived:
+        console.print(f"{row['state']} {row['study_id']} ({row['trust']})", style="bold", soft_wrap=True)
+        for what, where in {"directory": row["directory"], **row["where"]}.items():
+            console.print(f"  {what.replace('_', ' ')}: {where}", soft_wrap=True)
+    return 0
+
+
+def _say_who_has(directory: Path) -> None:
+    click.echo(f"waiting: another process is running or recording {directory.name}", err=True)
