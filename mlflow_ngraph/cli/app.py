@@ -35,6 +35,7 @@ _VERBS = {
     "export": (f"{_HERE}.export:export", "Write studies into one file, to be carried or published."),
     "import": (f"{_HERE}.import_studies:import_studies", "Bring studies out of such files, and record them."),
     "cache": (f"{_HERE}.cache:cache", "List the engines that studies share on this machine, or remove some."),
+    "clean": (f"{_HERE}.clean:clean", "Show what this machine keeps of studies and engines, or remove some."),
     "studies": (f"{_HERE}.studies:studies", "List the ready-made studies."),
     "compilers": (f"{_HERE}.compilers:compilers", "List compilers, their flags, and whether they can run here."),
     "workloads": (f"{_HERE}.workloads:workloads", "List or describe models: parameters, MACs, family, input."),

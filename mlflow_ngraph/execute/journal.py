@@ -15,6 +15,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +28,7 @@ from mlflow_ngraph.execute import interruption, space
 
 SCHEMA_VERSION = 1
 FILE_NAME = "journal.jsonl"
+_LOCK = "journal.lock"
 _CHECK = ',"check":"{}"}}\n'
 """How a line ends."""
 _CHECK_CHARACTERS = 32
@@ -68,7 +70,7 @@ class Journal:
     ) -> None:
         self.path = directory / FILE_NAME
         self._on_event = on_event
-        self._lock = FileLock(directory / "journal.lock")
+        self._lock = FileLock(directory / _LOCK)
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._acquire(on_wait)
@@ -90,9 +92,7 @@ class Journal:
             self._lock.acquire(timeout=0)
         except Timeout:
             if on_wait is None:
-                raise JournalError(
-                    f"{self.path.parent}: another process is running this study, or recording it"
-                ) from None
+                raise _busy(self.path.parent) from None
             on_wait()
             self._lock.acquire(poll_interval=_LOOK_AGAIN_S)
 
@@ -142,6 +142,30 @@ class Journal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@contextmanager
+def held(directory: Path) -> Iterator[None]:
+    """Keep everybody from writing a journal, whatever becomes of it.
+
+    Raises
+    ------
+    JournalError
+        Another process is writing it.
+    """
+    lock = FileLock(directory / _LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise _busy(directory) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _busy(directory: Path) -> JournalError:
+    return JournalError(f"{directory}: another process is running this study, or recording it")
 
 
 class Reader:

@@ -82,6 +82,14 @@ def newest(root: Path, key: str) -> Path | None:
     return max(begun, key=begun.__getitem__, default=None)
 
 
+def is_recorded(directory: Path) -> bool:
+    """Whether a tracking server has all of a study, as its journal says."""
+    for event in journal.read_backwards(directory):
+        if event["event"] not in _AFTER_THE_END:
+            return bool(event["event"] == "study_recorded")
+    return False
+
+
 def end(directory: Path) -> End:
     """How far the last session of a study came, by the end of its journal."""
     recorded = False

@@ -1,0 +1,153 @@
+"""``mlflow-ngraph clean``: what this machine keeps, and what of it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from mlflow_ngraph import home as home_directory
+from mlflow_ngraph.cli import output, tables
+from mlflow_ngraph.cli.lists import SECONDS, quantity
+from mlflow_ngraph.errors import JournalError, UnknownNameError, UsageError
+from mlflow_ngraph.execute.holdings import Holding, What
+from mlflow_ngraph.text import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+WHAT = get_args(What)
+
+
+@click.command()
+@click.argument("what", nargs=-1, type=click.Choice(WHAT), metavar="[studies|logs|scratch|cache|pulled]...")
+@click.option("--study", "named", multiple=True, metavar="NAME", help="This study, recorded or not; may be repeated.")
+@click.option("--older-than", metavar="AGE", help="Only what nobody has used for this long: 12h, 30d, 8w.")
+@click.option("--yes", is_flag=True, help="Remove it; without it, it is only listed.")
+@click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Where journals and engines are kept.")
+@output.json_option
+def clean(
+    what: tuple[What, ...],
+    named: tuple[str, ...],
+    older_than: str | None,
+    yes: bool,
+    home: Path | None,
+    as_json: bool,
+) -> int:
+    """Show what this machine keeps of studies and engines, or remove some.
+
+    'studies' are those that a tracking server has: one that is not recorded, or did not come to its end, goes only if
+    --study names it. 'logs' is what their processes printed, 'scratch' what a killed study makes again, 'cache' the
+    engines that studies share, 'pulled' those of 'mlflow-ngraph pull'. Without --yes nothing is removed.
+    """
+    from mlflow_ngraph.execute import holdings
+
+    if yes and not what and not named:
+        raise UsageError(f"--yes needs to know what goes: {', '.join(WHAT)}, or --study NAME")
+    if named and what and "studies" in what:
+        raise UsageError("--study names the studies that go: leave out 'studies'")
+    age = quantity("--older-than", older_than, SECONDS) if older_than else 0.0
+    place = home_directory.location(home)
+    kept = holdings.holdings(place)
+    chosen = [
+        holding
+        for holding in kept
+        if holding.age_s >= age and (holding.what in what or not (what or named)) and not (yes and holding.stays)
+    ]
+    chosen += _named(kept, named)
+    freed = holdings.freed_bytes(holding for holding in chosen if not holding.stays or holding.name in named)
+    problems = _removed(chosen) if yes else {}
+    freed -= holdings.freed_bytes(holding for holding in chosen if (holding.what, holding.name) in problems)
+    if as_json:
+        output.print_json(
+            {
+                "directory": str(place),
+                "removed": yes,
+                "freed_bytes": freed,
+                "items": [_document(holding, named, problems) for holding in chosen],
+            }
+        )
+    else:
+        _show(chosen, named, problems, place, freed, yes=yes)
+    return 1 if problems else 0
+
+
+def _named(kept: Iterable[Holding], names: Sequence[str]) -> list[Holding]:
+    studies = {holding.name: holding for holding in kept if holding.what == "studies"}
+    for name in names:
+        if name not in studies:
+            raise UnknownNameError("study", name, studies)
+    return [studies[name] for name in dict.fromkeys(names)]
+
+
+def _removed(chosen: Iterable[Holding]) -> dict[tuple[str, str], str]:
+    """Remove them one after the other; what could not be removed, and why."""
+    from mlflow_ngraph.execute import holdings
+
+    problems = {}
+    for holding in chosen:
+        try:
+            holdings.remove(holding)
+        except (JournalError, OSError) as error:
+            problems[holding.what, holding.name] = str(error)
+    return problems
+
+
+def _state(holding: Holding, named: Sequence[str], problems: Mapping[tuple[str, str], str]) -> str:
+    """Why something stays, or empty."""
+    stays = "" if holding.name in named else holding.stays
+    return problems.get((holding.what, holding.name), stays)
+
+
+def _document(holding: Holding, named: Sequence[str], problems: Mapping[tuple[str, str], str]) -> dict[str, Any]:
+    return {
+        "what": holding.what,
+        "name": holding.name,
+        "paths": [str(path) for path in holding.paths],
+        "size_bytes": holding.size_bytes,
+        "age_s": holding.age_s,
+        "stays": _state(holding, named, problems),
+    }
+
+
+def _show(
+    chosen: Sequence[Holding],
+    named: Sequence[str],
+    problems: Mapping[tuple[str, str], str],
+    place: Path,
+    freed: int,
+    *,
+    yes: bool,
+) -> None:
+    console = output.console()
+    stay = [holding for holding in chosen if _state(holding, named, problems)]
+    if chosen:
+        done = "removed" if yes else "may go"
+        titles: list[tables.Column] = ["what", "name", ("MB", tables.RIGHT), ("unused for", tables.RIGHT)]
+        rows = [
+            (
+                holding.what,
+                holding.name,
+                f"{sizes / 1e6:.1f}",
+                output.age(holding.age_s),
+                f"no: {why}" if (why := _state(holding, named, problems)) else "yes",
+            )
+            for holding, sizes in ((holding, holding.size_bytes) for holding in chosen)
+        ]
+        tables.show(console, [*titles, (done, tables.PROSE)], rows)
+        console.print()
+    count = counted(len(chosen) - len(stay), "thing", "things")
+    console.print(
+        f"{count} {'removed' if yes else 'may go'}, which frees {freed / 1e6:.1f} MB ({place})", soft_wrap=True
+    )
+    lost = [holding for holding in stay if holding.stays]
+    if lost and not yes:
+        console.print(
+            f"{counted(len(lost), 'study stays', 'studies stay')}: 'mlflow-ngraph sync NAME' records one, and --study NAME lets it go "
+            "nevertheless",
+            soft_wrap=True,
+        )
+    if chosen and not yes:
+        console.print("nothing was removed: say what, and add --yes", soft_wrap=True)

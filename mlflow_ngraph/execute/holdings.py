@@ -1,0 +1,158 @@
+"""What this machine keeps of studies and engines, and what of it may go."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from uuid import uuid4
+
+from mlflow_ngraph import home as home_directory
+from mlflow_ngraph.engines.store import EngineStore
+from mlflow_ngraph.errors import JournalError
+from mlflow_ngraph.execute import journal, places
+
+What = Literal["studies", "logs", "scratch", "cache", "pulled"]
+"""Whole studies; what their processes printed; what is made again where a killed study goes on; engines that studies share;
+engines that were pulled from a server."""
+
+_SCRATCH = ("materials", "scratch")
+"""Of a study directory."""
+_ABANDONED_S = 86400.0
+"""Age of a temporary directory from which on whoever made it is taken for dead."""
+
+
+@dataclass(frozen=True)
+class Holding:
+    """Something that takes room."""
+
+    what: What
+    name: str
+    paths: tuple[Path, ...]
+    used_at: float
+    """Unix seconds: when anybody last had to do with it."""
+    study: Path | None = None
+    """The study that it belongs to: nobody may be at work there when it goes."""
+    stays: str = ""
+    """Why it goes only if it is named; empty where nothing is lost by it."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What its files have, also if others have them too."""
+        return sum(status[1] for status in _files(self.paths).values())
+
+    @property
+    def age_s(self) -> float:
+        """Since it was last used."""
+        return max(0.0, time.time() - self.used_at)
+
+
+def holdings(home: Path) -> list[Holding]:
+    """All that is kept below a directory, the longest unused first.
+
+    Parameters
+    ----------
+    home : Path
+        See `mlflow_ngraph.home.location`.
+    """
+    found = [*_of_studies(home / "studies"), *_cached(home_directory.engine_store(home))]
+    found += [
+        Holding("pulled", path.name, (path,), _changed(path))
+        for path in _children(home_directory.pulled(home))
+        if path.is_dir()
+    ]
+    return sorted(found, key=lambda holding: holding.used_at)
+
+
+def freed_bytes(chosen: Iterable[Holding]) -> int:
+    """What removing them gives back: files whose every name is among them."""
+    names: Counter[tuple[int, int]] = Counter()
+    known: dict[tuple[int, int], tuple[int, int]] = {}
+    for holding in chosen:
+        for file, (count, size, links) in _files(holding.paths).items():
+            names[file] += count
+            known[file] = size, links
+    return sum(size for file, (size, links) in known.items() if names[file] >= links)
+
+
+def remove(holding: Holding) -> None:
+    """Take something away. What is cut short leaves a hidden folder behind, which the next call shows.
+
+    Raises
+    ------
+    JournalError
+        Somebody is running its study, or recording it.
+    OSError
+        It cannot be removed.
+    """
+    with ExitStack() as stack:
+        if holding.study is not None:
+            stack.enter_context(journal.held(holding.study))
+        for path in holding.paths:
+            if path.exists():
+                gone = path.with_name(f".gone-{uuid4().hex}")
+                path.rename(gone)
+                shutil.rmtree(gone)
+
+
+def _of_studies(studies: Path) -> Iterator[Holding]:
+    for path in _children(studies):
+        if path.name.startswith("."):
+            if path.name.startswith(".gone-") or time.time() - _changed(path) > _ABANDONED_S:
+                yield Holding("scratch", path.name, (path,), _changed(path))
+        elif (path / journal.FILE_NAME).is_file():
+            used = _changed(path / journal.FILE_NAME)
+            yield Holding("studies", path.name, (path,), used, path, _why_it_stays(path))
+            if (path / "logs").is_dir():
+                yield Holding("logs", path.name, (path / "logs",), used, path)
+            scratch = tuple(path / name for name in _SCRATCH if (path / name).is_dir())
+            if scratch:
+                yield Holding("scratch", path.name, scratch, used, path)
+
+
+def _why_it_stays(study: Path) -> str:
+    try:
+        if places.is_recorded(study):
+            return ""
+        return "it is not recorded" if places.end(study) != "open" else "it did not come to its end"
+    except JournalError:
+        return "its journal is damaged"
+
+
+def _cached(root: Path) -> Iterator[Holding]:
+    store = EngineStore(root)
+    for engine in store.entries():
+        name = f"{engine.label} {engine.compiler} {engine.precision} {engine.key[:12]}"
+        yield Holding("cache", name, (root / engine.key,), store.used_at(engine.key))
+
+
+def _children(directory: Path) -> list[Path]:
+    try:
+        return sorted(directory.iterdir())
+    except OSError:
+        return []
+
+
+def _changed(path: Path) -> float:
+    with suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
+
+
+def _files(paths: Iterable[Path]) -> dict[tuple[int, int], tuple[int, int, int]]:
+    """Every file once, whatever its names: how many of those lie there, its size, and how many names it has in all."""
+    files: dict[tuple[int, int], tuple[int, int, int]] = {}
+    for root in paths:
+        for path in root.rglob("*"):
+            with suppress(OSError):
+                status = path.lstat()
+                if path.is_symlink() or path.is_file():
+                    key = status.st_dev, status.st_ino
+                    count = files.get(key, (0, 0, 0))[0]
+                    files[key] = count + 1, status.st_size, status.st_nlink
+    return files
