@@ -189,24 +189,21 @@ def run_study(
         recorder.preflight()
     with ExitStack() as stack:
         signals = stack.enter_context(interruption.listening(partial(_say_that_it_ends, observer)))
-        if recorder is not None and resume == "auto":
-            ended = _finish_recording(root, key, recorder, observer)
-            if ended is not None:
-                return ended
+        if (ended := _finish_recording(root, key, recorder, resume, observer)) is not None:
+            return ended
         asked = time.monotonic()
         lock = stack.enter_context(ExclusiveMachine(study.name, when_busy, partial(_say_who_measures, observer)))
         budget.waited(time.monotonic() - asked)
-        if recorder is not None and resume == "auto":
-            # Whoever held the machine may have run this very study.
-            ended = _finish_recording(root, key, recorder, observer)
-            if ended is not None:
-                return ended
+        # Whoever held the machine may have run this very study.
+        if (ended := _finish_recording(root, key, recorder, resume, observer)) is not None:
+            return ended
         continued = _resumable(study, resume, root, key)
         directory = continued or places.new_directory(root, study, key)
         writer = stack.enter_context(Journal(directory, observer.on_event if observer else lambda event: None))
         if continued is None:
             _start(writer, directory, plan, machine)
         recording = Recording(recorder, directory, writer)
+        stack.callback(recording.leave)
         before = recording.before()
         session = before.sessions + 1
         done = sum(len(lane.cells) for lane in before.lanes.values())
@@ -277,7 +274,9 @@ def sync_study(
     journal.first(directory)  # complains where there is no study, before anything is made there
     recorder = Recorder(tracking_uri, experiment, patient=True)
     recorder.preflight()
-    with Journal(directory, on_wait=on_wait or partial(_say_who_records, None, directory)) as writer:
+    with ExitStack() as stack:
+        writer = stack.enter_context(Journal(directory, on_wait=on_wait or partial(_say_who_records, None, directory)))
+        stack.callback(recorder.rest)
         record = fold.load(directory)
         recorder.open(record, directory)
         for lane in record.lanes.values():
@@ -290,8 +289,12 @@ def sync_study(
     return Outcome(record, directory, recorder.where())
 
 
-def _finish_recording(root: Path, key: str, recorder: Recorder, observer: Observer | None) -> Outcome | None:
+def _finish_recording(
+    root: Path, key: str, recorder: Recorder | None, resume: Resume, observer: Observer | None
+) -> Outcome | None:
     """Record the newest study with this key if it was measured to its end and that is all that it lacks; else None."""
+    if recorder is None or resume != "auto":
+        return None
     directory = places.newest(root, key)
     if directory is None or places.end(directory) != "measured":
         return None

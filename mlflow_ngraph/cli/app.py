@@ -49,6 +49,7 @@ _VERBS = {
     "list": (f"{_HERE}.list:list_engines", "List the engines that are logged, and whether they fit this machine."),
     "promote": (f"{_HERE}.promote:promote", "Register an engine, as the champion if it is better than the one before."),
     "prune": (f"{_HERE}.prune:prune", "Remove old engines from the tracking server, by rule."),
+    "reap": (f"{_HERE}.reap:reap", "End runs on the tracking server whose process has died."),
     "sign": (f"{_HERE}.sign:sign", "Sign an engine with a key."),
     "verify": (f"{_HERE}.verify:verify", "Check an engine: digests, whether it fits this machine, outputs, speed."),
     "serve": (f"{_HERE}.serve:serve", "Serve an engine over HTTP, by the Open Inference Protocol."),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -204,6 +206,18 @@ def server_version(tracking_uri: str) -> str | None:
 
     answer: Any = http_request(get_default_host_creds(tracking_uri), "/version", "GET", raise_on_status=False)
     return str(answer.text).strip() if answer.status_code == 200 else None
+
+
+def server_time(tracking_uri: str) -> float:
+    """What time it is for a server, in Unix seconds; by this machine's clock where it does not tell."""
+    if is_server(tracking_uri):
+        from mlflow.utils.credentials import get_default_host_creds
+        from mlflow.utils.rest_utils import http_request
+
+        answer: Any = http_request(get_default_host_creds(tracking_uri), "/version", "GET", raise_on_status=False)
+        with suppress(TypeError, ValueError):
+            return parsedate_to_datetime(answer.headers.get("Date")).timestamp()
+    return time.time()
 
 
 _PLAIN = (

@@ -23,6 +23,7 @@ from mlflow_ngraph.tables import summary
 from mlflow_ngraph.tracking import connection, engine_log, files, schema, views
 from mlflow_ngraph.tracking.content import Content, came_to_something, lane_content, study_content, study_tags
 from mlflow_ngraph.tracking.engine_log import ModelSlot
+from mlflow_ngraph.tracking.heartbeat import Heartbeat
 from mlflow_ngraph.tracking.schema import Tag
 from mlflow_ngraph.tracking.study_run import StudyRun, StudyRuns
 
@@ -53,6 +54,7 @@ class Recorder:
         self._experiment = experiment
         self._study: StudyRun | None = None
         self._directory = Path()
+        self._heartbeat: Heartbeat | None = None
         self._view = False
         self._tried: set[str] = set()
         """Lanes that were recorded since the study was opened, or of which nobody knows whether they were."""
@@ -100,7 +102,15 @@ class Recorder:
         with self._talking("open the study run"):
             self._directory = directory
             self._study = self._runs().open(study_content(record), record.id)
+            self.rest()
+            self._heartbeat = Heartbeat(self.client, self.tracking_uri)
+            self._heartbeat.start(self._study.run_id)
         return self._study.run_id
+
+    def rest(self) -> None:
+        """Give no more signs of life. To be called when the study run is left, whether it was closed or not."""
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
 
     def record_lane(self, record: StudyRecord, lane_id: str) -> str:
         """Write what is known of a lane with its engines; a lane that has been written already is left alone.
@@ -168,6 +178,7 @@ class Recorder:
             if self._view:
                 views.install(self.client, study.experiment_id)
             self.client.set_terminated(study.run_id, status, end_time=content.end_ms)
+        self.rest()
         return study.run_id
 
     def where(self) -> dict[str, str]:

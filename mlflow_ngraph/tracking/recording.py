@@ -93,6 +93,17 @@ class Recording:
         """
         if self._recorder is None:
             return
+        try:
+            self._finish(record, status)
+        finally:
+            self.leave()
+
+    def leave(self) -> None:
+        """Give no more signs of life of the study run."""
+        if self._recorder is not None:
+            self._recorder.rest()
+
+    def _finish(self, record: StudyRecord, status: str) -> None:
         self._journal.tell("recording_started", interrupted=status == "KILLED")
         if self.problem and status != "KILLED":
             self.problem = ""

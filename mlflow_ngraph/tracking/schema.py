@@ -62,6 +62,7 @@ class Tag:
     ENGINE_PROBLEM = "ngraph.engine_problem"
     RESUMED_BY = "ngraph.resumed_by"
     RESULTS_SHA256 = "ngraph.results_sha256"
+    ALIVE_AT = "ngraph.alive_at"
     HOST = "ngraph.host"
     HOST_ARCH = "ngraph.host.arch"
     HOST_SYSTEM = "ngraph.host.system"

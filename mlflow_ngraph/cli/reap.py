@@ -1,0 +1,106 @@
+"""``mlflow-ngraph reap``: runs that are RUNNING although their process has died."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlflow_ngraph import home as home_directory
+from mlflow_ngraph.cli import output, tables
+from mlflow_ngraph.cli.lists import SECONDS, items, quantity
+from mlflow_ngraph.cli.waiting import waiting
+from mlflow_ngraph.errors import JournalError
+from mlflow_ngraph.text import counted
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.tracking.dead_runs import RunningRun
+
+
+@click.command()
+@click.option("--tracking-uri", metavar="URI", help="Which server; by default what MLflow is configured to use.")
+@click.option("--experiment", metavar="NAME,...", multiple=True, help="Only these experiments; all by default.")
+@click.option(
+    "--silent-for", metavar="AGE", default="1d", show_default=True,
+    help="A study of another machine is dead when it gave no sign of life for so long: 12h, 2d.",
+)  # fmt: skip
+@click.option("--yes", is_flag=True, help="End them; without it they are only listed.")
+@click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Where journals and engines are kept.")
+@output.json_option
+def reap(
+    tracking_uri: str | None,
+    experiment: tuple[str, ...],
+    silent_for: str,
+    yes: bool,
+    home: Path | None,
+    as_json: bool,
+) -> int:
+    """Find runs of studies that are RUNNING although their process has died, and end them as KILLED.
+
+    What they have stays. Of a study of this machine it is known whether a process runs it; another one gives a sign of life
+    every five minutes, as long as it reaches the server. Without --yes nothing is changed. A study that was only cut off goes
+    on, and says so on the server when it is back.
+    """
+    from mlflow_ngraph.tracking import connection
+    from mlflow_ngraph.tracking.dead_runs import RunningRuns
+
+    silent_s = quantity("--silent-for", silent_for, SECONDS)
+    studies = home_directory.location(home) / "studies"
+    with waiting("reading which runs there are"):
+        runs = RunningRuns(connection.resolve_uri(tracking_uri), silent_s, lambda name: _is_gone(studies, name))
+        found = runs.find(items(experiment) or None)
+        ended = {run.run_id for run in found if yes and run.state == "dead" and runs.end(run)}
+    if as_json:
+        output.print_json({"ended": yes, "runs": [_document(run, run.run_id in ended) for run in found]})
+        return 0
+    console = output.console()
+    if found:
+        titles: list[tables.Column] = ["run", "kind", "study", ("host", tables.spare(1)), ("silent for", tables.RIGHT)]
+        rows = [
+            (
+                run.run_id,
+                run.kind,
+                run.study_id,
+                run.host,
+                None if run.silent_s is None else output.age(run.silent_s),
+                f"{'ended' if run.run_id in ended else run.state}: {run.why}",
+            )
+            for run in found
+        ]
+        tables.show(console, [*titles, ("state", tables.PROSE)], rows)
+        console.print()
+    dead = sum(run.state == "dead" for run in found)
+    console.print(f"{counted(len(found), 'run is', 'runs are')} RUNNING; {dead} of them dead, {len(ended)} ended")
+    if dead and not yes:
+        console.print("nothing was changed: add --yes")
+    return 0
+
+
+def _is_gone(studies: Path, study_id: str) -> bool | None:
+    """Whether nobody is at work on a study of this machine; None where it is not one."""
+    from mlflow_ngraph.execute import journal
+
+    directory = studies / study_id
+    if not study_id or Path(study_id).name != study_id or not (directory / journal.FILE_NAME).is_file():
+        return None
+    try:
+        with journal.held(directory):
+            return True
+    except (JournalError, OSError):
+        return False
+
+
+def _document(run: RunningRun, ended: bool) -> dict[str, Any]:
+    return {
+        "run_id": run.run_id,
+        "kind": run.kind,
+        "experiment": run.experiment,
+        "study": run.study,
+        "study_id": run.study_id,
+        "host": run.host,
+        "silent_s": run.silent_s,
+        "state": run.state,
+        "why": run.why,
+        "ended": ended,
+    }
