@@ -284,8 +284,7 @@ def sync_study(
                 recorder.record_lane(record, lane.lane.id)
         finished = record.finished_at is not None
         run_id = recorder.close(record, "FINISHED" if finished else "KILLED")
-        if finished:
-            writer.append("study_recorded", run_id=run_id)
+        writer.append("study_recorded", run_id=run_id)
     return Outcome(record, directory, recorder.where())
 
 

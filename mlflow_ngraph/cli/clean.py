@@ -86,7 +86,7 @@ def _removed(chosen: Iterable[Holding]) -> dict[tuple[str, str], str]:
     """Remove them one after the other; what could not be removed, and why."""
     from mlflow_ngraph.execute import holdings
 
-    problems = {}
+    problems: dict[tuple[str, str], str] = {}
     for holding in chosen:
         try:
             holdings.remove(holding)

@@ -2,45 +2,133 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.cli import output
+from mlflow_ngraph.errors import JournalError, TrackingError, UnreachableError, UsageError
+from mlflow_ngraph.text import counted
+from mlflow_ngraph.validation import duration_s
+
+Record = Callable[[Path], dict[str, Any]]
+"""Records the study in a directory, and says where."""
+
+_EVERY_S = 60.0
+_LONGEST_S = 900.0
+"""Between two attempts to reach a server that is away."""
 
 
 @click.command()
-@click.argument("studies", metavar="STUDY...", nargs=-1, required=True)
+@click.argument("studies", metavar="[STUDY]...", nargs=-1)
+@click.option("--all", "all_", is_flag=True, help="Every study of the home that no tracking server has all of.")
+@click.option(
+    "--watch", is_flag=True, help="As --all, again and again, whenever the server is there; ends by a signal."
+)
+@click.option(
+    "--every", metavar="TIME", default=f"{_EVERY_S:g}s", show_default=True, help="With --watch: how often it looks."
+)
 @click.option("--tracking-uri", metavar="URI", help="Where to record; by default what MLflow is configured to use.")
 @click.option("--experiment", metavar="NAME", help="MLflow experiment that holds the runs.")
 @click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Where journals and engines are kept.")
 @output.json_option
 def sync(
-    studies: tuple[str, ...], tracking_uri: str | None, experiment: str | None, home: Path | None, as_json: bool
+    studies: tuple[str, ...],
+    all_: bool,
+    watch: bool,
+    every: str,
+    tracking_uri: str | None,
+    experiment: str | None,
+    home: Path | None,
+    as_json: bool,
 ) -> int:
     """Record studies from their journals; what is recorded already is left as it is.
 
-    STUDY is the directory of a study, or the name of that directory in the home.
+    STUDY is the directory of a study, or the name of that directory in the home. With --all, studies that a process runs
+    are left to it.
     """
+    if bool(studies) == (all_ or watch):
+        raise UsageError("name studies, or give --all or --watch")
+    if watch and as_json:
+        raise UsageError("--watch has no end that a document could be printed at: leave out --json")
+    record = partial(_recorded, tracking_uri=tracking_uri, experiment=experiment)
+    place = home_directory.directory(home)
+    if watch:
+        try:
+            _watch(place, record, _seconds(every))
+        except KeyboardInterrupt:
+            return 0
+    rows, problems = (
+        _all(place, record) if all_ else ([record(home_directory.study(name, home)) for name in studies], [])
+    )
+    for problem in problems:
+        click.echo(problem, err=True)
+    if as_json:
+        output.print_json({"recorded": rows, **({"problems": problems} if all_ else {})})
+    else:
+        _show(rows)
+    return 1 if problems else 0
+
+
+def _recorded(directory: Path, *, tracking_uri: str | None, experiment: str | None) -> dict[str, Any]:
     from mlflow_ngraph.runner import sync_study
 
-    recorded: list[dict[str, Any]] = []
-    for study in studies:
-        directory = home_directory.study(study, home)
-        wait = partial(click.echo, f"waiting: another process is running or recording {directory.name}", err=True)
-        outcome = sync_study(directory, tracking_uri=tracking_uri, experiment=experiment, on_wait=wait)
-        recorded.append(
-            {"study_id": outcome.record.id, "directory": str(outcome.directory), "where": dict(outcome.where)}
-        )
-    if as_json:
-        output.print_json({"recorded": recorded})
-        return 0
+    wait = partial(click.echo, f"waiting: another process is running or recording {directory.name}", err=True)
+    outcome = sync_study(directory, tracking_uri=tracking_uri, experiment=experiment, on_wait=wait)
+    return {"study_id": outcome.record.id, "directory": str(outcome.directory), "where": dict(outcome.where)}
+
+
+def _all(place: Path, record: Record) -> tuple[list[dict[str, Any]], list[str]]:
+    """Record what is not, and say what could not be: one study costs the others nothing, a server that is away ends it."""
+    from mlflow_ngraph.execute import places
+
+    rows, problems = [], []
+    waiting = places.unrecorded(place)
+    for number, directory in enumerate(waiting):
+        try:
+            rows.append(record(directory))
+        except UnreachableError as error:
+            left = counted(len(waiting) - number, "study waits", "studies wait")
+            problems.append(f"{left} for the server: {error}")
+            break
+        except (JournalError, TrackingError) as error:
+            problems.append(f"{directory.name}: {error}")
+    return rows, problems
+
+
+def _watch(place: Path, record: Record, every_s: float) -> NoReturn:
+    """Record what is not, whenever the server is there and nothing is measured here; problems are told when they are new."""
+    from mlflow_ngraph.execute import exclusive
+
+    told, pause_s = list[str](), every_s
+    while True:
+        if exclusive.holder() is None:
+            rows, problems = _all(place, record)
+            _show(rows)
+            for problem in problems:
+                if problem not in told:
+                    click.echo(problem, err=True)
+            # Who does not answer is asked less and less often.
+            pause_s = min(max(every_s, _LONGEST_S), 2 * pause_s) if problems else every_s
+            told = problems
+        time.sleep(pause_s)
+
+
+def _show(rows: Sequence[dict[str, Any]]) -> None:
     console = output.console()
-    for row in recorded:
+    for row in rows:
         console.print(f"recorded {row['study_id']}", style="bold")
         for what, where in row["where"].items():
             console.print(f"  {what.replace('_', ' ')}: {where}", soft_wrap=True)
-    return 0
+
+
+def _seconds(text: str) -> float:
+    try:
+        return duration_s(text)
+    except ValueError as error:
+        raise UsageError(f"--every: {error}") from None

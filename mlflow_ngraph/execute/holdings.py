@@ -117,9 +117,9 @@ def _of_studies(studies: Path) -> Iterator[Holding]:
 
 def _why_it_stays(study: Path) -> str:
     try:
-        if places.is_recorded(study):
-            return ""
-        return "it is not recorded" if places.end(study) != "open" else "it did not come to its end"
+        if places.end(study) == "open":
+            return "it did not come to its end"
+        return "" if places.is_recorded(study) else "it is not recorded"
     except JournalError:
         return "its journal is damaged"
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.errors import JournalError, UsageError
 from mlflow_ngraph.execute import journal
 
 if TYPE_CHECKING:
@@ -88,6 +89,24 @@ def is_recorded(directory: Path) -> bool:
         if event["event"] not in _AFTER_THE_END:
             return bool(event["event"] == "study_recorded")
     return False
+
+
+def unrecorded(root: Path) -> list[Path]:
+    """The directories of studies that no tracking server has all of and that nobody is at work on, the oldest first."""
+    waiting = {}
+    for path in (root / "studies").glob(f"*/{journal.FILE_NAME}"):
+        with suppress(JournalError, OSError), journal.held(path.parent):
+            if not path.parent.name.startswith(".") and _lacks_recording(path.parent):
+                waiting[path.parent] = path.stat().st_mtime
+    return sorted(waiting, key=waiting.__getitem__)
+
+
+def _lacks_recording(directory: Path) -> bool:
+    """One that is damaged does as well: who records it says what is wrong."""
+    try:
+        return journal.first(directory) is not None and not is_recorded(directory)
+    except JournalError:
+        return True
 
 
 def end(directory: Path) -> End:

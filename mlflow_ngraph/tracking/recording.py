@@ -121,8 +121,7 @@ class Recording:
         self._record(recorder, record, [lane for lane in record.lanes if lane in self._pending | begun])
         run_id = recorder.close(record, status)
         self.where = recorder.where()
-        if status == "FINISHED":
-            self._journal.append("study_recorded", run_id=run_id)
+        self._journal.append("study_recorded", run_id=run_id)
 
     def _record(self, recorder: Recorder, record: StudyRecord, lane_ids: Sequence[str]) -> None:
         for lane_id in lane_ids:

@@ -18,6 +18,7 @@ import pytest
 import yaml
 from mlflow import MlflowClient
 
+from mlflow_ngraph.errors import JournalError
 from mlflow_ngraph.execute import fold, journal
 from mlflow_ngraph.execute.child import Child
 from mlflow_ngraph.execute.interruption import Interrupted, listening, whole
@@ -156,13 +157,12 @@ def test_a_journal_that_a_signal_meets_in_the_middle_of_a_line_goes_on(
     call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if call == "fsync":
-        monkeypatch.setattr(journal.os, "fsync", lambda number: signal.raise_signal(signal.SIGTERM))
+        monkeypatch.setattr(
+            "mlflow_ngraph.execute.journal.os.fsync", lambda number: signal.raise_signal(signal.SIGTERM)
+        )
     with Journal(tmp_path) as writer, listening(Asked()):
         if call == "write":
-            real = writer._file.write
-            monkeypatch.setattr(
-                writer, "_file", Interrupting(writer._file, lambda content: (real(content), signal.raise_signal(15))[0])
-            )
+            monkeypatch.setattr(writer, "_file", Interrupting(writer._file))
         with pytest.raises(Interrupted):
             writer.append("first")
         writer.append("second")
@@ -172,8 +172,14 @@ def test_a_journal_that_a_signal_meets_in_the_middle_of_a_line_goes_on(
 class Interrupting:
     """A file whose writing is interrupted once it has happened."""
 
-    def __init__(self, file: Any, write: Callable[[bytes], int]) -> None:
-        self._file, self.write = file, write
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def write(self, content: bytes) -> int:
+        size = int(self._file.write(content))
+        if b"first" in content:
+            signal.raise_signal(signal.SIGTERM)
+        return size
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
@@ -203,7 +209,7 @@ class Started:
     def events(self) -> list[journal.Event]:
         try:
             return list(journal.read(self.directory))
-        except (ValueError, FileNotFoundError, journal.JournalError):
+        except (ValueError, FileNotFoundError, JournalError):
             return []
 
     def until(self, reached: Callable[[list[journal.Event]], bool]) -> None:

@@ -376,7 +376,7 @@ def test_a_server_that_ends_answers_in_time_or_says_that_it_could_not(
     options: dict[str, Any] = {"max_batch": 4, "max_delay_ms": FOREVER_MS, "timeout_s": 3}
     with ThreadPoolExecutor(4) as pool:
         with serving(logged.packages["onnxruntime"], **options) as running:
-            body = {"inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 10, 16], "data": [0.0] * 160}]}
+            body: Any = {"inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 10, 16], "data": [0.0] * 160}]}
             answers = [pool.submit(requests.post, running.infer, json=body, timeout=60) for _ in range(4)]
             assert writing.wait(30)
         statuses = sorted(answer.result().status_code for answer in answers)
