@@ -26,11 +26,7 @@ MAX_BYTES = 64 << 20
 ENGINES, DISAGREEMENTS = "engines/", "disagreements/"
 """How the paths of engines' files begin, and those of inputs that engines and baseline disagree about."""
 MADE_HERE = (JOURNAL, Artifact.STUDY)
-"""What a study directory has, beside them. Everything else is derived from it, and stands in an archive for readers."""
-_DERIVED = (
-    *(Artifact.RESULTS, Artifact.RESULTS_CSV, Artifact.SAMPLES, Artifact.ARRIVALS),
-    *(Artifact.FINGERPRINT, Artifact.SUMMARY),
-)
+"""What a study directory has beside them. Other files beside these are derived from them, and stand in an archive for readers."""
 
 
 class ArchivedFile(FrozenModel):
@@ -56,7 +52,7 @@ class ArchivedStudy(FrozenModel):
     @classmethod
     def _are_of_a_study(cls, files: Mapping[str, ArchivedFile]) -> Mapping[str, ArchivedFile]:
         for path in files:
-            if path not in (*MADE_HERE, *_DERIVED) and not path.startswith((ENGINES, DISAGREEMENTS)):
+            if "/" in path and not path.startswith((ENGINES, DISAGREEMENTS)):
                 raise ValueError(f"no study has a file {path[:80]!r}")
             if not is_plain(path) or is_long(path):
                 raise ValueError(f"the file {path[:80]!r} leads out of the study, or has a name that no disk takes")
@@ -66,7 +62,7 @@ class ArchivedStudy(FrozenModel):
 
     def lands(self, path: str) -> bool:
         """Whether a file belongs into the directory of a study."""
-        return path not in _DERIVED
+        return path in MADE_HERE or path.startswith((ENGINES, DISAGREEMENTS))
 
 
 class Contents(FrozenModel):
