@@ -19,6 +19,7 @@ from pyarrow import parquet as pq
 from mlflow_ngraph.analysis.listing import Listed
 from mlflow_ngraph.errors import TrackingError
 from mlflow_ngraph.metrics import FREEDOM, MODEL_COLUMNS, ROUNDS, TEXT_COLUMNS, TIME_COLUMNS, Better
+from mlflow_ngraph.tables import results
 from mlflow_ngraph.tables.columns import NUMBERS, cast
 from mlflow_ngraph.text import CONTROLS, REPLACEMENT
 from mlflow_ngraph.tracking.schema import Artifact, Tag
@@ -43,11 +44,13 @@ _METRIC_NAME = re.compile(r"[\w.]{1,200}")
 class BadTableError(TrackingError):
     """The results table of a run is none that a study wrote; the message names the run."""
 
-    def __init__(self, run: Listed, why: str) -> None:
+    def __init__(self, run: Listed, why: str, remedy: str = "sync the study again, or delete the run") -> None:
         who = f"run {run.run_id} of experiment {run.experiment!r}"
-        super().__init__(
-            f"{who}: {Artifact.RESULTS} {why}; its rows are left out: sync the study again, or delete the run"
-        )
+        super().__init__(f"{who}: {Artifact.RESULTS} {why}; its rows are left out: {remedy}")
+
+
+class _ForeignError(Exception):
+    """Another version wrote it; the message says which reads it."""
 
 
 def parsed(content: bytes, run: Listed) -> pa.Table:
@@ -61,6 +64,8 @@ def parsed(content: bytes, run: Listed) -> pa.Table:
     try:
         table = _read(content)
         wrong = next(_wrong(table, run), "")
+    except _ForeignError as error:
+        raise BadTableError(run, str(error), "read it with that one") from None
     except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError, pa.ArrowException) as error:
         why = " ".join(CONTROLS.sub(REPLACEMENT, str(error)).split())[:200]
         raise BadTableError(run, f"is not readable ({type(error).__name__}: {why})") from error
@@ -71,6 +76,8 @@ def parsed(content: bytes, run: Listed) -> pa.Table:
 
 def _read(content: bytes) -> pa.Table:
     file = pq.ParquetFile(pa.BufferReader(content))
+    if other := results.foreign(file.schema_arrow.metadata):
+        raise _ForeignError(other)
     metadata = file.metadata
     size = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
     if metadata.num_rows > _MOST_ROWS or metadata.num_columns > _MOST_COLUMNS or size > _MOST_BYTES:

@@ -8,14 +8,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
+from mlflow_ngraph import formats
 from mlflow_ngraph.engines.files import is_long, is_plain
 from mlflow_ngraph.engines.store import FrozenModel
 from mlflow_ngraph.errors import ArchiveError
 from mlflow_ngraph.execute.journal import FILE_NAME as JOURNAL
-from mlflow_ngraph.text import harmless
 from mlflow_ngraph.tracking.schema import Artifact
 from mlflow_ngraph.validation import DoubledError, each_once, explain
-from mlflow_ngraph.version import __version__
 
 FILE = "archive.json"
 SIGNATURE_FILE = "archive.json.sig"
@@ -97,13 +96,10 @@ class Contents(FrozenModel):
         """
         try:
             document = json.loads(content, object_pairs_hook=each_once)
-            version = document.get("schema_version") if isinstance(document, dict) else None
-            if isinstance(version, int) and version > SCHEMA_VERSION:
-                writer = harmless(str(document.get("package"))[:40])
-                raise ArchiveError(
-                    f"{where}: has format {version} and was written by mlflow-ngraph {writer}, which reads it; this is version "
-                    f"{__version__}, for format {SCHEMA_VERSION}"
-                )
+            if isinstance(document, dict) and "schema_version" in document:
+                other = formats.foreign(document["schema_version"], SCHEMA_VERSION, document.get("package"))
+                if other:
+                    raise ArchiveError(f"{where}: {other}")
             return cls.model_validate_json(content)
         except (RecursionError, DoubledError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise ArchiveError(f"{where}: {FILE} is not readable: {error}") from None

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
+from mlflow_ngraph import formats
 from mlflow_ngraph.compilers.base import FlagValue
 from mlflow_ngraph.engines.files import is_long, is_plain
 from mlflow_ngraph.engines.load_spec import LoadSpec
@@ -16,6 +17,7 @@ from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph.validation import DoubledError, each_once
 
 FILE = "manifest.json"
+SCHEMA_VERSION = 1
 DIGEST_FILE = "manifest.json.sha256"
 """Beside the manifest: its own digest, in the form that ``sha256sum --check`` reads."""
 SIGNATURE_FILE = "manifest.json.sig"
@@ -101,6 +103,13 @@ class Figures(FrozenModel):
     metrics: dict[str, float]
 
 
+def _writer(document: dict[str, Any]) -> object:
+    """The version of mlflow-ngraph that wrote a manifest, of whatever format."""
+    origin = document.get("origin")
+    versions = origin.get("versions") if isinstance(origin, dict) else None
+    return versions.get("mlflow-ngraph") if isinstance(versions, dict) else None
+
+
 class Manifest(FrozenModel):
     """The content of ``manifest.json``."""
 
@@ -150,7 +159,11 @@ class Manifest(FrozenModel):
         if len(content) > MAX_BYTES:
             raise EngineError(f"{where} is no manifest: it has {len(content)} bytes")
         try:
-            json.loads(content, object_pairs_hook=each_once)
+            document = json.loads(content, object_pairs_hook=each_once)
+            if isinstance(document, dict) and "schema_version" in document:
+                other = formats.foreign(document["schema_version"], SCHEMA_VERSION, _writer(document))
+                if other:
+                    raise EngineError(f"{where} {other}")
             return cls.model_validate_json(content)
         except (RecursionError, DoubledError, UnicodeDecodeError) as error:
             raise EngineError(f"{where} is not readable: {error}") from None

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
+from mlflow_ngraph import formats
 from mlflow_ngraph.errors import JournalError
 from mlflow_ngraph.execute import interruption, space
 
@@ -303,9 +304,11 @@ def _event(path: Path | str, line: bytes, name: str, before: str | None = None) 
     except (ValueError, RecursionError):
         event = None
     if isinstance(event, dict) and isinstance(event.get("event"), str):
-        version = event.get("schema_version", SCHEMA_VERSION)
-        if version != SCHEMA_VERSION and before in (None, "") and _check_of(content, "") == digest:
-            raise JournalError(f"{path}: has format {version!r}, and this is the version for format {SCHEMA_VERSION}")
+        versions = event.get("versions")
+        writer = versions.get("mlflow-ngraph") if isinstance(versions, dict) else None
+        other = formats.foreign(event.get("schema_version", SCHEMA_VERSION), SCHEMA_VERSION, writer)
+        if other and before in (None, "") and _check_of(content, "") == digest:
+            raise JournalError(f"{path}: {other}")
         if before is None or _check_of(content, before) == digest:
             return event, digest
     raise JournalError(

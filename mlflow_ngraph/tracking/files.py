@@ -36,7 +36,7 @@ def write(
         Ids in MLflow by lane and by engine.
     """
     table = results.from_record(record, run_id, lane_runs, models)
-    table.to_parquet(target / Artifact.RESULTS, index=False)
+    results.write(table, target / Artifact.RESULTS)
     _text(target / Artifact.RESULTS_CSV, csv_table(table))
     samples.from_record(record).to_parquet(target / Artifact.SAMPLES, index=False)
     if arrivals.measured(record):

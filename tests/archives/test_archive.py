@@ -186,7 +186,7 @@ def test_who_signed_it_is_told_and_wanted(measured: Path, signing_key: Path, tmp
 
 def test_a_newer_version_is_named(archive: Path, tmp_path: Path) -> None:
     content = rebuilt(archive, lambda table: table.update(schema_version=2, package="9.1.0"))
-    with pytest.raises(ArchiveError, match=r"has format 2 and was written by mlflow-ngraph 9\.1\.0, which reads it"):
+    with pytest.raises(ArchiveError, match=r"has format 2, .* mlflow-ngraph 9\.1\.0 wrote it and reads it"):
         intake.check(written(tmp_path, content), EVERYTHING)
 
 
