@@ -24,7 +24,7 @@ from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.engines.trust import EVERYTHING
 from mlflow_ngraph.errors import ArchiveError, EngineError, JournalError
 from mlflow_ngraph.execute import fold, journal
-from mlflow_ngraph.tables import results
+from mlflow_ngraph.tables import results_file
 from mlflow_ngraph.tracking.schema import Tag
 
 DATA = Path(__file__).parent / "data" / "formats"
@@ -51,7 +51,7 @@ def table(content: bytes, study_id: str) -> pa.Table:
 
 
 def test_each_format_has_a_file_here() -> None:
-    numbers = (contents.SCHEMA_VERSION, journal.SCHEMA_VERSION, manifest.SCHEMA_VERSION, results.FORMAT)
+    numbers = (contents.SCHEMA_VERSION, journal.SCHEMA_VERSION, manifest.SCHEMA_VERSION, results_file.FORMAT)
     assert numbers == (1, 1, 1, 1), "add files of the new format, and read the old ones or refuse them by name"
 
 

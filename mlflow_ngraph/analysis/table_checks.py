@@ -19,7 +19,7 @@ from pyarrow import parquet as pq
 from mlflow_ngraph.analysis.listing import Listed
 from mlflow_ngraph.errors import TrackingError
 from mlflow_ngraph.metrics import FREEDOM, MODEL_COLUMNS, ROUNDS, TEXT_COLUMNS, TIME_COLUMNS, Better
-from mlflow_ngraph.tables import results
+from mlflow_ngraph.tables import results_file
 from mlflow_ngraph.tables.columns import NUMBERS, cast
 from mlflow_ngraph.text import CONTROLS, REPLACEMENT
 from mlflow_ngraph.tracking.schema import Artifact, Tag
@@ -76,7 +76,7 @@ def parsed(content: bytes, run: Listed) -> pa.Table:
 
 def _read(content: bytes) -> pa.Table:
     file = pq.ParquetFile(pa.BufferReader(content))
-    if other := results.foreign(file.schema_arrow.metadata):
+    if other := results_file.foreign(file.schema_arrow.metadata):
         raise _ForeignError(other)
     metadata = file.metadata
     size = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from mlflow_ngraph import formats
 from mlflow_ngraph.execute.formulas import told
 from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
 from mlflow_ngraph.metrics import (
@@ -18,36 +16,6 @@ from mlflow_ngraph.metrics import (
 )
 from mlflow_ngraph.tables.columns import typed
 from mlflow_ngraph.verdicts import Verdict
-from mlflow_ngraph.version import __version__
-
-FORMAT = 1
-_FORMAT, _WRITER = b"ngraph.format", b"ngraph.version"
-"""Keys of the metadata of the file."""
-
-
-def write(table: pd.DataFrame, path: Path) -> None:
-    """Write the table of a study as a Parquet file that says which format it has.
-
-    Parameters
-    ----------
-    table : pd.DataFrame
-        As `from_record` gives it.
-    """
-    import pyarrow as pa
-    from pyarrow import parquet as pq
-
-    made = pa.Table.from_pandas(table, preserve_index=False)
-    said = {_FORMAT: str(FORMAT).encode(), _WRITER: __version__.encode()}
-    pq.write_table(made.replace_schema_metadata({**(made.schema.metadata or {}), **said}), path)
-
-
-def foreign(metadata: Mapping[bytes, bytes] | None) -> str:
-    """Why a table with this metadata cannot be read, or empty. Those that say nothing are of before they said it."""
-    known = metadata or {}
-    if _FORMAT not in known:
-        return ""
-    text, writer = (known.get(key, b"").decode(errors="replace") for key in (_FORMAT, _WRITER))
-    return formats.foreign(int(text) if text.isascii() and text.isdigit() and len(text) < 10 else text, FORMAT, writer)
 
 
 def from_record(

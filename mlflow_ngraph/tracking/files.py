@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from mlflow_ngraph.execute.record import StudyRecord
-from mlflow_ngraph.tables import arrivals, races, results, samples, summary
+from mlflow_ngraph.tables import arrivals, races, results, results_file, samples, summary
 from mlflow_ngraph.text import csv_table
 from mlflow_ngraph.tracking.schema import Artifact
 
@@ -36,7 +36,7 @@ def write(
         Ids in MLflow by lane and by engine.
     """
     table = results.from_record(record, run_id, lane_runs, models)
-    results.write(table, target / Artifact.RESULTS)
+    results_file.write(table, target / Artifact.RESULTS)
     _text(target / Artifact.RESULTS_CSV, csv_table(table))
     samples.from_record(record).to_parquet(target / Artifact.SAMPLES, index=False)
     if arrivals.measured(record):

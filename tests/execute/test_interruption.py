@@ -28,7 +28,7 @@ from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import parse
 
 TINY = "block:mha?width=16"
-PATIENCE_S = 60
+PATIENCE_S = 300
 STUDY: dict[str, Any] = {
     "name": "slow",
     "workloads": [TINY],
