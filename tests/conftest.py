@@ -7,6 +7,7 @@ from tests.support.browser import browser, pages
 from tests.support.fake import broken_compiler, fake_compiler
 from tests.support.forked import forked
 from tests.support.keys import signing_key
+from tests.support.lab import lab
 from tests.support.lock import lock_folder
 from tests.support.logged import logged
 from tests.support.quick import compilers, processes, pytest_collection_modifyitems, quick
@@ -30,6 +31,7 @@ __all__ = [
     "every_processor",
     "fake_compiler",
     "forked",
+    "lab",
     "lock_folder",
     "logged",
     "mlflow_server",

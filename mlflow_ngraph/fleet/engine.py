@@ -61,6 +61,15 @@ class Job:
     """Directories that need to go there only once, by names that hold their digests."""
 
 
+@dataclass(frozen=True)
+class KnownJob:
+    """A job as the engine knows it."""
+
+    id: str
+    device: str
+    state: State
+
+
 class Engine(ABC):
     """Takes jobs to the devices of a fleet. Used as a context: leaving it closes what leads to the engine."""
 
@@ -119,8 +128,8 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def recover(self, prefix: str) -> list[str]:
-        """The ids of all jobs that begin with a prefix, for a client that comes back.
+    def recover(self) -> list[KnownJob]:
+        """All jobs that the engine knows, whoever submitted them.
 
         Raises
         ------

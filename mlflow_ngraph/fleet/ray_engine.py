@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from mlflow_ngraph import home
 from mlflow_ngraph.errors import DependencyError, FleetAwayError, FleetError
 from mlflow_ngraph.fleet import ssh
 from mlflow_ngraph.fleet.description import Fleet, Head, read_secret
-from mlflow_ngraph.fleet.engine import Engine, Job, State, Status
+from mlflow_ngraph.fleet.engine import Engine, Job, KnownJob, State, Status
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -85,7 +85,7 @@ class RayEngine(Engine):
             Ray is not installed.
         """
         assert fleet.head is not None
-        client_of = _client_class()
+        client_of = client_class()
         with ExitStack() as stack:
             address = stack.enter_context(_address(fleet.head))
             open_to_all = _is_open(address, fleet.head)
@@ -96,7 +96,8 @@ class RayEngine(Engine):
                 )
             headers = {} if open_to_all else {"Authorization": f"Bearer {read_secret(token_path(fleet))}"}
             with _here_only():
-                client = _asked(address, lambda: client_of(address, headers=headers, verify=fleet.head.ca_file or True))
+                verify = fleet.head.ca_file or True
+                client = _asked(address, lambda: client_of(address, headers=headers, verify=verify))
             return cls(client, stack.pop_all())
 
     def close(self) -> None:
@@ -135,7 +136,7 @@ class RayEngine(Engine):
 
     def logs(self, job_id: str) -> str:
         try:
-            return self._ask(lambda: self._client.get_job_logs(job_id))
+            return str(self._ask(lambda: self._client.get_job_logs(job_id)))
         except _UnknownJobError:
             return ""
 
@@ -145,9 +146,14 @@ class RayEngine(Engine):
         except _UnknownJobError:
             return
 
-    def recover(self, prefix: str) -> list[str]:
+    def recover(self) -> list[KnownJob]:
         jobs = self._ask(self._client.list_jobs)
-        return sorted(str(job.submission_id) for job in jobs if str(job.submission_id).startswith(prefix))
+        return [
+            KnownJob(
+                str(job.submission_id), str((job.metadata or {}).get("device", "")), _STATES[str(job.status.value)]
+            )
+            for job in jobs
+        ]
 
     def nodes(self) -> Mapping[str, str]:
         answer = self._ask(lambda: self._client._do_request("GET", "/nodes?view=summary", timeout=_TIMEOUT))  # noqa: SLF001
@@ -200,14 +206,25 @@ def _asked(address: str, question: Callable[[], T]) -> T:
 
 
 @cache
-def _client_class() -> type[JobSubmissionClient]:
+def client_class() -> type[JobSubmissionClient]:
+    """Ray's client.
+
+    Raises
+    ------
+    DependencyError
+        It is not installed.
+    """
     # Before Ray is imported, which is when it looks at them.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         from ray.job_submission import JobSubmissionClient
+
+        logging.getLogger("ray").setLevel(logging.WARNING)
+        for name in ("ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging"):
+            logging.getLogger(name).setLevel(logging.WARNING)
     except ImportError as error:
         raise DependencyError(f"a fleet with engine ray needs {error.name}; install it with: {INSTALL}") from error
-    return JobSubmissionClient
+    return cast("type[JobSubmissionClient]", JobSubmissionClient)
 
 
 @contextmanager

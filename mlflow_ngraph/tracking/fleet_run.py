@@ -13,6 +13,7 @@ from mlflow_ngraph.tracking.study_run import StudyRuns
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 COMPARISON = "comparison.md"
 """The artifact that compares the devices."""
@@ -131,12 +132,16 @@ class FleetRun:
         with connection.talking(self.tracking_uri, "read the studies of the fleet", connection.RECORDING):
             query = f"tags.`{Tag.PARENT}` = '{self.run_id}' AND tags.`{Tag.KIND}` = '{Kind.STUDY}'"
             client = connection.connect(self.tracking_uri)
-            runs = connection.every(lambda token: client.search_runs([self.experiment_id], query, page_token=token))
+            runs: list[Run] = connection.every(
+                lambda token: client.search_runs([self.experiment_id], query, page_token=token)
+            )
         return [run.data.tags[Tag.STUDY_ID] for run in runs]
 
     def _running(self, client: MlflowClient, parent: str) -> list[str]:
         """Runs below one that say RUNNING, of studies and of their lanes."""
         query = f"tags.`{Tag.PARENT}` = '{parent}'"
-        runs = connection.every(lambda token: client.search_runs([self.experiment_id], query, page_token=token))
+        runs: list[Run] = connection.every(
+            lambda token: client.search_runs([self.experiment_id], query, page_token=token)
+        )
         running = [run.info.run_id for run in runs if run.info.status == "RUNNING"]
         return [*running, *(run_id for run in runs for run_id in self._running(client, run.info.run_id))]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mlflow_ngraph.errors import FleetAwayError
-from mlflow_ngraph.fleet.engine import Engine, Job, State, Status
+from mlflow_ngraph.fleet.engine import Engine, Job, KnownJob, State, Status
 
 
 class LocalEngine(Engine):
@@ -72,8 +72,8 @@ class LocalEngine(Engine):
         if process is not None and process.poll() is None:
             process.send_signal(signal.SIGTERM)
 
-    def recover(self, prefix: str) -> list[str]:
-        return [job.id for job in self.submitted if job.id.startswith(prefix)]
+    def recover(self) -> list[KnownJob]:
+        return [KnownJob(job.id, job.device, self.status(job.id).state) for job in self.submitted]
 
     def nodes(self) -> Mapping[str, str]:
         return {}

@@ -1,0 +1,158 @@
+"""A lab of three hosts: brought up, used and taken down by the commands that a user types."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mlflow_ngraph.tracking import connection
+from mlflow_ngraph.tracking.schema import Kind, Tag
+from tests.support.lab import CLIENT, Lab
+from tests.support.servers import OURS, serve
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """A fleet that is up."""
+
+    file: Path
+    tracking_uri: str
+    environment: dict[str, str]
+    lab: Lab
+
+    def run(self, *words: str, seconds: float = 600) -> subprocess.CompletedProcess[str]:
+        """Run a verb as a user does."""
+        command = [sys.executable, "-m", "mlflow_ngraph", *words]
+        return subprocess.run(
+            command,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            cwd=self.file.parent,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="module")
+def fleet(lab: Lab, sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    home = tmp_path_factory.mktemp("fleet")
+    database = home / "mlflow.db"
+    database.write_bytes(sqlite_template.read_bytes())
+    with serve(home, f"sqlite:///{database}", host=CLIENT) as address:
+        described = {
+            "name": "lab",
+            "token_file": "lab.token",
+            "head": lab.hosts["head"].node(lab),
+            "devices": {
+                "xeon": {
+                    **lab.hosts["xeon"].node(lab),
+                    "profile": "xeon",
+                    "python": sys.executable,
+                    "tracking_uri": address,
+                    "home": str(lab.hosts["xeon"].directory / "data" / "mlflow-ngraph"),
+                },
+                # Sees no tracking server.
+                "orin": {
+                    **lab.hosts["orin"].node(lab),
+                    "profile": "host",
+                    "python": sys.executable,
+                    "home": str(lab.hosts["orin"].directory / "data" / "mlflow-ngraph"),
+                },
+            },
+        }
+        file = home / "fleet.yaml"
+        file.write_text(yaml.safe_dump(described))
+        environment = {name: value for name, value in os.environ.items() if name not in OURS}
+        environment |= {
+            "NGRAPH_HOME": str(home / "home"),
+            "MLFLOW_TRACKING_URI": address,
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+            "PYTHONPATH": os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")]),
+        }
+        running = Fleet(file, address, environment, lab)
+        up = running.run("fleet", "up")
+        assert up.returncode == 0, up.stderr + up.stdout
+        yield running
+        down = running.run("fleet", "down")
+        assert down.returncode == 0, down.stderr + down.stdout
+        assert down.stdout.count("nothing is left") == 3
+        for host in lab.hosts.values():
+            processes = host.run("ps", "-eo", "args")
+            assert "sshd" in processes
+            assert "ray" not in processes, processes
+            assert "mlflow_ngraph" not in processes, processes
+
+
+def test_one_study_on_two_devices_ends_in_one_comparison(fleet: Fleet) -> None:
+    ran = fleet.run("benchmark", "smoke", "--device", "all", "--json")
+    assert ran.returncode == 0, ran.stderr + ran.stdout
+    outcome = json.loads(ran.stdout)
+    assert {device["device"]: device["code"] for device in outcome["devices"]} == {"xeon": 0, "orin": 0}
+    compared = {
+        value["column"][0] if "column" in value else value["device"] for value in outcome["comparison"]["values"]
+    }
+    assert compared == {"xeon", "host"}
+
+    client = connection.connect(fleet.tracking_uri)
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    (whole,) = client.search_runs(experiments, f"tags.`{Tag.KIND}` = '{Kind.FLEET}'")
+    children = client.search_runs(experiments, f"tags.`{Tag.PARENT}` = '{whole.info.run_id}'")
+    assert whole.info.status == "FINISHED"
+    assert {child.data.tags[Tag.KIND] for child in children} == {Kind.STUDY}
+    assert {child.data.tags[Tag.DEVICE] for child in children} == {"xeon", "host"}
+    assert {child.info.status for child in children} == {"FINISHED"}
+    assert not client.search_runs(experiments, "attributes.status = 'RUNNING'")
+
+    token = (fleet.file.parent / "lab.token").read_text().strip()
+    assert token not in ran.stderr + ran.stdout
+    for run in client.search_runs(experiments):
+        assert token not in str(run.to_dictionary())
+    for host in fleet.lab.hosts.values():
+        assert token not in host.run("ps", "-eo", "args")
+
+
+def test_status_says_who_has_joined(fleet: Fleet) -> None:
+    asked = fleet.run("fleet", "status", "--json")
+    assert asked.returncode == 0, asked.stderr
+    rows = {row["device"]: row for row in json.loads(asked.stdout)["devices"]}
+    assert {name: row["engine"] for name, row in rows.items()} == {"xeon": "alive", "orin": "alive"}
+    assert {name: row["holder"] for name, row in rows.items()} == {"xeon": "nobody", "orin": "nobody"}
+
+
+def test_the_job_api_is_closed(fleet: Fleet) -> None:
+    head = fleet.lab.hosts["head"]
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"http://{head.address}:8265/api/jobs/", timeout=5)
+    for method in ("GET", "POST"):
+        said = head.run(
+            *(
+                "curl",
+                "-s",
+                "-o",
+                "/dev/null",
+                "-w",
+                "%{http_code}",
+                "-X",
+                method,
+                "-H",
+                "Content-Type: application/json",
+            ),
+            *("-d", '{"entrypoint": "id"}', "http://127.0.0.1:8265/api/jobs/"),
+        )
+        assert said == "401"
+
+
+def test_doctor_finds_nothing_wrong(fleet: Fleet) -> None:
+    asked = fleet.run("fleet", "doctor")
+    assert asked.returncode == 0, asked.stdout + asked.stderr
