@@ -26,6 +26,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 _SECRET = re.compile(r"TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIAL|API_KEY|ACCESS_KEY", re.IGNORECASE)
 """Names of variables that hold what nobody else may know."""
 _HOST_KEY = re.compile(r"(ssh-|ecdsa-|sk-)[\w@.-]+ [A-Za-z0-9+/=]+( \S+)*")
+_ADDRESS = re.compile(r"https?://[^@/?#\s]+")
 _SSH = re.compile(r"([\w.-]+@)?[\w.:-]+")
 
 Name = Annotated[str, StringConstraints(pattern=rf"^{_NAME.pattern}$")]
@@ -88,11 +89,18 @@ class Head(Node):
     """Where nodes join."""
     dashboard_port: int = Field(8265, ge=1, le=65535)
     """Of the job API, which listens on the loopback of this machine alone."""
-    address: str = Field("", pattern=r"^(https?://[^@/?#]+)?$")
+    address: str = ""
     """Where the job API is reached from here, such as ``https://lab-head``. Empty: through a tunnel of OpenSSH, or on this
     machine where ``ssh`` is empty too."""
     ca_file: str = ""
     """Certificates that vouch for an ``https`` address; the system's own by default."""
+
+    @field_validator("address")
+    @classmethod
+    def _without_login(cls, value: str) -> str:
+        if value and not _ADDRESS.fullmatch(value):
+            raise ValueError("expected http://host:port or https://host:port, without user and password")
+        return value
 
 
 class Device(Node):
@@ -240,8 +248,7 @@ def parse(content: object, origin: Path) -> Fleet:
     """
     if not isinstance(content, Mapping):
         raise FleetError(f"{origin}: expected a mapping of keys, found {type(content).__name__}")
-    # MLflow adds keys of its own to the configuration of a backend, in capitals or behind an underscore.
-    own = {key: value for key, value in content.items() if not _of_mlflow(str(key))}
+    own = {key: value for key, value in content.items() if not of_mlflow(str(key))}
     try:
         fleet = Fleet.model_validate({"name": _name_of(origin), **own})
     except ValidationError as error:
@@ -279,8 +286,9 @@ def to_plain(fleet: Fleet) -> dict[str, Any]:
     return plain
 
 
-def _of_mlflow(key: str) -> bool:
-    return key.isupper() or key.startswith("_mlflow")
+def of_mlflow(key: str) -> bool:
+    """Whether MLflow itself put this key into the configuration of a backend."""
+    return key.isupper() or key.startswith("_mlflow") or key in {"build_image", "docker_auth"}
 
 
 def _name_of(origin: Path) -> str:

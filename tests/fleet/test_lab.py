@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -17,7 +19,7 @@ import yaml
 
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.schema import Kind, Tag
-from tests.support.lab import CLIENT, Lab
+from tests.support.lab import CLIENT, Host, Lab
 from tests.support.servers import OURS, serve
 
 
@@ -29,6 +31,17 @@ class Fleet:
     tracking_uri: str
     environment: dict[str, str]
     lab: Lab
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Begin a verb."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "mlflow_ngraph", *words],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.file.parent,
+        )
 
     def run(self, *words: str, seconds: float = 600) -> subprocess.CompletedProcess[str]:
         """Run a verb as a user does."""
@@ -120,6 +133,66 @@ def test_one_study_on_two_devices_ends_in_one_comparison(fleet: Fleet) -> None:
         assert token not in str(run.to_dictionary())
     for host in fleet.lab.hosts.values():
         assert token not in host.run("ps", "-eo", "args")
+
+
+def until(process: subprocess.Popen[str], text: str) -> list[str]:
+    """What a verb says up to a line with this text."""
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if text in line:
+            return said
+    pytest.fail("".join(said))
+
+
+def pids(host: Host, program: str) -> list[str]:
+    return [
+        line.split()[0]
+        for line in host.run("ps", "-eo", "pid,args").splitlines()
+        if program in line and "ps -eo" not in line
+    ]
+
+
+def await_none(host: Host, program: str) -> None:
+    deadline = time.monotonic() + 30
+    while pids(host, program):
+        assert time.monotonic() < deadline, host.run("ps", "-eo", "pid,args")
+        time.sleep(0.2)
+
+
+def test_an_interrupt_ends_a_study_on_all_devices(fleet: Fleet) -> None:
+    study = fleet.start("benchmark", "smoke", "--device", "all", "--fresh")
+    until(study, "preparing")
+    study.send_signal(signal.SIGINT)
+    out, err = study.communicate(timeout=180)
+    assert study.returncode == 130, err + out
+    for name in ("xeon", "orin"):
+        await_none(fleet.lab.hosts[name], "mlflow_ngraph")
+    client = connection.connect(fleet.tracking_uri)
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    assert not client.search_runs(experiments, "attributes.status = 'RUNNING'")
+    assert client.search_runs(experiments, f"tags.`{Tag.KIND}` = '{Kind.FLEET}' AND attributes.status = 'KILLED'")
+
+
+def test_a_study_survives_the_death_of_its_node_while_its_client_is_away(fleet: Fleet) -> None:
+    left = fleet.run("benchmark", "smoke", "--device", "xeon", "--fresh", "--detach")
+    assert left.returncode == 0, left.stderr
+    host = fleet.lab.hosts["xeon"]
+    study = fleet.start("fleet", "attach", "--json")
+    until(study, "xeon: preparing")
+    host.run("kill", "-9", *pids(host, "raylet/raylet"))
+    until(study, "taking it there again")
+    out, err = study.communicate(timeout=400)
+    assert study.returncode == 0, err + out
+    (device,) = json.loads(out)["devices"]
+    client = connection.connect(fleet.tracking_uri)
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    (recorded,) = client.search_runs(
+        experiments, f"tags.`{Tag.KIND}` = '{Kind.STUDY}' AND tags.`{Tag.STUDY_ID}` = '{device['study_id']}'"
+    )
+    assert recorded.info.status == "FINISHED"
+    await_none(host, "mlflow_ngraph")
 
 
 def test_status_says_who_has_joined(fleet: Fleet) -> None:
