@@ -20,6 +20,7 @@ from tests.support.servers import (
     sqlite_template,
     sqlite_uri,
 )
+from tests.support.slurm import slurm
 from tests.support.variants import shelf
 from tests.support.without_torch import pytest_make_collect_report, pytest_runtest_makereport
 
@@ -46,6 +47,7 @@ __all__ = [
     "server_uri",
     "shelf",
     "signing_key",
+    "slurm",
     "sqlite_template",
     "sqlite_uri",
 ]

@@ -143,7 +143,7 @@ def study_options(command: F) -> F:
 @click.option(
     "--fleet",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Description of a fleet; fleet.yaml where --device names several devices, or all.",
+    help="Description of a fleet; fleet.yaml where --device names several devices or all, and with --detach.",
 )
 @click.option("--detach", is_flag=True, help="With a fleet: leave when it is queued; 'fleet attach' comes back.")
 @click.option("--insecure", is_flag=True, help="With a fleet: use an engine that lets in everybody.")
@@ -169,7 +169,7 @@ def benchmark(
     """
     fleet, detach, insecure = (options.pop(name) for name in ("fleet", "detach", "insecure"))
     devices = items(options["device"])
-    if fleet is not None or len(devices) > 1 or devices == ["all"]:
+    if fleet is not None or detach or insecure or len(devices) > 1 or devices == ["all"]:
         for flag, given in (
             ("--dry-run", dry_run),
             ("--offline", offline),

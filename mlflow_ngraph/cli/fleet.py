@@ -50,7 +50,7 @@ def attach(study: str | None, insecure: bool, as_json: bool) -> int:
 @click.option("--insecure", is_flag=True, help="Use an engine that lets in everybody.")
 def logs(study: str | None, devices: str | None, insecure: bool) -> int:
     """Print what the devices of STUDY, or of the newest one, have said so far."""
-    from mlflow_ngraph.fleet import engine as engines
+    from mlflow_ngraph.fleet import connection as engines
     from mlflow_ngraph.fleet import fleet_study
     from mlflow_ngraph.fleet.wire import Listener
 

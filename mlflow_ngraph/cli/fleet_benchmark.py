@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.fleet_table import FleetTable
 from mlflow_ngraph.errors import UsageError
-from mlflow_ngraph.fleet import engine as engines
+from mlflow_ngraph.fleet import connection as engines
 from mlflow_ngraph.fleet import fleet_study
+from mlflow_ngraph.fleet.engine import Engine
 from mlflow_ngraph.fleet.fleet_study import DeviceOutcome, FleetStudy
 from mlflow_ngraph.runner import Interrupted
 from mlflow_ngraph.tracking.fleet_run import FleetRun
@@ -96,7 +97,7 @@ def come_back(name: str | None, *, insecure: bool, as_json: bool) -> int:
 
 
 def _followed(
-    engine: engines.Engine, place: Path, run: FleetRun, devices: Sequence[str], *, detach: bool, as_json: bool
+    engine: Engine, place: Path, run: FleetRun, devices: Sequence[str], *, detach: bool, as_json: bool
 ) -> int:
     messages = output.console(stderr=True)
     interrupt: KeyboardInterrupt | None = None

@@ -47,7 +47,7 @@ def fleet_option(command: F) -> F:
 @click.option("--device", "devices", metavar="NAME,...", help="Only these, of a fleet whose head is up.")
 def up(file: Path, devices: str | None) -> int:
     """Start the engine on every machine of the fleet; where SSH does not reach, print what to type there."""
-    from mlflow_ngraph.fleet import engine, nodes, ray_engine
+    from mlflow_ngraph.fleet import connection, nodes, ray_engine
 
     fleet = _with_ray(file)
     machines = nodes.machines(fleet, fleet.chosen(items(devices)) if devices else None)
@@ -68,7 +68,7 @@ def up(file: Path, devices: str | None) -> int:
         console.print(f"  {nodes.by_hand(machine, path)}", soft_wrap=True)
     reached = [device for machine in machines if machine.node.ssh for device in machine.config["devices"]]
     if fleet.head is not None and (fleet.head.ssh or fleet.head.address):
-        with waiting("waiting for the devices to join", logged=True), engine.connect(fleet) as ray:
+        with waiting("waiting for the devices to join", logged=True), connection.connect(fleet) as ray:
             missing = _await_all(lambda: [name for name in reached if ray.nodes().get(name) != "alive"])
         if missing:
             raise FleetError(
@@ -113,7 +113,7 @@ def down(file: Path, devices: str | None) -> int:
 @output.json_option
 def status(file: Path, insecure: bool, as_json: bool) -> int:
     """Show every machine: whether it has joined, who measures on it, what waits for it, and versions that differ."""
-    from mlflow_ngraph.fleet import engine as engines
+    from mlflow_ngraph.fleet import connection as engines
     from mlflow_ngraph.fleet import nodes
 
     fleet = description.load(file)

@@ -168,6 +168,8 @@ class Fleet(_Model):
     """Version of Ray on the nodes; by default the one that this client has."""
     token_file: str = ""
     """What lets a client in: a file of 0600, relative to this one. By default in the directory of this package."""
+    shared: str = ""
+    """With Slurm: a directory that this machine and all devices see."""
     partition: str = ""
     """With Slurm: the partition of the devices; by default that of the cluster."""
     head: Head | None = None
@@ -186,6 +188,8 @@ class Fleet(_Model):
     def _complete(self) -> Fleet:
         if self.engine == "ray" and self.head is None:
             raise ValueError("engine ray needs a head: the machine that keeps the queue")
+        if self.engine == "slurm" and not self.shared:
+            raise ValueError("engine slurm needs shared: a directory that this machine and all devices see")
         return self
 
     @property

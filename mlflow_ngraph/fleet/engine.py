@@ -12,10 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from mlflow_ngraph.fleet.description import Fleet
 
 _POLL_S = 1.0
 
@@ -164,29 +160,3 @@ class Engine(ABC):
         while not (status := self.status(job_id)).state.ended and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(_POLL_S, left))
         return status
-
-
-def connect(fleet: Fleet, *, insecure: bool = False) -> Engine:
-    """The engine of a fleet, once it has answered.
-
-    Parameters
-    ----------
-    insecure : bool
-        Whether an engine that lets in everybody will do.
-
-    Raises
-    ------
-    FleetError
-        It refuses, or it is open to everybody.
-    FleetAwayError
-        It does not answer.
-    DependencyError
-        What speaks to it is not installed.
-    """
-    if fleet.engine == "slurm":
-        from mlflow_ngraph.fleet.slurm_engine import SlurmEngine
-
-        return SlurmEngine(fleet)
-    from mlflow_ngraph.fleet.ray_engine import RayEngine
-
-    return RayEngine.connect(fleet, insecure=insecure)

@@ -318,6 +318,7 @@ def plan(
         {
             "id": name,
             "study": study.name,
+            "begun": time.time(),
             "fleet_file": str(fleet.origin),
             "fleet": description.to_plain(fleet),
             "devices": dict.fromkeys(devices, 1),
@@ -346,7 +347,7 @@ def find(name: str | None) -> Path:
     FleetError
         There is none.
     """
-    known = sorted((path.parent for path in places().glob(f"*/{KEPT}")), key=lambda path: path.stat().st_ctime)
+    known = sorted((path.parent for path in places().glob(f"*/{KEPT}")), key=lambda path: float(read(path)["begun"]))
     if name is None and known:
         return known[-1]
     for path in known:

@@ -44,7 +44,8 @@ class Seen:
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[LocalEngine]:
-    with LocalEngine(tmp_path / "jobs") as running:
+    running = LocalEngine(tmp_path / "jobs")
+    with running:
         yield running
 
 
@@ -126,7 +127,8 @@ def test_a_device_that_refuses_is_not_asked_again(home: Path, sqlite_uri: str, e
 
 def test_cancelling_ends_what_runs_and_what_waits(home: Path, sqlite_uri: str, engine: LocalEngine) -> None:
     place, run = planned(home, sqlite_uri, xeon="sleeps")
-    other, _ = planned(home / "other", sqlite_uri, xeon="ok") if (home / "other").mkdir() is None else (place, run)
+    (home / "other").mkdir()
+    other, _ = planned(home / "other", sqlite_uri, xeon="ok")
     seen = Seen()
     running, waiting = FleetStudy(engine, place, run, seen), FleetStudy(engine, other, run, Seen())
     running.submit()

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from mlflow.exceptions import ExecutionException
 
-from mlflow_ngraph.fleet import engine as engines
+from mlflow_ngraph.fleet import connection as engines
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.schema import Kind, Tag
 from tests.support.local_engine import LocalEngine

@@ -56,6 +56,11 @@ def main() -> int:
     if scenario == "refuses":
         print(wire.line("ended", code=2, reason="device 'orin' needs an NVIDIA Jetson"), flush=True)
         return 2
+    if scenario == "measures":
+        with (home / "measured").open("a") as file:
+            print(time.time(), Path.cwd(), "begin", file=file, flush=True)
+            time.sleep(0.5)
+            print(time.time(), Path.cwd(), "end", file=file, flush=True)
     for batch in (1, 2):
         cell = f"lane-b{batch}"
         print(wire.line("cell_finished", cell=cell, lane="lane", batch=batch, verdict="ok"), flush=True)
