@@ -40,6 +40,8 @@ class Status:
     state: State
     message: str = ""
     """Why it failed, or what it waits for."""
+    exit_code: int | None = None
+    """Of the job's own process; None where it has none, or the engine does not know it."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mlflow_ngraph import home as home_directory
-from mlflow_ngraph.errors import FleetAwayError, FleetError
+from mlflow_ngraph.errors import FleetAwayError, FleetError, NGraphError
 from mlflow_ngraph.execute import journal
 from mlflow_ngraph.fleet import description
 from mlflow_ngraph.fleet.bundle import Travelling
@@ -34,6 +35,8 @@ ATTEMPTS = 5
 _POLL_S = 1.5
 _CANCEL_S = 120.0
 """How long to wait for jobs that were asked to end."""
+_OWN_CODES = (0, 1, 2, 3, 130, 143)
+"""Exit codes of a study; that of a process that was killed is another one."""
 _LAST_LINES = 12
 """Of a log, for a person who is told of a failure."""
 _OF_DEVICES = "ngraph"
@@ -130,8 +133,8 @@ class FleetStudy:
 
         Raises
         ------
-        NGraphError
-            What came from a device is damaged, or the tracking server does not take it.
+        FleetError
+            The engine refuses, or what came from a device is damaged.
         """
         while open_ones := [progress for progress in self._devices.values() if progress.code is None]:
             for progress in open_ones:
@@ -217,7 +220,10 @@ class FleetStudy:
     def _ended_silently(self, progress: Progress, status: Status) -> None:
         """A job ended without the study's saying so: it, the node or the head was killed, or somebody cancelled it."""
         message = status.message or status.state.value
-        if self._cancelled or status.state is State.CANCELLED:
+        if status.exit_code is not None and status.exit_code in _OWN_CODES:
+            progress.code = status.exit_code
+            progress.reason = f"ended with {status.exit_code}, and its log is not to be had: see the device"
+        elif self._cancelled or status.state is State.CANCELLED:
             progress.code, progress.reason = (
                 130,
                 "ended before it began" if self._cancelled else "somebody ended its job",
@@ -241,8 +247,13 @@ class FleetStudy:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / journal.FILE_NAME).write_bytes(content)
         self._show(progress, "recording from here")
-        with _within(self.run.run_id):
-            outcome = sync_study(directory, tracking_uri=self.run.tracking_uri)
+        try:
+            with _within(self.run.run_id):
+                outcome = sync_study(directory, tracking_uri=self.run.tracking_uri)
+        except NGraphError as error:
+            progress.code = 1
+            progress.reason = f"not recorded: {error}; later: mlflow-ngraph sync {shlex.quote(str(directory))}"
+            return
         if progress.code in (0, 1, 3):
             progress.code = outcome.exit_code
 

@@ -132,11 +132,15 @@ class RayEngine(Engine):
             details = self._ask(lambda: self._client.get_job_info(job_id))
         except _UnknownJobError:
             return Status(State.LOST, "the cluster knows nothing of it: its head was started anew")
-        return Status(_STATES[str(details.status.value)], " ".join(str(details.message or "").split()))
+        message = " ".join(str(details.message or "").split())
+        return Status(_STATES[str(details.status.value)], message, details.driver_exit_code)
 
     def logs(self, job_id: str) -> str:
         try:
             return str(self._ask(lambda: self._client.get_job_logs(job_id)))
+        except FleetAwayError:
+            self._ask(self._client.get_version)  # says so where it is the head that is away
+            return ""
         except _UnknownJobError:
             return ""
 

@@ -98,7 +98,9 @@ class SlurmEngine(Engine):
         known = _run("squeue", "--noheader", "--states", "all", "--name", job_id, "--sort=-i", "--format", "%T|%r")
         if known.strip():
             state, _, reason = known.splitlines()[0].strip().partition("|")
-            return Status(_state(state), "" if reason == "None" else reason)
+            known_state = _state(state)
+            code = 0 if known_state is State.SUCCEEDED else None
+            return Status(known_state, "" if reason == "None" else reason, code)
         # Slurm forgets jobs some minutes after their end.
         if (self._jobs / job_id / _LOG).exists():
             return Status(State.FAILED, "ended, and Slurm has forgotten how")

@@ -83,9 +83,8 @@ class Listener:
         FleetError
             The journal was damaged on its way.
         """
-        # A device that starts a job's log anew, as after a restart, says everything again.
         if len(log) < self._taken:
-            self._taken = 0
+            return  # its device is away for a moment; nothing that was said is taken back
         end = log.rfind("\n") + 1
         new, self._taken = log[self._taken : end], max(self._taken, end)
         for text in new.splitlines():

@@ -163,6 +163,17 @@ def test_an_engine_that_is_away_is_asked_again(home: Path, sqlite_uri: str, engi
     assert any("the engine is away" in state for _, state in seen.states)
 
 
+def test_a_study_whose_log_is_lost_is_not_measured_twice(home: Path, sqlite_uri: str, engine: LocalEngine) -> None:
+    place, run = planned(home, sqlite_uri, xeon="ok")
+    study = FleetStudy(engine, place, run, Seen())
+    engine.silent = True
+    study.submit()
+    (outcome,) = study.follow()
+    assert outcome.code == 0
+    assert "its log is not to be had" in outcome.reason
+    assert len(engine.submitted) == 1
+
+
 def test_what_is_kept_is_for_its_owner_alone(home: Path, sqlite_uri: str) -> None:
     place, _ = planned(home, sqlite_uri, xeon="ok")
     assert place.stat().st_mode & 0o077 == 0

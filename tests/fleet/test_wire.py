@@ -23,6 +23,14 @@ def test_a_log_is_taken_in_as_it_grows() -> None:
     assert [event["number"] for event in heard if isinstance(event, dict)] == list(range(20))
 
 
+def test_a_log_that_is_away_for_a_moment_says_nothing_twice() -> None:
+    log = f"{wire.line('stage', number=1)}\n"
+    listener = Listener()
+    assert len(list(listener.hear(log))) == 1
+    assert list(listener.hear("")) == []
+    assert list(listener.hear(log)) == []
+
+
 def test_no_samples_travel() -> None:
     event = {"event": "cell_finished", "cell": "c", "lane": "l", "batch": 1, "verdict": "ok", "samples": [1.0] * 1000}
     line = wire.of_study(event)

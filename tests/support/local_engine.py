@@ -23,6 +23,8 @@ class LocalEngine(Engine):
         self.root = root
         self.away = False
         """Whether nobody answers."""
+        self.silent = False
+        """Whether no log is to be had."""
         self.submitted: list[Job] = []
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._cancelled: set[str] = set()
@@ -58,10 +60,12 @@ class LocalEngine(Engine):
             return Status(State.RUNNING)
         if job_id in self._cancelled:
             return Status(State.CANCELLED)
-        return Status(State.SUCCEEDED if code == 0 else State.FAILED, f"ended with {code}")
+        return Status(State.SUCCEEDED if code == 0 else State.FAILED, f"ended with {code}", code)
 
     def logs(self, job_id: str) -> str:
         self._answer()
+        if self.silent:
+            return ""
         path = self.root / job_id / "log"
         return path.read_text() if path.exists() else ""
 
