@@ -62,9 +62,9 @@ class RayEngine(Engine):
 
     name = "ray"
 
-    def __init__(self, client: JobSubmissionClient, stack: ExitStack) -> None:
+    def __init__(self, client: JobSubmissionClient, tunnel: ssh.Tunnel | None) -> None:
         self._client = client
-        self._stack = stack
+        self._tunnel = tunnel
 
     @classmethod
     def connect(cls, fleet: Fleet, *, insecure: bool = False) -> RayEngine:
@@ -86,8 +86,15 @@ class RayEngine(Engine):
         """
         assert fleet.head is not None
         client_of = client_class()
+        tunnel = None
+        if fleet.head.ssh and not fleet.head.address:
+            tunnel = ssh.Tunnel(fleet.head, fleet.head.dashboard_port)
         with ExitStack() as stack:
-            address = stack.enter_context(_address(fleet.head))
+            if tunnel is not None:
+                stack.callback(tunnel.close)
+                tunnel.open()
+            port = fleet.head.dashboard_port if tunnel is None else tunnel.port
+            address = fleet.head.address or f"http://127.0.0.1:{port}"
             open_to_all = _is_open(address, fleet.head)
             if open_to_all and not insecure:
                 raise FleetError(
@@ -98,10 +105,12 @@ class RayEngine(Engine):
             with _here_only():
                 verify = fleet.head.ca_file or True
                 client = _asked(address, lambda: client_of(address, headers=headers, verify=verify))
-            return cls(client, stack.pop_all())
+            stack.pop_all()
+            return cls(client, tunnel)
 
     def close(self) -> None:
-        self._stack.close()
+        if self._tunnel is not None:
+            self._tunnel.close()
 
     def submit(self, job: Job) -> None:
         for part in job.parts.values():
@@ -160,7 +169,7 @@ class RayEngine(Engine):
         ]
 
     def nodes(self) -> Mapping[str, str]:
-        answer = self._ask(lambda: self._client._do_request("GET", "/nodes?view=summary", timeout=_TIMEOUT))  # noqa: SLF001
+        answer = self._ask(lambda: self._client._do_request("GET", "/nodes?view=summary"))  # noqa: SLF001
         nodes = answer.json()["data"]["summary"] if answer.ok else []
         states = {}
         for node in nodes:
@@ -170,6 +179,8 @@ class RayEngine(Engine):
         return states
 
     def _ask(self, question: Callable[[], T]) -> T:
+        if self._tunnel is not None:
+            self._tunnel.open()  # again, where the connection was lost
         return _asked(self._client.get_address(), question)
 
 
@@ -188,6 +199,7 @@ def _asked(address: str, question: Callable[[], T]) -> T:
         The cluster refuses.
     """
     import requests
+    from ray.exceptions import RayError
 
     try:
         return question()
@@ -196,7 +208,7 @@ def _asked(address: str, question: Callable[[], T]) -> T:
         raise FleetAwayError(
             f"the job API at {address} does not answer; mlflow-ngraph fleet status says more"
         ) from error
-    except (RuntimeError, ValueError, requests.RequestException) as error:
+    except (RuntimeError, ValueError, requests.RequestException, RayError) as error:
         text = " ".join(str(error).split())
         if "status code 404" in text or "does not exist" in text:
             raise _UnknownJobError(text) from error
@@ -228,7 +240,14 @@ def client_class() -> type[JobSubmissionClient]:
             logging.getLogger(name).setLevel(logging.WARNING)
     except ImportError as error:
         raise DependencyError(f"a fleet with engine ray needs {error.name}; install it with: {INSTALL}") from error
-    return cast("type[JobSubmissionClient]", JobSubmissionClient)
+
+    class InTime(JobSubmissionClient):  # type: ignore[misc]  # the base has no types here
+        """Gives up on a head that does not answer, which the base waits for without end."""
+
+        def _do_request(self, method: str, endpoint: str, **options: Any) -> Any:
+            return super()._do_request(method, endpoint, **{"timeout": _TIMEOUT, **options})
+
+    return cast("type[JobSubmissionClient]", InTime)
 
 
 @contextmanager
@@ -239,18 +258,6 @@ def _here_only() -> Iterator[None]:
         yield
     finally:
         os.environ.update(hidden)
-
-
-@contextmanager
-def _address(head: Head) -> Iterator[str]:
-    """Where the job API is reached from here, through a tunnel where it must be."""
-    if head.address:
-        yield head.address
-    elif head.ssh:
-        with ssh.tunnel(head, head.dashboard_port) as port:
-            yield f"http://127.0.0.1:{port}"
-    else:
-        yield f"http://127.0.0.1:{head.dashboard_port}"
 
 
 def _is_open(address: str, head: Head) -> bool:

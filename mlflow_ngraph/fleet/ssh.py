@@ -73,47 +73,64 @@ def run(node: Node, command: str, *, text: str, seconds: float) -> str:
     return done.stdout
 
 
-@contextmanager
-def tunnel(node: Node, port: int) -> Iterator[int]:
-    """A port of this machine's loopback that leads to one of the node's loopback, within the block.
+class Tunnel:
+    """A port of this machine's loopback that leads to one of a node's loopback.
 
-    Raises
-    ------
-    FleetAwayError
-        The node is not reached.
+    Parameters
+    ----------
+    node : Node
+        With ``ssh``.
+    port : int
+        Of the node.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        local = int(probe.getsockname()[1])
-    with _options(node) as options:
-        forward = f"127.0.0.1:{local}:127.0.0.1:{port}"
-        keeping = ["-N", "-o", "ExitOnForwardFailure=yes", "-o", "ServerAliveInterval=15", "-L", forward]
-        process = subprocess.Popen(
-            [_program(), *options, *keeping, "--", node.ssh],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # an interrupt ends studies first, and they are reached through this
-        )
-        try:
-            _await(process, local, node)
-            yield local
-        finally:
-            process.terminate()
-            process.communicate()
 
-
-def _await(process: subprocess.Popen[str], port: int, node: Node) -> None:
-    deadline = time.monotonic() + CONNECT_SECONDS + 2
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise FleetAwayError(f"{node.ssh}: {_reason(process.stderr.read() if process.stderr else '')}")
+    def __init__(self, node: Node, port: int) -> None:
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.05)
-    raise FleetAwayError(f"{node.ssh}: no tunnel within {CONNECT_SECONDS} s")
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+        self._node = node
+        self._forward = f"127.0.0.1:{self.port}:127.0.0.1:{port}"
+        self._process: subprocess.Popen[str] | None = None
+
+    def open(self) -> None:
+        """Make the connection, unless it is there.
+
+        Raises
+        ------
+        FleetAwayError
+            The node is not reached.
+        """
+        if self._process is not None and self._process.poll() is None:
+            return
+        with _options(self._node) as options:
+            keeping = ["-N", "-o", "ExitOnForwardFailure=yes", "-o", "ServerAliveInterval=10", "-L", self._forward]
+            self._process = subprocess.Popen(
+                [_program(), *options, *keeping, "--", self._node.ssh],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,  # an interrupt ends studies first, and they are reached through this
+            )
+            self._await(self._process)
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.communicate()
+
+    def _await(self, process: subprocess.Popen[str]) -> None:
+        deadline = time.monotonic() + CONNECT_SECONDS + 2
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                raise FleetAwayError(f"{self._node.ssh}: {_reason(process.communicate()[1])}")
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(0.05)
+        self.close()
+        raise FleetAwayError(f"{self._node.ssh}: no tunnel within {CONNECT_SECONDS} s")
 
 
 @contextmanager

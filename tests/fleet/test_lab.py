@@ -101,7 +101,7 @@ def fleet(lab: Lab, sqlite_template: Path, tmp_path_factory: pytest.TempPathFact
         assert down.returncode == 0, down.stderr + down.stdout
         assert down.stdout.count("nothing is left") == 3
         for host in lab.hosts.values():
-            processes = host.run("ps", "-eo", "args")
+            processes = host.run("ps", "-ww", "-eo", "args")
             assert "sshd" in processes
             assert "ray" not in processes, processes
             assert "mlflow_ngraph" not in processes, processes
@@ -132,7 +132,7 @@ def test_one_study_on_two_devices_ends_in_one_comparison(fleet: Fleet) -> None:
     for run in client.search_runs(experiments):
         assert token not in str(run.to_dictionary())
     for host in fleet.lab.hosts.values():
-        assert token not in host.run("ps", "-eo", "args")
+        assert token not in host.run("ps", "-ww", "-eo", "args")
 
 
 def until(process: subprocess.Popen[str], text: str) -> list[str]:
@@ -149,15 +149,15 @@ def until(process: subprocess.Popen[str], text: str) -> list[str]:
 def pids(host: Host, program: str) -> list[str]:
     return [
         line.split()[0]
-        for line in host.run("ps", "-eo", "pid,args").splitlines()
-        if program in line and "ps -eo" not in line
+        for line in host.run("ps", "-ww", "-eo", "pid,args").splitlines()
+        if program in line and "ps -ww" not in line
     ]
 
 
 def await_none(host: Host, program: str) -> None:
     deadline = time.monotonic() + 30
     while pids(host, program):
-        assert time.monotonic() < deadline, host.run("ps", "-eo", "pid,args")
+        assert time.monotonic() < deadline, host.run("ps", "-ww", "-eo", "pid,args")
         time.sleep(0.2)
 
 
@@ -181,7 +181,9 @@ def test_a_study_survives_the_death_of_its_node_while_its_client_is_away(fleet: 
     host = fleet.lab.hosts["xeon"]
     study = fleet.start("fleet", "attach", "--json")
     until(study, "xeon: preparing")
-    host.run("kill", "-9", *pids(host, "raylet/raylet"))
+    raylets = pids(host, "raylet/raylet")
+    assert raylets
+    host.run("kill", "-9", *raylets)
     until(study, "taking it there again")
     out, err = study.communicate(timeout=400)
     assert study.returncode == 0, err + out
