@@ -20,6 +20,7 @@ import yaml
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.schema import Kind, Tag
 from tests.support.lab import CLIENT, Host, Lab
+from tests.support.scripted_study import interpreter
 from tests.support.servers import OURS, serve
 
 
@@ -195,6 +196,26 @@ def test_a_study_survives_the_death_of_its_node_while_its_client_is_away(fleet: 
     )
     assert recorded.info.status == "FINISHED"
     await_none(host, "mlflow_ngraph")
+
+
+def test_studies_of_one_device_take_turns_in_order(fleet: Fleet, tmp_path: Path) -> None:
+    described = yaml.safe_load(fleet.file.read_text())
+    home = fleet.lab.directory / "scripted"
+    home.mkdir()
+    xeon = {**described["devices"]["xeon"], "home": str(home), "env": {"SCENARIO": "measures"}}
+    described["devices"] = {"xeon": {**xeon, "python": interpreter(tmp_path / "bin")}}
+    described["token_file"] = str(fleet.file.parent / "lab.token")
+    file = tmp_path / "fleet.yaml"
+    file.write_text(yaml.safe_dump(described))
+    for _ in range(4):
+        left = fleet.run("benchmark", "smoke", "--fleet", str(file), "--detach")
+        assert left.returncode == 0, left.stderr
+    attached = fleet.run("fleet", "attach", "--json")
+    assert attached.returncode == 0, attached.stderr
+    lines = [line.split() for line in (home / "measured").read_text().splitlines()]
+    assert [what for _, what in lines] == ["begin", "end"] * 4
+    assert [name for name, _ in lines[::2]] == sorted({name for name, _ in lines})
+    assert lines[-1][0] == json.loads(attached.stdout)["fleet_study"]
 
 
 def test_status_says_who_has_joined(fleet: Fleet) -> None:

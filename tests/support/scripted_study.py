@@ -58,9 +58,9 @@ def main() -> int:
         return 2
     if scenario == "measures":
         with (home / "measured").open("a") as file:
-            print(time.time(), Path.cwd(), "begin", file=file, flush=True)
+            print(job["fleet_study"], "begin", file=file, flush=True)
             time.sleep(0.5)
-            print(time.time(), Path.cwd(), "end", file=file, flush=True)
+            print(job["fleet_study"], "end", file=file, flush=True)
     for batch in (1, 2):
         cell = f"lane-b{batch}"
         print(wire.line("cell_finished", cell=cell, lane="lane", batch=batch, verdict="ok"), flush=True)
