@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -111,7 +112,7 @@ def _followed(
             outcomes = study.follow()
         except KeyboardInterrupt as error:
             interrupt = error
-            outcomes = study.cancel()
+            outcomes = _ended(study)
         except BaseException:
             run.close("FAILED", "")
             raise
@@ -121,6 +122,14 @@ def _followed(
     if interrupt:
         raise interrupt
     return fleet_study.exit_code(outcomes)
+
+
+def _ended(study: FleetStudy) -> list[DeviceOutcome]:
+    """After an interrupt; another one leaves those devices to themselves that have not ended by then."""
+    try:
+        return study.cancel()
+    except KeyboardInterrupt:
+        return study.outcomes()
 
 
 def _compared(run: FleetRun) -> Pivot | None:
@@ -181,6 +190,9 @@ def _meaning(outcome: DeviceOutcome) -> str:
 @contextmanager
 def _terminations() -> Iterator[None]:
     """SIGTERM ends a study as an interrupt does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals go to the main thread, and are somebody else's
+        return
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough

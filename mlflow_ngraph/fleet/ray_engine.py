@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from mlflow_ngraph import home
 from mlflow_ngraph.errors import DependencyError, FleetAwayError, FleetError
 from mlflow_ngraph.fleet import ssh
-from mlflow_ngraph.fleet.description import Fleet, Head, read_secret
+from mlflow_ngraph.fleet.description import Fleet, read_secret
 from mlflow_ngraph.fleet.engine import Engine, Job, KnownJob, State, Status
 
 if TYPE_CHECKING:
@@ -95,7 +95,8 @@ class RayEngine(Engine):
                 tunnel.open()
             port = fleet.head.dashboard_port if tunnel is None else tunnel.port
             address = fleet.head.address or f"http://127.0.0.1:{port}"
-            open_to_all = _is_open(address, fleet.head)
+            verify = _authorities(fleet)
+            open_to_all = _is_open(address, verify)
             if open_to_all and not insecure:
                 raise FleetError(
                     f"the job API at {address} asks for no token: whoever reaches it runs what they like on every device; start "
@@ -103,7 +104,6 @@ class RayEngine(Engine):
                 )
             headers = {} if open_to_all else {"Authorization": f"Bearer {read_secret(token_path(fleet))}"}
             with _here_only():
-                verify = fleet.head.ca_file or True
                 client = _asked(address, lambda: client_of(address, headers=headers, verify=verify))
             stack.pop_all()
             return cls(client, tunnel)
@@ -203,6 +203,10 @@ def _asked(address: str, question: Callable[[], T]) -> T:
 
     try:
         return question()
+    except requests.exceptions.SSLError as error:
+        raise FleetError(
+            f"the job API at {address} has a certificate that nobody here vouches for: name ca_file"
+        ) from error
     except (ConnectionError, requests.ConnectionError, requests.Timeout) as error:
         _log.debug("the engine is away", exc_info=True)
         raise FleetAwayError(
@@ -260,13 +264,21 @@ def _here_only() -> Iterator[None]:
         os.environ.update(hidden)
 
 
-def _is_open(address: str, head: Head) -> bool:
+def _authorities(fleet: Fleet) -> str | bool:
+    """Who vouches for an address with TLS."""
+    if fleet.head is None or not fleet.head.ca_file:
+        return True
+    path = fleet.origin.parent / Path(fleet.head.ca_file).expanduser()
+    if not path.is_file():
+        raise FleetError(f"{fleet.origin}: head.ca_file: no file {path}")
+    return str(path)
+
+
+def _is_open(address: str, verify: str | bool) -> bool:
     """Whether the job API answers somebody without a token."""
     import requests
 
     def ask() -> Any:
-        return requests.get(
-            f"{address}/api/jobs/", timeout=_TIMEOUT, verify=head.ca_file or True, headers={"Authorization": ""}
-        )
+        return requests.get(f"{address}/api/jobs/", timeout=_TIMEOUT, verify=verify, headers={"Authorization": ""})
 
     return bool(_asked(address, ask).ok)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import sys
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from mlflow_ngraph.errors import DependencyError, FleetAwayError, FleetError
 from mlflow_ngraph.fleet import description, ray_engine
 from mlflow_ngraph.fleet.engine import State
 from mlflow_ngraph.fleet.ray_engine import RayEngine
+from tests.support.certificates import write_certificate
 
 TOKEN = "open-sesame"
 
@@ -66,11 +68,15 @@ def api() -> Iterator[tuple[str, type[JobApi]]]:
     server.server_close()
 
 
-def fleet(tmp_path: Path, address: str, token: str = TOKEN) -> description.Fleet:
+def fleet(tmp_path: Path, address: str, token: str = TOKEN, **head: str) -> description.Fleet:
     file = tmp_path / "token"
     file.write_text(token)
     file.chmod(0o600)
-    content = {"token_file": "token", "head": {"host": "h", "address": address}, "devices": {"xeon": {"host": "x"}}}
+    content = {
+        "token_file": "token",
+        "head": {"host": "h", "address": address, **head},
+        "devices": {"xeon": {"host": "x"}},
+    }
     return description.parse(content, tmp_path / "fleet.yaml")
 
 
@@ -105,6 +111,27 @@ def test_one_that_is_away_is_no_fault_of_the_request(tmp_path: Path, api: tuple[
         api[1].broken = True
         with pytest.raises(FleetAwayError, match="not well"):
             engine.status("x")
+
+
+def test_an_address_with_tls_is_vouched_for(tmp_path: Path, api: tuple[str, type[JobApi]]) -> None:
+    chain, key = write_certificate(tmp_path / "tls")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(chain, key)
+    api[1].wants = TOKEN
+    server = ThreadingHTTPServer(("127.0.0.1", 0), api[1])
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    address = f"https://127.0.0.1:{server.server_address[1]}"
+    try:
+        with RayEngine.connect(fleet(tmp_path, address, ca_file="tls/server.pem")) as engine:
+            assert engine.recover() == []
+        with pytest.raises(FleetError, match="nobody here vouches for"):
+            RayEngine.connect(fleet(tmp_path, address))
+        with pytest.raises(FleetError, match="no file"):
+            RayEngine.connect(fleet(tmp_path, address, ca_file="none.pem"))
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_variables_of_ray_lead_nowhere_else(
