@@ -51,12 +51,12 @@ def attach(study: str | None, insecure: bool, as_json: bool) -> int:
 def logs(study: str | None, devices: str | None, insecure: bool) -> int:
     """Print what the devices of STUDY, or of the newest one, have said so far."""
     from mlflow_ngraph.fleet import connection as engines
-    from mlflow_ngraph.fleet import fleet_study
+    from mlflow_ngraph.fleet import fleet_plan, fleet_study
     from mlflow_ngraph.fleet.wire import Listener
 
-    place = fleet_study.find(study)
-    kept = fleet_study.read(place)
-    described = fleet_study.fleet_of(place)
+    place = fleet_plan.find(study)
+    kept = fleet_plan.read(place)
+    described = fleet_plan.fleet_of(place)
     console = output.console()
     with engines.connect(described, insecure=insecure) as engine:
         for device in described.chosen(items(devices)) if devices else kept["devices"]:

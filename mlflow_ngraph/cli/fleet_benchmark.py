@@ -15,7 +15,7 @@ from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.fleet_table import FleetTable
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.fleet import connection as engines
-from mlflow_ngraph.fleet import fleet_study
+from mlflow_ngraph.fleet import fleet_plan, fleet_study
 from mlflow_ngraph.fleet.engine import Engine
 from mlflow_ngraph.fleet.fleet_study import DeviceOutcome, FleetStudy
 from mlflow_ngraph.runner import Interrupted
@@ -67,7 +67,7 @@ def measure(
     """
     with _terminations(), engines.connect(fleet, insecure=insecure) as engine:
         # After the engine has answered: no run is made for a study that cannot begin.
-        place, run = fleet_study.plan(
+        place, run = fleet_plan.plan(
             fleet, study, devices, resume=resume, tracking_uri=tracking_uri, experiment=experiment
         )
         return _followed(engine, place, run, devices, detach=detach, as_json=as_json)
@@ -90,10 +90,10 @@ def come_back(name: str | None, *, insecure: bool, as_json: bool) -> int:
     int
         The exit code.
     """
-    place = fleet_study.find(name)
-    kept = fleet_study.read(place)
+    place = fleet_plan.find(name)
+    kept = fleet_plan.read(place)
     run = FleetRun.known(kept["run_id"], kept["tracking_uri"])
-    with _terminations(), engines.connect(fleet_study.fleet_of(place), insecure=insecure) as engine:
+    with _terminations(), engines.connect(fleet_plan.fleet_of(place), insecure=insecure) as engine:
         return _followed(engine, place, run, list(kept["devices"]), detach=False, as_json=as_json)
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import yaml
 
 from mlflow_ngraph.errors import FleetError, UnknownNameError
 from mlflow_ngraph.fleet import description
-from mlflow_ngraph.fleet.description import Fleet
+from mlflow_ngraph.fleet.description import Device, Fleet, Head
 
 HEAD = {"host": "10.0.0.1", "ssh": "lab@head"}
 
@@ -79,3 +80,12 @@ def test_what_a_fleet_is_comes_back_from_json(tmp_path: Path) -> None:
     fleet = read(tmp_path, devices={"a": {"host": "a", "labels": {"rack": "3"}, "tracking_uri": "http://server:5000"}})
     again = description.parse(description.to_plain(fleet), fleet.origin)
     assert (again, again.origin) == (fleet, fleet.origin)
+
+
+def test_every_key_is_explained() -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/run-a-fleet.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w.]+)`", page))
+    for name in {*Fleet.model_fields, *Device.model_fields} - {"head", "devices"}:
+        assert name in named, name
+    for name in Head.model_fields:
+        assert f"head.{name}" in named or name in Device.model_fields, name

@@ -13,7 +13,7 @@ import pytest
 
 from mlflow_ngraph import study as studies
 from mlflow_ngraph.errors import FleetError
-from mlflow_ngraph.fleet import description, fleet_study
+from mlflow_ngraph.fleet import description, fleet_plan, fleet_study
 from mlflow_ngraph.fleet.fleet_study import FleetStudy
 from mlflow_ngraph.fleet.wire import Event
 from mlflow_ngraph.tracking import connection
@@ -64,7 +64,7 @@ def planned(home: Path, sqlite_uri: str, **scenarios: str) -> tuple[Path, Any]:
         devices[name] = {"host": "h", "python": interpreter(home / "bin"), "home": str(home / name), "env": env}
     fleet = description.parse({"head": {"host": "h"}, "devices": devices}, home / "fleet.yaml")
     study = studies.load("smoke")
-    return fleet_study.plan(fleet, study, list(devices), resume="auto", tracking_uri=sqlite_uri, experiment="fleets")
+    return fleet_plan.plan(fleet, study, list(devices), resume="auto", tracking_uri=sqlite_uri, experiment="fleets")
 
 
 def test_all_devices_work_at_once_and_are_children_of_one_run(home: Path, sqlite_uri: str, engine: LocalEngine) -> None:
@@ -145,7 +145,7 @@ def test_cancelling_ends_what_runs_and_what_waits(home: Path, sqlite_uri: str, e
 def test_a_client_comes_back(home: Path, sqlite_uri: str, engine: LocalEngine) -> None:
     place, run = planned(home, sqlite_uri, xeon="ok")
     FleetStudy(engine, place, run, Seen()).submit()
-    again = FleetStudy(engine, fleet_study.find(None), run, Seen())
+    again = FleetStudy(engine, fleet_plan.find(None), run, Seen())
     again.submit()
     assert [each.code for each in again.follow()] == [0]
     assert len(engine.submitted) == 1
@@ -177,9 +177,9 @@ def test_a_study_whose_log_is_lost_is_not_measured_twice(home: Path, sqlite_uri:
 def test_what_is_kept_is_for_its_owner_alone(home: Path, sqlite_uri: str) -> None:
     place, _ = planned(home, sqlite_uri, xeon="ok")
     assert place.stat().st_mode & 0o077 == 0
-    assert (place / fleet_study.KEPT).stat().st_mode & 0o077 == 0
+    assert (place / fleet_plan.KEPT).stat().st_mode & 0o077 == 0
 
 
 def test_a_study_that_nobody_began_is_named(home: Path) -> None:
     with pytest.raises(FleetError, match="no study over several devices is called 'x'"):
-        fleet_study.find("x")
+        fleet_plan.find("x")

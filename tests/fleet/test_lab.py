@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,82 +16,16 @@ import yaml
 
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.schema import Kind, Tag
-from tests.support.lab import CLIENT, Host, Lab
+from tests.support.lab import Host, Lab
+from tests.support.lab_fleet import Fleet, described, pids
 from tests.support.scripted_study import interpreter
-from tests.support.servers import OURS, serve
-
-
-@dataclass(frozen=True)
-class Fleet:
-    """A fleet that is up."""
-
-    file: Path
-    tracking_uri: str
-    environment: dict[str, str]
-    lab: Lab
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        """Begin a verb."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "mlflow_ngraph", *words],
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=self.file.parent,
-        )
-
-    def run(self, *words: str, seconds: float = 600) -> subprocess.CompletedProcess[str]:
-        """Run a verb as a user does."""
-        command = [sys.executable, "-m", "mlflow_ngraph", *words]
-        return subprocess.run(
-            command,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            cwd=self.file.parent,
-            check=False,
-        )
 
 
 @pytest.fixture(scope="module")
 def fleet(lab: Lab, sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     home = tmp_path_factory.mktemp("fleet")
-    database = home / "mlflow.db"
-    database.write_bytes(sqlite_template.read_bytes())
-    with serve(home, f"sqlite:///{database}", host=CLIENT) as address:
-        described = {
-            "name": "lab",
-            "token_file": "lab.token",
-            "head": lab.hosts["head"].node(lab),
-            "devices": {
-                "xeon": {
-                    **lab.hosts["xeon"].node(lab),
-                    "profile": "xeon",
-                    "python": sys.executable,
-                    "tracking_uri": address,
-                    "home": str(lab.hosts["xeon"].directory / "data" / "mlflow-ngraph"),
-                },
-                # Sees no tracking server.
-                "orin": {
-                    **lab.hosts["orin"].node(lab),
-                    "profile": "host",
-                    "python": sys.executable,
-                    "home": str(lab.hosts["orin"].directory / "data" / "mlflow-ngraph"),
-                },
-            },
-        }
-        file = home / "fleet.yaml"
-        file.write_text(yaml.safe_dump(described))
-        environment = {name: value for name, value in os.environ.items() if name not in OURS}
-        environment |= {
-            "NGRAPH_HOME": str(home / "home"),
-            "MLFLOW_TRACKING_URI": address,
-            "MLFLOW_DISABLE_TELEMETRY": "true",
-            "PYTHONPATH": os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")]),
-        }
-        running = Fleet(file, address, environment, lab)
+    (home / "mlflow.db").write_bytes(sqlite_template.read_bytes())
+    with described(lab, home) as running:
         up = running.run("fleet", "up")
         assert up.returncode == 0, up.stderr + up.stdout
         yield running
@@ -145,14 +76,6 @@ def until(process: subprocess.Popen[str], text: str) -> list[str]:
         if text in line:
             return said
     pytest.fail("".join(said))
-
-
-def pids(host: Host, program: str) -> list[str]:
-    return [
-        line.split()[0]
-        for line in host.run("ps", "-ww", "-eo", "pid,args").splitlines()
-        if program in line and "ps -ww" not in line
-    ]
 
 
 def await_none(host: Host, program: str) -> None:

@@ -75,13 +75,17 @@ def lab() -> Iterator[Lab]:
     """A head and two devices."""
     if os.geteuid() or shutil.which("ip") is None or not Path(_SSHD).exists():
         pytest.skip("a lab of hosts needs root, ip and sshd")
-    engine_python = os.environ.get(RAY_PYTHON) or (
-        sys.executable if find_spec("aiohttp_cors") and find_spec("ray") else ""
-    )
-    if not engine_python:
+    python = engine_python()
+    if not python:
         pytest.skip(f"a lab needs a Python with ray[default]: name one in {RAY_PYTHON}")
-    with made(("head", "xeon", "orin"), engine_python) as running:
+    with made(("head", "xeon", "orin"), python) as running:
         yield running
+
+
+def engine_python() -> str:
+    """An interpreter with ray[default], or empty text."""
+    here = find_spec("aiohttp_cors") and find_spec("ray")
+    return os.environ.get(RAY_PYTHON) or (sys.executable if here else "")
 
 
 @contextmanager
