@@ -90,10 +90,11 @@ def strike(fleet: Fleet, event: str) -> list[str]:
         return [f"ended with {study.returncode}: {err[-500:]}"]
     time.sleep(_QUIET_S)
     orphans = [f"orphan {pid}" for host in fleet.lab.hosts.values() for pid in pids(host, "mlflow_ngraph")]
-    return [*orphans, *_recorded(fleet, json.loads(out)["devices"][0]["study_id"])]
+    told = json.loads(out)
+    return [*orphans, *_recorded(fleet, told["devices"][0]["study_id"], told["run"].rpartition("/")[2])]
 
 
-def _recorded(fleet: Fleet, study_id: str) -> list[str]:
+def _recorded(fleet: Fleet, study_id: str, parent: str) -> list[str]:
     """What the server has that it should not, and the other way round."""
     client = connection.connect(fleet.tracking_uri)
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
@@ -106,6 +107,9 @@ def _recorded(fleet: Fleet, study_id: str) -> list[str]:
         run.data.metrics.get("cells_ok", 0)
         for run in client.search_runs(experiments, f"{query} AND tags.`{Tag.KIND}` = '{Kind.LANE}'")
     )
+    begun = len(client.search_runs(experiments, f"tags.`{Tag.PARENT}` = '{parent}'"))
+    if begun != 1:
+        problems.append(f"{begun} studies were begun")
     if kinds[Kind.STUDY] != 1 or cells != CELLS:
         problems.append(f"{kinds[Kind.STUDY]} study runs with {cells:.0f} ok cells of {CELLS}")
     return problems

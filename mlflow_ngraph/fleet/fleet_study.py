@@ -208,6 +208,7 @@ class FleetStudy:
                 progress.study_id = str(said.get("study_id", ""))
             if said["event"] == "ended":
                 progress.code, progress.reason = int(said["code"]), str(said.get("reason", ""))
+                progress.study_id = str(said.get("study_id") or progress.study_id)
             self._observer.on_event(progress.device, said)
 
     def _ended_silently(self, progress: Progress, status: Status) -> None:

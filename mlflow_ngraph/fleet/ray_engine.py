@@ -209,9 +209,7 @@ def _asked(address: str, question: Callable[[], T]) -> T:
         ) from error
     except (ConnectionError, requests.ConnectionError, requests.Timeout) as error:
         _log.debug("the engine is away", exc_info=True)
-        raise FleetAwayError(
-            f"the job API at {address} does not answer; mlflow-ngraph fleet status says more"
-        ) from error
+        raise FleetAwayError(f"the job API at {address} does not answer: see mlflow-ngraph fleet doctor") from error
     except (RuntimeError, ValueError, requests.RequestException, RayError) as error:
         text = " ".join(str(error).split())
         if "status code 404" in text or "does not exist" in text:
