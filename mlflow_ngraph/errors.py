@@ -11,6 +11,8 @@
     │   ├── DeviceError             this machine cannot serve the requested device
     │   │   └── DeviceBusyError     somebody else is measuring on this machine
     │   ├── DependencyError         a package that the request needs is not installed
+    │   ├── FleetError              the description of a fleet is invalid, or its engine refuses the request
+    │   │   └── FleetAwayError      the engine of a fleet does not answer; exit code 1
     │   └── TrackingError           the tracking server refuses the request
     │       └── UnreachableError    the tracking server does not answer; exit code 1
     ├── CellError                   a cell has no trustworthy number; carries its verdict
@@ -97,6 +99,16 @@ class DeviceBusyError(DeviceError):
 
 class DependencyError(UsageError):
     """A package that the request needs is not installed."""
+
+
+class FleetError(UsageError):
+    """The description of a fleet is invalid, or its engine refuses the request."""
+
+
+class FleetAwayError(FleetError):
+    """The engine of a fleet does not answer: nothing is wrong with the request."""
+
+    exit_code = 1
 
 
 class TrackingError(UsageError):

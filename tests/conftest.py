@@ -7,6 +7,7 @@ from tests.support.browser import browser, pages
 from tests.support.fake import broken_compiler, fake_compiler
 from tests.support.forked import forked
 from tests.support.keys import signing_key
+from tests.support.lab import lab
 from tests.support.lock import lock_folder
 from tests.support.logged import logged
 from tests.support.quick import compilers, processes, pytest_collection_modifyitems, quick
@@ -19,6 +20,7 @@ from tests.support.servers import (
     sqlite_template,
     sqlite_uri,
 )
+from tests.support.slurm import slurm
 from tests.support.variants import shelf
 from tests.support.without_torch import pytest_make_collect_report, pytest_runtest_makereport
 
@@ -30,6 +32,7 @@ __all__ = [
     "every_processor",
     "fake_compiler",
     "forked",
+    "lab",
     "lock_folder",
     "logged",
     "mlflow_server",
@@ -44,6 +47,7 @@ __all__ = [
     "server_uri",
     "shelf",
     "signing_key",
+    "slurm",
     "sqlite_template",
     "sqlite_uri",
 ]

@@ -55,6 +55,7 @@ _VERBS = {
     "serve": (f"{_HERE}.serve:serve", "Serve an engine over HTTP, by the Open Inference Protocol."),
     "server": (f"{_HERE}.server:server", "Run a tracking server for a lab, with the page at /ngraph."),
     "export-triton": (f"{_HERE}.export_triton:export_triton", "Write an engine as a model for NVIDIA Triton."),
+    "fleet": (f"{_HERE}.fleet:fleet", "Start, stop and look at the machines of a lab, and the studies on them."),
     "project": (f"{_HERE}.project:project", ""),
 }
 

@@ -13,8 +13,10 @@ import click
 from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.filters import bound_options
+from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.cli.request import DEFAULT_STUDY, overrides, requested
 from mlflow_ngraph.cli.waiting import waiting
+from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.objectives import BOUNDS, OBJECTIVES
 from mlflow_ngraph.text import duration
 
@@ -52,7 +54,11 @@ def study_options(command: F) -> F:
     """The options that replace a key of the study."""
     for option in reversed(
         (
-            click.option("--device", metavar="NAME", help="Device profile: xeon, gpu, orin or host."),
+            click.option(
+                "--device",
+                metavar="NAME,...",
+                help="Device profile: xeon, gpu, orin or host. With --fleet: devices of the fleet, or all.",
+            ),
             click.option(
                 "--build-for",
                 metavar="DEVICE[:ARCH]",
@@ -134,6 +140,13 @@ def study_options(command: F) -> F:
     help="While somebody else measures on this machine: wait for the end (the default), or refuse to start.",
 )
 @click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Where journals and engines are kept.")
+@click.option(
+    "--fleet",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Description of a fleet; fleet.yaml where --device names several devices or all, and with --detach.",
+)
+@click.option("--detach", is_flag=True, help="With a fleet: leave when it is queued; 'fleet attach' comes back.")
+@click.option("--insecure", is_flag=True, help="With a fleet: use an engine that lets in everybody.")
 @click.option("--dry-run", is_flag=True, help="Print lanes, cells and an estimate of the time; run nothing.")
 @output.json_option
 def benchmark(
@@ -154,6 +167,28 @@ def benchmark(
     STUDY is a ready-made study (see 'mlflow-ngraph studies') or a YAML file; 'quick' if it is left out. Options
     replace keys of the study.
     """
+    fleet, detach, insecure = (options.pop(name) for name in ("fleet", "detach", "insecure"))
+    devices = items(options["device"])
+    if fleet is not None or detach or insecure or len(devices) > 1 or devices == ["all"]:
+        for flag, given in (
+            ("--dry-run", dry_run),
+            ("--offline", offline),
+            ("--home", home),
+            ("--build-for", options["build_for"]),
+        ):
+            if given:
+                raise UsageError(f"{flag} is for this machine, and not for a fleet")
+        return _on_fleet(
+            fleet,
+            devices,
+            requested(study, overrides(**{**options, "device": None})),
+            as_json=as_json,
+            resume="never" if fresh else resume,
+            tracking_uri=tracking_uri,
+            experiment=experiment,
+            insecure=insecure,
+            detach=detach,
+        )
     wanted = requested(study, overrides(**options))
     if dry_run:
         return show_plan(wanted, home, as_json=as_json)
@@ -170,6 +205,15 @@ def benchmark(
 
 
 benchmark.help = (benchmark.help or "").replace("'quick'", f"'{DEFAULT_STUDY}'")
+
+
+def _on_fleet(file: Path | None, devices: list[str], study: Study, **how: Any) -> int:
+    """Run a study on devices of a fleet, on all of them where none is named."""
+    from mlflow_ngraph.cli.fleet_benchmark import measure
+    from mlflow_ngraph.fleet import description
+
+    fleet = description.load(file or Path(description.DEFAULT_FILE))
+    return measure(fleet, study, fleet.chosen(devices or [description.ALL]), **how)
 
 
 def execute(study: Study, *, as_json: bool, home: Path | None = None, **how: Any) -> int:

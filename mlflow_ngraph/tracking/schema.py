@@ -61,6 +61,7 @@ class Tag:
     BATCH_SIZES = "ngraph.batch_sizes"
     ENGINE_PROBLEM = "ngraph.engine_problem"
     RESUMED_BY = "ngraph.resumed_by"
+    DEVICES = "ngraph.devices"
     RESULTS_SHA256 = "ngraph.results_sha256"
     ALIVE_AT = "ngraph.alive_at"
     HOST = "ngraph.host"
@@ -79,6 +80,8 @@ class Kind:
     STUDY = "study"
     LANE = "lane"
     ENGINE = "engine"
+    FLEET = "fleet"
+    """Holds the studies of several devices."""
 
 
 class Param:

@@ -60,6 +60,16 @@ class StudyRuns:
         experiment = self._target(surrounding, [])
         self._client.set_experiment_tag(experiment.experiment_id, Tag.SCHEMA, schema.SCHEMA_VERSION)
 
+    def experiment(self) -> Experiment:
+        """Where a run goes that is the first of its kind.
+
+        Raises
+        ------
+        TrackingError
+            As in `check_writable`.
+        """
+        return self._target(self._surrounding(), [])
+
     def open(self, content: Content, study_id: str) -> StudyRun:
         """The run for a study, with its params and tags; every other run of the study is ended and linked to it."""
         experiments: list[Experiment] = every(lambda token: self._client.search_experiments(page_token=token))
@@ -75,7 +85,7 @@ class StudyRuns:
             tags = {name: value for name, value in context.items() if name.startswith("ngraph.")}
         else:
             run = self._own(experiment, earlier, content, context, surrounding)
-            tags = {}
+            tags = {} if surrounding is None else {Tag.PARENT: surrounding.info.run_id}
         self._describe(run, content, {**tags, **content.tags})
         lanes: dict[str, list[Run]] = defaultdict(list)
         for other in known:
@@ -130,9 +140,12 @@ class StudyRuns:
             if run.info.status == "RUNNING":
                 self._client.set_terminated(run_id, "KILLED")
 
+    def surrounding_id(self) -> str | None:
+        """The id of the run that ``mlflow run`` made for this process."""
+        return os.environ.get("MLFLOW_RUN_ID") or None
+
     def _surrounding(self) -> Run | None:
-        """The run that ``mlflow run`` made for this process."""
-        run_id = os.environ.get("MLFLOW_RUN_ID")
+        run_id = self.surrounding_id()
         return self._client.get_run(run_id) if run_id else None
 
     def _target(self, surrounding: Run | None, earlier: list[Run]) -> Experiment:

@@ -15,7 +15,7 @@ import pytest
 SLOW = frozenset(
     {
         *("processes", "compilers", "browser", "pages", "logged", "served", "shelf"),
-        *("mlflow_server", "postgres_uri", "server_uri", "sqlite_uri", "sqlite_template"),
+        *("lab", "slurm", "mlflow_server", "postgres_uri", "server_uri", "sqlite_uri", "sqlite_template"),
     }
 )
 """Fixtures that start processes, servers, databases, or the runtimes of compilers."""

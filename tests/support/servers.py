@@ -80,7 +80,9 @@ def mlflow_server(postgres_uri: str, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @contextmanager
-def serve(directory: Path, store: str, *options: str, prefix: str = "", **environment: str) -> Iterator[str]:
+def serve(
+    directory: Path, store: str, *options: str, prefix: str = "", host: str = "127.0.0.1", **environment: str
+) -> Iterator[str]:
     """A tracking server that serves artifacts itself.
 
     Parameters
@@ -88,6 +90,7 @@ def serve(directory: Path, store: str, *options: str, prefix: str = "", **enviro
     store: its tracking store.
     options: more options of ``mlflow server``.
     prefix: what stands before all its paths.
+    host: the address where it listens.
     environment: more variables.
 
     Yields
@@ -97,7 +100,7 @@ def serve(directory: Path, store: str, *options: str, prefix: str = "", **enviro
     port = free_port()
     log = directory / "server.log"
     command = [
-        *(sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"),
+        *(sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1"),
         *("--backend-store-uri", store, "--artifacts-destination", str(directory / "artifacts"), *options),
         *(("--static-prefix", prefix) if prefix else ()),
     ]
@@ -111,7 +114,7 @@ def serve(directory: Path, store: str, *options: str, prefix: str = "", **enviro
             start_new_session=True,
         )
     try:
-        address = f"http://127.0.0.1:{port}{prefix}"
+        address = f"http://{host}:{port}{prefix}"
         _wait(address, process, log)
         yield address
     finally:

@@ -1,0 +1,164 @@
+"""What the fleet asks of an engine that takes jobs to devices: submit, wait, logs, cancel, recover.
+
+The shape is that of MLflow's own job executors. An engine queues and carries; which job measures is decided by the lock of
+the device, because what an engine calls a resource binds only those who ask for it.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+_POLL_S = 1.0
+
+
+class State(str, Enum):
+    """How far a job is."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    """The engine knows nothing of it (any more)."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it will not change again."""
+        return self not in (State.QUEUED, State.RUNNING)
+
+
+@dataclass(frozen=True)
+class Status:
+    """What an engine says of a job."""
+
+    state: State
+    message: str = ""
+    """Why it failed, or what it waits for."""
+    exit_code: int | None = None
+    """Of the job's own process; None where it has none, or the engine does not know it."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One study on one device."""
+
+    id: str
+    """Chosen by whoever submits it, so that submitting it again is noticed."""
+    device: str
+    command: str
+    """A line of the shell, run in a directory that holds what ``files`` holds."""
+    files: Path
+    """A small directory that goes to the device."""
+    parts: Mapping[str, Path] = field(default_factory=dict)
+    """Directories that need to go there only once, by names that hold their digests."""
+
+
+@dataclass(frozen=True)
+class KnownJob:
+    """A job as the engine knows it."""
+
+    id: str
+    device: str
+    state: State
+
+
+class Engine(ABC):
+    """Takes jobs to the devices of a fleet. Used as a context: leaving it closes what leads to the engine."""
+
+    name: str
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close connections. Jobs go on."""
+
+    @abstractmethod
+    def submit(self, job: Job) -> None:
+        """Queue a job. One with an id that was submitted before is left as it is.
+
+        Raises
+        ------
+        FleetError
+            The engine refuses it.
+        FleetAwayError
+            The engine does not answer.
+        """
+
+    @abstractmethod
+    def status(self, job_id: str) -> Status:
+        """How far a job is.
+
+        Raises
+        ------
+        FleetAwayError
+            The engine does not answer.
+        """
+
+    @abstractmethod
+    def logs(self, job_id: str) -> str:
+        """Everything that a job has printed so far; empty while it is queued, or where its device is away.
+
+        Raises
+        ------
+        FleetAwayError
+            The engine does not answer.
+        """
+
+    @abstractmethod
+    def cancel(self, job_id: str) -> None:
+        """Ask a job to end: with SIGTERM, and by force where that does not help. One that has ended is left as it is.
+
+        Raises
+        ------
+        FleetAwayError
+            The engine does not answer.
+        """
+
+    @abstractmethod
+    def recover(self) -> list[KnownJob]:
+        """All jobs that the engine knows, whoever submitted them.
+
+        Raises
+        ------
+        FleetAwayError
+            The engine does not answer.
+        """
+
+    @abstractmethod
+    def nodes(self) -> Mapping[str, str]:
+        """What the engine knows of each device, in a word or two, by name: those that have joined.
+
+        Raises
+        ------
+        FleetAwayError
+            The engine does not answer.
+        """
+
+    def wait(self, job_id: str, seconds: float) -> Status:
+        """How a job ended, or how far it is when the time is over.
+
+        Parameters
+        ----------
+        seconds : float
+            To wait at most.
+
+        Raises
+        ------
+        FleetAwayError
+            The engine does not answer.
+        """
+        deadline = time.monotonic() + seconds
+        while not (status := self.status(job_id)).state.ended and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(_POLL_S, left))
+        return status

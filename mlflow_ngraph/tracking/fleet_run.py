@@ -1,0 +1,147 @@
+"""The run that holds the studies of several devices: one parent, with the study run of each device as its child."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mlflow_ngraph import addresses
+from mlflow_ngraph.tracking import connection, schema
+from mlflow_ngraph.tracking.schema import Kind, Tag
+from mlflow_ngraph.tracking.study_run import StudyRuns
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+COMPARISON = "comparison.md"
+"""The artifact that compares the devices."""
+
+
+@dataclass(frozen=True)
+class FleetRun:
+    """A run that is open."""
+
+    tracking_uri: str
+    experiment: str
+    run_id: str
+    experiment_id: str
+
+    @classmethod
+    def create(
+        cls, fleet_id: str, study: str, devices: Sequence[str], tracking_uri: str | None, experiment: str | None
+    ) -> FleetRun:
+        """Make the run, or take that of ``mlflow run``.
+
+        Parameters
+        ----------
+        fleet_id, study : str
+            What the studies have in common: their id as a whole, and their name.
+        devices : Sequence[str]
+            Their names.
+        tracking_uri, experiment : str | None
+            As of a study.
+
+        Raises
+        ------
+        TrackingError
+            The server cannot be reached or refuses.
+        """
+        uri = connection.resolve_uri(tracking_uri)
+        client = connection.reach(uri, create=True)
+        with connection.talking(uri, "open the run of the fleet", connection.RECORDING):
+            from mlflow.tracking.context.registry import resolve_tags
+
+            runs = StudyRuns(client, experiment)
+            target = runs.experiment()
+            tags = {
+                **resolve_tags(),
+                Tag.KIND: Kind.FLEET,
+                Tag.SCHEMA: schema.SCHEMA_VERSION,
+                Tag.STUDY: study,
+                # Not that of any device, so that each of these gets a run of its own.
+                Tag.STUDY_ID: fleet_id,
+                Tag.DEVICES: ",".join(devices),
+            }
+            run_id = runs.surrounding_id()
+            if run_id is None:
+                run_id = client.create_run(target.experiment_id, tags=tags, run_name=fleet_id).info.run_id
+                for name, value in (("study", study), ("devices", ",".join(devices))):
+                    client.log_param(run_id, name, schema.cut(value, schema.MAX_PARAM))
+            else:
+                for name, value in tags.items():
+                    client.set_tag(run_id, name, value)
+        return cls(uri, target.name, run_id, target.experiment_id)
+
+    @classmethod
+    def known(cls, run_id: str, tracking_uri: str | None) -> FleetRun:
+        """The run of an earlier process.
+
+        Parameters
+        ----------
+        run_id : str
+            Its id.
+        tracking_uri : str | None
+            As of a study.
+
+        Raises
+        ------
+        TrackingError
+            The server cannot be reached, or has no such run.
+        """
+        uri = connection.resolve_uri(tracking_uri)
+        client = connection.reach(uri)
+        with connection.talking(uri, "read the run of the fleet", connection.RECORDING):
+            info = client.get_run(run_id).info
+            experiment = client.get_experiment(info.experiment_id).name
+        return cls(uri, experiment, run_id, info.experiment_id)
+
+    @property
+    def address(self) -> str:
+        """Where a person finds it."""
+        base = addresses.shown(self.tracking_uri).rstrip("/") if connection.is_server(self.tracking_uri) else ""
+        return f"{base or 'http://127.0.0.1:5000'}/#/experiments/{self.experiment_id}/runs/{self.run_id}"
+
+    def close(self, status: str, comparison: str) -> None:
+        """End the run, and with it what a device that was lost has left running.
+
+        Parameters
+        ----------
+        status : str
+            ``FINISHED``, ``FAILED`` or ``KILLED``.
+        comparison : str
+            Markdown; empty where there is nothing to compare.
+
+        Raises
+        ------
+        TrackingError
+            The server cannot be reached or refuses.
+        """
+        with connection.talking(self.tracking_uri, "end the run of the fleet", connection.RECORDING):
+            client = connection.connect(self.tracking_uri)
+            if comparison:
+                client.set_tag(self.run_id, Tag.NOTE, schema.cut(comparison, schema.MAX_TAG))
+                client.log_text(self.run_id, comparison, COMPARISON)
+            client.set_terminated(self.run_id, status)
+            for run_id in self._running(client, self.run_id):
+                client.set_terminated(run_id, "KILLED")
+
+    def studies(self) -> list[str]:
+        """The ids of the studies that were recorded under it."""
+        with connection.talking(self.tracking_uri, "read the studies of the fleet", connection.RECORDING):
+            query = f"tags.`{Tag.PARENT}` = '{self.run_id}' AND tags.`{Tag.KIND}` = '{Kind.STUDY}'"
+            client = connection.connect(self.tracking_uri)
+            runs: list[Run] = connection.every(
+                lambda token: client.search_runs([self.experiment_id], query, page_token=token)
+            )
+        return [run.data.tags[Tag.STUDY_ID] for run in runs]
+
+    def _running(self, client: MlflowClient, parent: str) -> list[str]:
+        """Runs below one that say RUNNING, of studies and of their lanes."""
+        query = f"tags.`{Tag.PARENT}` = '{parent}'"
+        runs: list[Run] = connection.every(
+            lambda token: client.search_runs([self.experiment_id], query, page_token=token)
+        )
+        running = [run.info.run_id for run in runs if run.info.status == "RUNNING"]
+        return [*running, *(run_id for run in runs for run_id in self._running(client, run.info.run_id))]
