@@ -15,9 +15,10 @@ from mlflow_ngraph import home
 from mlflow_ngraph import study as studies
 from mlflow_ngraph.errors import NGraphError, UnreachableError
 from mlflow_ngraph.execute import fold, journal, places
+from mlflow_ngraph.execute.interruption import Interrupted
 from mlflow_ngraph.fleet import launch, wire
 from mlflow_ngraph.fleet.bundle import STUDY
-from mlflow_ngraph.runner import Interrupted, Outcome, run_study
+from mlflow_ngraph.runner import Outcome, run_study
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.version import __version__
 
