@@ -2,6 +2,8 @@
 
 import os
 
+from hypothesis import settings
+
 from tests.support.affinity import every_processor
 from tests.support.browser import browser, pages
 from tests.support.fake import broken_compiler, fake_compiler
@@ -51,6 +53,10 @@ __all__ = [
     "sqlite_template",
     "sqlite_uri",
 ]
+
+# How long an example takes is a question of who else computes.
+settings.register_profile("without deadlines", deadline=None)
+settings.load_profile("without deadlines")
 
 # GNU readline, which pytest loads, tells the processes that it starts how wide it believes the terminal to be.
 for _name in ("COLUMNS", "LINES"):

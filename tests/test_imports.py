@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -51,14 +49,20 @@ def test_no_verb_imports_a_runtime(verb: str) -> None:
 
 
 @pytest.mark.usefixtures("processes")
-@pytest.mark.skipif("COVERAGE_PROCESS_CONFIG" in os.environ, reason="counting lines takes its time")
-def test_help_is_there_at_once() -> None:
-    def seconds() -> float:
-        start = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "mlflow_ngraph", "--help"], capture_output=True, check=True)
-        return time.perf_counter() - start
-
-    assert min(seconds() for _ in range(5)) <= 0.4
+def test_help_waits_for_nothing_that_takes_long_to_import() -> None:
+    imported = set(_imported("from mlflow_ngraph.cli.app import run; run(['--help'])"))
+    assert not imported & {
+        "mlflow",
+        "numpy",
+        "pandas",
+        "pyarrow",
+        "pydantic",
+        "requests",
+        "rich",
+        "scipy",
+        "sqlalchemy",
+        "yaml",
+    }
 
 
 def test_every_public_name_is_there() -> None:

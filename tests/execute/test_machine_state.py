@@ -76,7 +76,7 @@ def test_every_slice_says_what_the_machine_did_meanwhile(observed: tuple[runner.
     assert len(slices) == 4
     for taken in slices:
         machine = taken["machine"]
-        assert machine["seconds"] >= max(taken["wall_s"], 0.5 * WATCHED_S)
+        assert machine["seconds"] >= taken["wall_s"]
         assert 0 < machine["cpu_s"] <= machine["counted"]["machine_busy_s"] + 0.1
         assert machine["seconds"] < taken["wall_s"] + 5, "nothing long lies between the looks and the timed loop"
         assert {"swapped_mb", "stolen_s", "machine_busy_s"} <= set(machine["counted"])
@@ -84,6 +84,8 @@ def test_every_slice_says_what_the_machine_did_meanwhile(observed: tuple[runner.
         assert taken["peak_bytes"] >= taken["resident_bytes"] > 10_000_000
         assert taken["harness_wall_s"] > taken["wall_s"]
         assert taken["harness_cpu_s"] >= 0
+    # What it knows of a call it knows from before: one that was held up then seems to be enough by itself.
+    assert max(taken["machine"]["seconds"] for taken in slices) >= 0.5 * WATCHED_S
 
 
 def test_a_lane_that_spins_keeps_one_processor_busy(observed: tuple[runner.Outcome, Listener]) -> None:

@@ -36,7 +36,13 @@ def study(compilers, **changes):
         "warmup": {"window": 2, "max_seconds": 0.2},
         # What is tested here must not depend on who else uses the machine.
         "stability": {"max_foreign_cpu_percent": 100, "max_spread": 1e9, "max_drift": 1e9},
-        "limits": {"compile_seconds": 5, "load_seconds": 5, "slice_seconds": 2, "cell_seconds": 4, "reload_seconds": 0},
+        "limits": {
+            "compile_seconds": 8,
+            "load_seconds": 12,
+            "slice_seconds": 2,
+            "cell_seconds": 4,
+            "reload_seconds": 0,
+        },
     }
     return parse({**base, **changes})
 
