@@ -12,7 +12,14 @@ from tests.support.keys import signing_key
 from tests.support.lab import lab
 from tests.support.lock import lock_folder
 from tests.support.logged import logged
-from tests.support.quick import compilers, processes, pytest_collection_modifyitems, quick
+from tests.support.quick import (
+    compilers,
+    processes,
+    pytest_collection_modifyitems,
+    pytest_runtest_setup,
+    pytest_runtest_teardown,
+    quick,
+)
 from tests.support.served import served
 from tests.support.servers import (
     clean_environment,
@@ -44,6 +51,8 @@ __all__ = [
     "pytest_collection_modifyitems",
     "pytest_make_collect_report",
     "pytest_runtest_makereport",
+    "pytest_runtest_setup",
+    "pytest_runtest_teardown",
     "quick",
     "served",
     "server_uri",

@@ -44,7 +44,7 @@ STUDY = {
 
 
 @pytest.fixture(scope="module")
-def measured(fake_compiler: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def measured(processes: None, fake_compiler: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a study that nobody changes."""
     return runner.run_study(parse(STUDY), home=tmp_path_factory.mktemp("device"), offline=True).directory
 

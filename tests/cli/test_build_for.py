@@ -56,7 +56,7 @@ def study(**changes: Any) -> Study:
 
 
 @pytest.fixture(scope="module")
-def builder(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Builder:
+def builder(processes: None, sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Builder:
     home = tmp_path_factory.mktemp("builder")
     shutil.copyfile(sqlite_template, home / "mlflow.db")
     uri = f"sqlite:///{home / 'mlflow.db'}"

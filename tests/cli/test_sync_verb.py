@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("compilers")
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def measured(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a study that was measured offline, whose home nobody changes."""
     study = {
         "name": "waiting", "workloads": ["block:mha?width=16"], "compilers": ["identity"], "batch_sizes": [1],

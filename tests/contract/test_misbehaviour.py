@@ -75,7 +75,9 @@ def suite() -> str:
 
 
 @pytest.fixture(scope="module")
-def results(fake_compiler: None, tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, str], bool]:
+def results(
+    processes: None, fake_compiler: None, tmp_path_factory: pytest.TempPathFactory
+) -> Mapping[tuple[str, str], bool]:
     """Whether a test passed, by class and test."""
     directory = tmp_path_factory.mktemp("suite")
     module, report = directory / "test_suite.py", directory / "report.xml"

@@ -97,14 +97,18 @@ def run(given: Study, home: Path, **options: Any) -> Outcome:
 
 
 @pytest.fixture(scope="module")
-def together(fake_compiler: None, four_processors: None, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+def together(
+    processes: None, fake_compiler: None, four_processors: None, tmp_path_factory: pytest.TempPathFactory
+) -> Outcome:
     """Three workloads, the first two of which are prepared beside each other, with a compiler that searches."""
     given = study(workloads=WORKLOADS, compilers=[*SLOW, SEARCHES, fake("oom")])
     return run(given, tmp_path_factory.mktemp("home"))
 
 
 @pytest.fixture(scope="module")
-def alone(fake_compiler: None, four_processors: None, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+def alone(
+    processes: None, fake_compiler: None, four_processors: None, tmp_path_factory: pytest.TempPathFactory
+) -> Outcome:
     return run(study(builds="alone", compilers=[*SLOW, fake("oom")]), tmp_path_factory.mktemp("home"))
 
 

@@ -61,7 +61,7 @@ def kept_whole(home: Path, key: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def twice(fake_compiler: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, Outcome]:
+def twice(processes: None, fake_compiler: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, Outcome]:
     """The same study twice in one home, with a compiler that starts from an export."""
     home = tmp_path_factory.mktemp("home")
     given = study(compilers=[FAKE, "onnxruntime"], batch_sizes=[1, 2])
@@ -117,7 +117,7 @@ def test_a_study_owns_its_engines(twice: tuple[Outcome, Outcome]) -> None:
 
 
 @pytest.fixture(scope="module")
-def home_with_engine(fake_compiler: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home_with_engine(processes: None, fake_compiler: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("home")
     run(study(), home)
     return home

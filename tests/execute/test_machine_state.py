@@ -64,7 +64,9 @@ class Listener:
 
 
 @pytest.fixture(scope="module")
-def observed(tmp_path_factory: pytest.TempPathFactory, fake_compiler: None) -> tuple[runner.Outcome, Listener]:
+def observed(
+    processes: None, tmp_path_factory: pytest.TempPathFactory, fake_compiler: None
+) -> tuple[runner.Outcome, Listener]:
     listener = Listener()
     return run(tmp_path_factory.mktemp("home"), observer=listener), listener
 

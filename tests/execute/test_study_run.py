@@ -68,7 +68,7 @@ def cell(outcome, behaviour, at, batch=1):
 
 
 @pytest.fixture(scope="module")
-def zoo(fake_compiler, tmp_path_factory):
+def zoo(processes, fake_compiler, tmp_path_factory):
     """One study in which a compiler fails in every way at once. Nothing of it may harm its neighbours."""
     given = study(
         [

@@ -45,12 +45,14 @@ def _said_of_the_broken(directory: Path) -> dict[tuple[str, int], Said]:
 
 
 @pytest.fixture(scope="module")
-def zoo(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Said]:
+def zoo(processes: None, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Said]:
     return within(SECONDS, _said_of_the_zoo, tmp_path_factory.mktemp("zoo"))
 
 
 @pytest.fixture(scope="module")
-def broken(broken_compiler: None, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Said]:
+def broken(
+    processes: None, broken_compiler: None, tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[str, int], Said]:
     return within(SECONDS, _said_of_the_broken, tmp_path_factory.mktemp("broken"))
 
 

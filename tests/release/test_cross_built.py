@@ -44,7 +44,7 @@ class Built:
 
 
 @pytest.fixture(scope="module")
-def built(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
+def built(processes: None, sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
     home = tmp_path_factory.mktemp("builder")
     shutil.copyfile(sqlite_template, home / "mlflow.db")
     uri = f"sqlite:///{home / 'mlflow.db'}"

@@ -47,7 +47,7 @@ def tracking(logged: Logged, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 @pytest.fixture(scope="session")
-def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plugin(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the package declares to MLflow, for a process that is given it as a path, however old the installation is."""
     base = tmp_path_factory.mktemp("declared")
     command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(base)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -38,17 +38,31 @@ def compilers() -> None:
     """The test builds, compiles or runs real models."""
 
 
-@pytest.fixture(autouse=True)
-def quick(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Refuse processes to those who have not asked for them."""
-    if request.node.get_closest_marker("slow"):
-        yield
-        return
+class _Now:
+    """What runs: outside of tests nothing is refused."""
 
+    quick: ClassVar[bool] = False
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before the fixtures of a test, those that it shares with others included."""
+    _Now.quick = item.get_closest_marker("slow") is None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """After them."""
+    _Now.quick = False
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick() -> Iterator[None]:
+    """Refuse processes to those who have not asked for them."""
     start = subprocess.Popen.__init__
 
     def refuse(self: Any, args: Any, *others: Any, **options: Any) -> None:
-        if args[0] == "fc-list":  # matplotlib asks once on a new machine where its fonts lie
+        if not _Now.quick or args[0] == "fc-list":  # matplotlib asks once on a new machine where its fonts lie
             start(self, args, *others, **options)
             return
         pytest.fail(f"a quick test starts a process: {args!r}; ask for the fixture `processes`")

@@ -31,7 +31,7 @@ def _outcomes(directory: Path) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def outcomes(broken_compiler: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+def outcomes(processes: None, broken_compiler: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     return within(SECONDS, _outcomes, tmp_path_factory.mktemp("broken"))
 
 

@@ -31,7 +31,7 @@ admin_password = {admin[1]}
 
 
 @pytest.fixture(scope="module")
-def guarded(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def guarded(processes: None, sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server on which Alice and the administrator have recorded a study each."""
     pytest.importorskip("flask_wtf", reason="MLflow's users need Flask-WTF")
     home = tmp_path_factory.mktemp("guarded")
