@@ -80,7 +80,7 @@ def group(leader: int) -> list[psutil.Process]:
 
 
 @pytest.fixture(scope="module")
-def whole(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tuning, dict[str, Any]]:
+def whole(processes: None, prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tuning, dict[str, Any]]:
     """A search that nobody disturbed, and what it printed."""
     tuning = Tuning(Source(prepared / "cnn"), tmp_path_factory.mktemp("whole"))
     return tuning, tuning.result()
