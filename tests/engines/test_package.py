@@ -182,7 +182,6 @@ def test_no_path_leads_out_of_a_package(logged: Logged, tmp_path: Path, path: st
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"schema_version": 2}, "schema_version"),
         ({"files": {"engine/x": "abc"}}, "has no sha256"),
         ({"files": {"MLmodel": "0" * 64}}, "no file in 'engine'"),
         ({"unknown": 1}, "unknown"),
@@ -197,6 +196,12 @@ def test_what_is_no_manifest_is_refused_with_the_key(
     package = logged.copy("openvino", tmp_path / "package")
     edit(package, lambda manifest: manifest.update(change), believed=True)
     assert said in refused(package, "manifest.json is not readable")
+
+
+def test_a_manifest_of_another_format_names_what_reads_it(logged: Logged, tmp_path: Path) -> None:
+    package = logged.copy("openvino", tmp_path / "package")
+    edit(package, lambda manifest: manifest.update({"schema_version": 2}), believed=True)
+    assert "wrote it and reads it" in refused(package, "manifest.json has format 2")
 
 
 @pytest.mark.parametrize(

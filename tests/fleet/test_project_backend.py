@@ -39,8 +39,7 @@ def project(tmp_path: Path, sqlite_uri: str, monkeypatch: pytest.MonkeyPatch) ->
     (folder / "MLproject").write_text(PROJECT)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("NGRAPH_HOME", str(tmp_path / "client"))
-    before = mlflow.get_tracking_uri()
-    mlflow.set_tracking_uri(sqlite_uri)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", sqlite_uri)
     devices = {}
     for name, scenario in (("xeon", "ok"), ("orin", "refuses")):
         (tmp_path / name).mkdir()
@@ -52,7 +51,6 @@ def project(tmp_path: Path, sqlite_uri: str, monkeypatch: pytest.MonkeyPatch) ->
     with LocalEngine(tmp_path / "jobs") as engine:
         monkeypatch.setattr(engines, "connect", lambda fleet, insecure=False: engine)
         yield folder
-    mlflow.set_tracking_uri(before)
 
 
 def run(folder: Path, config: dict[str, Any] | None, **parameters: str) -> Any:
