@@ -23,7 +23,6 @@ from mlflow_ngraph.execute import fold, journal
 from mlflow_ngraph.execute.child import Child
 from mlflow_ngraph.execute.interruption import Interrupted, listening, whole
 from mlflow_ngraph.execute.journal import Journal
-from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import parse
 
@@ -288,9 +287,10 @@ def test_a_slice_that_is_timed_comes_to_its_end(
     real, begun = Child.request, list[str]()
 
     def request(child: Child, command: str, *arguments: Any, **fields: Any) -> Any:
-        begun.extend([command] if command == "slice" else [])
-        if begun == ["slice"] * 3:
-            signal.raise_signal(signal.SIGINT)
+        if command == "slice":
+            begun.append(command)
+            if len(begun) == 3:
+                signal.raise_signal(signal.SIGINT)
         return real(child, command, *arguments, **fields)
 
     monkeypatch.setattr(Child, "request", request)
@@ -302,37 +302,20 @@ def test_a_slice_that_is_timed_comes_to_its_end(
     assert set(kinds[len(kinds) - kinds[::-1].index("slice") :]) == {"lane_finished", "study_interrupted"}
 
 
-def test_ctrl_c_twice_ends_at_once_and_leaves_nobody_behind(
-    tmp_path: Path, fake_compiler: None, processes: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, workers = LaneRunner._slice, list[psutil.Process]()
-    slow = {"name": "fake", "flags": {"behaviour": "slow", "delay_ms": 3000}}
-
-    def _slice(runner: LaneRunner, *arguments: Any, **options: Any) -> Any:
-        if runner.lane.compiler == "fake":
-            workers.extend(psutil.Process().children(recursive=True))
-            signal.raise_signal(signal.SIGINT)
-            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-        return real(runner, *arguments, **options)
-
-    monkeypatch.setattr(LaneRunner, "_slice", _slice)
-    given = {**STUDY, "compilers": [slow], "batch_sizes": [1], "slice_repetitions": 10}
-    with pytest.raises(Interrupted):
-        run_study(parse(given), home=tmp_path, offline=True)
-    (directory,) = (tmp_path / "studies").iterdir()
-    slices = [event["lane"] for event in journal.read(directory) if event["event"] == "slice"]
-    lanes = {lane.lane.id: lane.lane.compiler for lane in fold.load(directory).lanes.values()}
-    assert [lane for lane in slices if lanes[lane] == "fake"] == []
-    left = psutil.wait_procs([one for one in workers if is_worker(one)], timeout=20)[1]
-    assert left == []
-
-
-def is_worker(process: psutil.Process) -> bool:
-    """Whether it works for a study, rather than for all tests."""
-    try:
-        return "mlflow_ngraph.execute.worker" in process.cmdline()
-    except psutil.NoSuchProcess:
-        return False
+def test_ctrl_c_twice_ends_at_once_and_leaves_nobody_behind(tmp_path: Path, kept: list[Started]) -> None:
+    slow = {"name": "fake", "flags": {"behaviour": "slow", "delay_ms": 500}}
+    kept.append(study := Started(tmp_path, None, compilers=[slow], batch_sizes=[1], repetitions=200, slice_repetitions=200))
+    study.until(lambda events: [event["event"] for event in events].count("cell_ready") == 2)
+    time.sleep(2)
+    study.process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    study.process.send_signal(signal.SIGINT)
+    code, _ = study.ended()
+    assert code == 128 + signal.SIGINT
+    assert study.orphans() == []
+    lanes = {lane.lane.id: lane.lane.compiler for lane in fold.load(study.directory).lanes.values()}
+    slices = [event["lane"] for event in study.events() if event["event"] == "slice"]
+    assert "fake" not in [lanes[lane] for lane in slices], "nobody waits for a slice of 100 s"
 
 
 @pytest.mark.parametrize("where", ["compile", "run"])
