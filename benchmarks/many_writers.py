@@ -25,9 +25,9 @@ from recording_length import BATCHES, COMPILERS, Written, append
 from support.server import own_server
 
 from mlflow_ngraph.execute.journal import Journal
+from mlflow_ngraph.recording.course import Recording
 from mlflow_ngraph.tracking import connection, schema
 from mlflow_ngraph.tracking.recorder import Recorder
-from mlflow_ngraph.tracking.recording import Recording
 
 MOST_REQUESTS = 3.0
 """A lane; those of the beginning and the end of a study come besides."""
@@ -116,14 +116,14 @@ def _record(workloads: int, study: str, address: str) -> dict[str, object]:
         home = Path(directory)
         with Journal(home) as journal:
             append(journal, written.beginning())
-            recording = Recording(Recorder(address, "ngraph", patient=True), home, journal)
-            recording.open(recording.before())
+            recording = Recording(Recorder(address, "ngraph", patient=True), home, journal, None)
+            recording.open()
             for plan in written.plans:
                 append(journal, written.workload(plan))
                 before = sum(asked.values())
-                recording.workload(plan)
+                recording.workload(str(plan.ref), [lane.id for lane in plan.lanes])
                 of_lanes += sum(asked.values()) - before
-            recording.close(recording.record(), "FINISHED")
+            recording.close("FINISHED")
         if recording.problem:
             raise SystemExit(recording.problem)
     return {"lanes": of_lanes, "requests": sum(asked.values()), "by": dict(asked.most_common())}

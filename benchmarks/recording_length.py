@@ -33,11 +33,11 @@ import numpy as np
 from mlflow_ngraph.execute.journal import FILE_NAME, SCHEMA_VERSION, Event, Journal
 from mlflow_ngraph.execute.plan import WorkloadPlan
 from mlflow_ngraph.execute.record import Lane, StudyRecord
+from mlflow_ngraph.recording.course import Recording
 from mlflow_ngraph.study import Study
 from mlflow_ngraph.tracking import files
 from mlflow_ngraph.tracking.content import lane_content, study_content
 from mlflow_ngraph.tracking.recorder import Recorder
-from mlflow_ngraph.tracking.recording import Recording
 from mlflow_ngraph.workloads.base import WorkloadRef
 
 LENGTHS = (25, 50, 100, 200)
@@ -245,16 +245,16 @@ def record(workloads: int, tracking_uri: str | None, home: Path) -> dict[str, fl
     before, taken = _resident_mb(), []
     with Journal(home) as journal:
         append(journal, written.beginning())
-        recording = Recording(recorder, home, journal)
-        recording.open(recording.before())
+        recording = Recording(recorder, home, journal, None)
+        recording.open()
         for plan in written.plans:
             append(journal, written.workload(plan))
             start = time.process_time()
-            recording.workload(plan)
+            recording.workload(str(plan.ref), [lane.id for lane in plan.lanes])
             taken.append(time.process_time() - start)
         meanwhile = _resident_mb()
         start = time.process_time()
-        recording.close(recording.record(), "FINISHED")
+        recording.close("FINISHED")
         end = time.process_time() - start
     if recording.problem:
         raise SystemExit(recording.problem)

@@ -6,7 +6,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,14 +24,16 @@ from mlflow_ngraph.execute.cache import EngineCache, Maker
 from mlflow_ngraph.execute.child import Child, ChildFailure, Warden
 from mlflow_ngraph.execute.exclusive import ExclusiveMachine, Holder, WhenBusy
 from mlflow_ngraph.execute.experience import Experience, learn
-from mlflow_ngraph.execute.journal import SCHEMA_VERSION, Event, Journal
-from mlflow_ngraph.execute.plan import StudyPlan, make
+from mlflow_ngraph.execute.fold import Fold
+from mlflow_ngraph.execute.journal import SCHEMA_VERSION, Event, Journal, Reader
+from mlflow_ngraph.execute.plan import StudyPlan, WorkloadPlan, make
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.execute.supervisor import Supervisor
 from mlflow_ngraph.execute.time_budget import TimeBudget
+from mlflow_ngraph.recording.aside import Aside
 from mlflow_ngraph.study import Study
+from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.recorder import Recorder
-from mlflow_ngraph.tracking.recording import Recording
 from mlflow_ngraph.tracking.shared_engines import ServerEngines
 from mlflow_ngraph.verdicts import Verdict
 from mlflow_ngraph.workloads.registry import create
@@ -184,29 +186,35 @@ def run_study(
     machine = fingerprint()
     root, key = home_directory.directory(home), places.study_key(study, plan.device, machine["digest"])
     _resumable(study, resume, root, key)  # complains before anybody waits
-    recorder = None if offline else Recorder(tracking_uri, experiment)
-    if recorder is not None:
-        recorder.preflight()
     with ExitStack() as stack:
+        aside = None if offline else Aside(tracking_uri, experiment)
+        if aside is not None:
+            stack.callback(aside.end)
+            if away := aside.preflight():
+                _say_that_the_server_is_away(observer, away)
         signals = stack.enter_context(interruption.listening(partial(_say_that_it_ends, observer)))
-        if (ended := _finish_recording(root, key, recorder, resume, observer)) is not None:
+        if (ended := _finish_recording(root, key, aside, resume, observer)) is not None:
             return ended
         asked = time.monotonic()
         lock = stack.enter_context(ExclusiveMachine(study.name, when_busy, partial(_say_who_measures, observer)))
         budget.waited(time.monotonic() - asked)
         # Whoever held the machine may have run this very study.
-        if (ended := _finish_recording(root, key, recorder, resume, observer)) is not None:
+        if (ended := _finish_recording(root, key, aside, resume, observer)) is not None:
             return ended
         continued = _resumable(study, resume, root, key)
         directory = continued or places.new_directory(root, study, key)
         writer = stack.enter_context(Journal(directory, observer.on_event if observer else lambda event: None))
         if continued is None:
             _start(writer, directory, plan, machine)
-        recording = Recording(recorder, directory, writer)
-        stack.callback(recording.leave)
-        before = recording.before()
+        reader, state = Reader(directory), Fold()
+        state.extend(reader.new())
+        before = state.record.so_far()
         session = before.sessions + 1
         done = sum(len(lane.cells) for lane in before.lanes.values())
+        if aside is not None:
+            aside.follow(directory, writer, reader.lines)
+            aside.open()
+            budget.reserve(RECORDING_SECONDS + RECORDING_LANE_SECONDS * len(plan.workloads[-1].lanes))
         writer.append(
             "session_started",
             session=session,
@@ -216,18 +224,19 @@ def run_study(
             cells=plan.cells,
             done=done,
         )
-        recording.open(before)
-        if recorder is not None:
-            budget.reserve(RECORDING_SECONDS + RECORDING_LANE_SECONDS * len(plan.workloads[-1].lanes))
+        shared = (
+            ServerEngines(connection.resolve_uri(tracking_uri)) if study.cache == "server" and not offline else None
+        )
         supervisor = Supervisor(
             plan,
             places.Places(directory),
             writer,
             session=session,
-            cache=_engine_cache(study, root, recorder, writer, before),
+            cache=_engine_cache(study, root, shared, writer, before),
             before=before,
             retry=resume == "always",
-            on_workload=lambda workload: recording.workload(workload, now=not signals.asked),
+            on_workload=lambda workload: _pass_on(workload, None if signals.asked else aside),
+            undisturbed=nullcontext if aside is None else aside.standing_still,
             time=budget,
         )
         try:
@@ -240,14 +249,11 @@ def run_study(
         except BaseException as error:
             with suppress(DiskFullError):  # the error that is told may be just that
                 writer.append("study_interrupted", reason=type(error).__name__)
-            if not signals.hurried:
+            if aside is not None and not signals.hurried:
                 signals.tidied()
-                # From the beginning: the signal may have come while an event was taken in.
-                recording.close(fold.load(directory), "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
+                aside.close("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
             raise
-        record = recording.record()
-        recording.close(record, "FINISHED")
-    return Outcome(record, directory, recording.where, recording.problem)
+        return _outcome(directory, aside, reader, state)
 
 
 def sync_study(
@@ -289,10 +295,10 @@ def sync_study(
 
 
 def _finish_recording(
-    root: Path, key: str, recorder: Recorder | None, resume: Resume, observer: Observer | None
+    root: Path, key: str, aside: Aside | None, resume: Resume, observer: Observer | None
 ) -> Outcome | None:
     """Record the newest study with this key if it was measured to its end and that is all that it lacks; else None."""
-    if recorder is None or resume != "auto":
+    if aside is None or resume != "auto":
         return None
     directory = places.newest(root, key)
     if directory is None or places.end(directory) != "measured":
@@ -302,11 +308,33 @@ def _finish_recording(
         if places.end(directory) != "measured":
             return None  # by whoever was waited for
         writer.tell("recording_resumed", directory=str(directory))
-        recording = Recording(recorder, directory, writer)
-        record = recording.record()
-        recording.again(record)
-        recording.close(record, "FINISHED")
-    return Outcome(record, directory, recording.where, recording.problem)
+        aside.follow(directory, writer)
+        aside.again()
+        return _outcome(directory, aside, Reader(directory), Fold())
+
+
+def _outcome(directory: Path, aside: Aside | None, reader: Reader, state: Fold) -> Outcome:
+    """What became of a study that has come to its end, once it is recorded."""
+    state.extend(reader.new())
+    record = state.derived()
+    if aside is None:
+        return Outcome(record, directory)
+    aside.close("FINISHED")
+    return Outcome(record, directory, aside.where, aside.problem)
+
+
+def _pass_on(workload: WorkloadPlan, aside: Aside | None) -> None:
+    """Have a workload recorded that has come to its end."""
+    if aside is not None:
+        aside.workload(str(workload.ref), [lane.id for lane in workload.lanes])
+
+
+def _say_that_the_server_is_away(observer: Observer | None, reason: str) -> None:
+    """Before anything is measured: whoever gave a wrong address can still give another."""
+    if observer is None:
+        _log.warning("measuring all the same, and keeping it here: %s", reason)
+    else:
+        observer.on_event({"event": "server_away", "at": time.time(), "reason": reason})
 
 
 def _say_who_records(observer: Observer | None, directory: Path) -> None:
@@ -334,12 +362,11 @@ def _say_that_it_ends(observer: Observer | None, after: bool) -> None:
 
 
 def _engine_cache(
-    study: Study, root: Path, recorder: Recorder | None, journal: Journal, record: StudyRecord
+    study: Study, root: Path, shared: ServerEngines | None, journal: Journal, record: StudyRecord
 ) -> EngineCache | None:
     """Where the study looks for engines, and keeps its own."""
     if study.cache == "off":
         return None
-    shared = ServerEngines(recorder.tracking_uri) if study.cache == "server" and recorder is not None else None
     maker = Maker(record.name, record.id, str(record.fingerprint["digest"]))
     return EngineCache(journal, maker, EngineStore(home_directory.engine_store(root)), shared)
 

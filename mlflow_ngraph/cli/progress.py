@@ -32,6 +32,7 @@ _TOLD = (
     "recording_failed",
     "recording_resumed",
     "repeated_alone",
+    "server_away",
 )
 """Events that leave a line behind on a terminal."""
 _PACE_BOUNDS = (0.3, 4.0)
@@ -187,6 +188,17 @@ class State:
 
     def _on_recording_failed(self, event: Mapping[str, Any]) -> str:
         self._activity = f"not recorded for now, and kept here: {event.get('reason')}"
+        return self._activity
+
+    def _on_recording_waits(self, event: Mapping[str, Any]) -> str:
+        count = int(event.get("lanes", 0))
+        return f"{'1 lane waits' if count == 1 else f'{count} lanes wait'} for the tracking server"
+
+    def _on_server_away(self, event: Mapping[str, Any]) -> str:
+        self._activity = (
+            f"{event.get('reason')}; measuring all the same: what is measured is kept here, and recorded once it answers, or by "
+            "mlflow-ngraph sync"
+        )
         return self._activity
 
     def _on_round(self, event: Mapping[str, Any]) -> str | None:

@@ -180,8 +180,9 @@ class Reader:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self.lines = 0
+        """How many were read."""
         self._offset = 0
-        self._lines = 0
         self._check = ""
 
     def new(self) -> Iterator[Event]:
@@ -198,9 +199,9 @@ class Reader:
             for line in file:
                 if not line.endswith(b"\n"):
                     return
-                event, self._check = _event(path, line, f"line {self._lines + 1}", self._check)
+                event, self._check = _event(path, line, f"line {self.lines + 1}", self._check)
                 self._offset += len(line)
-                self._lines += 1
+                self.lines += 1
                 yield event
 
 

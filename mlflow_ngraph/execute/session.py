@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from mlflow_ngraph.execute.child import Warden
@@ -24,6 +26,8 @@ class Session:
     """Counted from 1."""
     time: TimeBudget = field(default_factory=TimeBudget)
     """What all of it may take."""
+    undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Entered while anything is timed: what works beside the study stands still."""
 
     @property
     def forks(self) -> bool:

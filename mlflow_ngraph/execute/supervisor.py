@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 from mlflow_ngraph.devices import processors
 from mlflow_ngraph.execute import allotment, expected_time
@@ -40,6 +40,8 @@ class Supervisor:
         Measure cells again whose verdict may have come from outside, such as a crash.
     on_workload : Callable[[WorkloadPlan], None]
         Called after each workload, while nothing is timed: beside the preparation of others, or while processes start.
+    undisturbed : Callable[[], AbstractContextManager[None]]
+        Entered while anything is timed.
     time : TimeBudget | None
         What all of it may take; None for as long as it takes.
     """
@@ -55,6 +57,7 @@ class Supervisor:
         before: StudyRecord | None = None,
         retry: bool = False,
         on_workload: Callable[[WorkloadPlan], None] = lambda workload: None,
+        undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext,
         time: TimeBudget | None = None,
     ) -> None:
         self._plan = plan
@@ -64,7 +67,7 @@ class Supervisor:
         self._on_workload = on_workload
         self._order = random.Random(plan.study.seed)
         self._warden = Warden()
-        self._session = Session(plan, places, journal, self._warden, session, time or TimeBudget())
+        self._session = Session(plan, places, journal, self._warden, session, time or TimeBudget(), undisturbed)
         # Of a GPU's memory nobody knows beforehand how much a compiler takes.
         on_cpu = plan.accelerator == "cpu" or bool(plan.study.build_for)
         self._together = plan.study.builds == "together" and on_cpu

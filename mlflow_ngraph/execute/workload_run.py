@@ -98,7 +98,7 @@ class WorkloadRun:
         for runner in self._runners:
             runner.settle()
         if self._session.time.left_at_most() > 0:
-            with self._session.time.part(share):
+            with self._session.undisturbed(), self._session.time.part(share):
                 self._take_rounds(order)
 
     def _take_rounds(self, order: random.Random) -> None:

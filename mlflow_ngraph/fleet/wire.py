@@ -36,6 +36,8 @@ _SHOWN: Mapping[str, Sequence[str]] = {
     "recording_started": ("interrupted",),
     "recording_resumed": ("directory",),
     "recording_failed": ("reason",),
+    "recording_waits": ("lanes", "reason"),
+    "server_away": ("reason",),
     "lane_recorded": ("lane",),
 }
 """Events of a study that a client shows, and what it needs of them. No samples, and none of what happens between slices."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shlex
 import tempfile
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
@@ -44,13 +45,21 @@ class Recorder:
         ``MLFLOW_EXPERIMENT_ID``, else that in which the study was recorded before, else ``ngraph``.
     patient : bool
         Whether to wait for a server that is slow to answer. A study does not: what it cannot record now, it can later.
+    through : Callable[[MlflowClient], MlflowClient]
+        Makes the client that requests go through from one that MLflow has made.
     """
 
     def __init__(
-        self, tracking_uri: str | None = None, experiment: str | None = None, *, patient: bool = False
+        self,
+        tracking_uri: str | None = None,
+        experiment: str | None = None,
+        *,
+        patient: bool = False,
+        through: Callable[[MlflowClient], MlflowClient] = lambda client: client,
     ) -> None:
         self._asked_uri = tracking_uri
         self._settings = connection.RECORDING if patient else connection.IN_TIME
+        self._through = through
         self._experiment = experiment
         self._study: StudyRun | None = None
         self._directory = Path()
@@ -67,7 +76,7 @@ class Recorder:
     @cached_property
     def client(self) -> MlflowClient:
         """The client that every request goes through."""
-        return connection.connect(self.tracking_uri)
+        return self._through(connection.connect(self.tracking_uri))
 
     def preflight(self) -> None:
         """Find out whether the server answers and lets us write, before anything is measured.
@@ -77,7 +86,7 @@ class Recorder:
         TrackingError
             It does not answer within about ten seconds, or refuses.
         """
-        self.client = connection.reach(self.tracking_uri, create=True)
+        self.client = self._through(connection.reach(self.tracking_uri, create=True))
         with connection.talking(self.tracking_uri, "write to it", connection.PREFLIGHT):
             self._runs().check_writable()
 

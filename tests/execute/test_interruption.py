@@ -304,7 +304,9 @@ def test_a_slice_that_is_timed_comes_to_its_end(
 
 def test_ctrl_c_twice_ends_at_once_and_leaves_nobody_behind(tmp_path: Path, kept: list[Started]) -> None:
     slow = {"name": "fake", "flags": {"behaviour": "slow", "delay_ms": 500}}
-    kept.append(study := Started(tmp_path, None, compilers=[slow], batch_sizes=[1], repetitions=200, slice_repetitions=200))
+    kept.append(
+        study := Started(tmp_path, None, compilers=[slow], batch_sizes=[1], repetitions=200, slice_repetitions=200)
+    )
     study.until(lambda events: [event["event"] for event in events].count("cell_ready") == 2)
     time.sleep(2)
     study.process.send_signal(signal.SIGINT)

@@ -13,7 +13,6 @@ from mlflow_ngraph.errors import DependencyError, DeviceError, StudyError, Unkno
 from mlflow_ngraph.execute import fold, journal
 from mlflow_ngraph.execute.exclusive import holder
 from mlflow_ngraph.study import parse
-from mlflow_ngraph.tracking.recorder import Recorder
 from mlflow_ngraph.verdicts import Verdict
 
 pytestmark = pytest.mark.usefixtures("fake_compiler")
@@ -222,32 +221,35 @@ def test_a_workload_that_ended_is_recorded_when_the_next_one_is_interrupted(sqli
 def test_an_end_that_was_cut_is_finished_by_the_same_command_and_nothing_is_measured_again(
     sqlite_uri, tmp_path, monkeypatch
 ):
-    """Cut between the last measurement and the end of recording, then by a server that fails."""
+    """Cut between the last measurement and the end of recording, then by the end of whoever records."""
     given = study(["identity"], workloads=[TINY], batch_sizes=[1], limits={"reload_seconds": 0})
 
     class Killed(BaseException):
         pass
 
-    def cut(error):
-        def close(self, record, status):
-            self.client.log_param(self._opened().run_id, "cut", "here")
-            raise error
+    def be_killed():
+        raise Killed
 
-        return close
+    def lose_who_records():
+        (process,) = [
+            child for child in psutil.Process().children() if "mlflow_ngraph.recording.process" in child.cmdline()
+        ]
+        process.kill()
 
     held = []
+    for cut, raised in ((be_killed, pytest.raises(Killed)), (lose_who_records, nullcontext())):
 
-    def look(event):
-        if event["event"] == "recording_started":
-            held.append(holder())
+        def look(event, cut=cut):
+            if event["event"] == "recording_started":
+                held.append(holder())
+                cut()
 
-    for error, raised in ((Killed(), pytest.raises(Killed)), (RuntimeError("gone"), nullcontext())):
-        with monkeypatch.context() as patch, raised:
-            patch.setattr(Recorder, "close", cut(error))
+        with raised:
             outcome = runner.run_study(
                 given, home=tmp_path, tracking_uri=sqlite_uri, observer=SimpleNamespace(on_event=look)
             )
-            assert (outcome.exit_code, outcome.unrecorded) == (1, "gone")
+            assert outcome.exit_code == 1
+            assert "the process that records has ended" in outcome.unrecorded
     assert held == [None, None], "recording disturbs nobody who measures"
     (directory,) = (tmp_path / "studies").iterdir()
     measured = [event for event in journal.read(directory) if event["event"] in ("slice", "session_started")]

@@ -78,6 +78,10 @@ class CuttingProxy:
             self.stalled.clear()
             self._healed.clear()
 
+    def cut(self) -> None:
+        """Answer nothing any more, until `heal`."""
+        self._down = True
+
     def heal(self) -> None:
         """Cut no more."""
         self.cut_after, self._down = None, False
@@ -109,6 +113,15 @@ def _handler(proxy: CuttingProxy) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             self._pass_on(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+
+        def do_PUT(self) -> None:
+            self.do_POST()
+
+        def do_PATCH(self) -> None:
+            self.do_POST()
+
+        def do_DELETE(self) -> None:
+            self.do_POST()
 
         def log_message(self, *_: object) -> None:
             pass
