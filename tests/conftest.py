@@ -2,6 +2,10 @@
 
 import os
 
+# Before anything imports PyTorch: several processes test at the same time, and threads that wait for each other at every
+# operation of a small model keep the processors from whoever could go on. Studies give their processes threads of their own.
+os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="passive")
+
 from hypothesis import settings
 
 from tests.support.affinity import every_processor

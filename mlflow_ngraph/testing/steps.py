@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -136,9 +137,14 @@ def within(seconds: float, step: Callable[P, T], *args: P.args, **kwargs: P.kwar
     BrokenProcessPool
         The process ended before the step did.
     """
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_be_patient) as pool:
         pool.submit(faulthandler.dump_traceback_later, seconds, exit=True)
         return pool.submit(step, *args, **kwargs).result()
+
+
+def _be_patient() -> None:
+    """Before a runtime is imported: nothing is timed here, and tests may run beside each other."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def prepare_models(
