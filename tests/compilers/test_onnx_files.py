@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from mlflow_ngraph.compilers.base import Target, Workbench
@@ -17,6 +18,7 @@ from mlflow_ngraph.workloads.base import Init, WorkloadRef
 from mlflow_ngraph.workloads.export import prepare
 from mlflow_ngraph.workloads.materials import Source
 from mlflow_ngraph.workloads.registry import create
+from tests.support.apart import apart
 from tests.support.closeness import assert_close
 
 QUICK = ["identity", "torchscript", "onnxruntime", "openvino", "tvm"]
@@ -47,8 +49,18 @@ def prepared(path: Path, directory: Path, batches: Sequence[int] = BATCHES, **op
 
 
 def assert_runs(source: Source, compiler: str, directory: Path, batches: Sequence[int] = BATCHES) -> None:
+    for batch, outputs in apart(compiler, outputs_of, compiler, source.directory, directory, batches).items():
+        for output, expected in zip(outputs, source.reference(batch), strict=True):
+            assert (output.dtype, output.shape) == (expected.dtype, expected.shape)
+            assert_close(output, expected, rtol=1e-4, atol=1e-5)
+
+
+def outputs_of(
+    compiler: str, materials: Path, directory: Path, batches: Sequence[int]
+) -> dict[int, Sequence[NDArray[Any]]]:
     kind = COMPILERS.get(compiler)
-    adapter, target = kind(kind.flags_type()), Target(threads=1)
+    adapter, target, source = kind(kind.flags_type()), Target(threads=1), Source(materials)
+    outputs = {}
     for group in adapter.engines(batches):
         engines = directory / f"{compiler}-{group[0]}"
         engines.mkdir()
@@ -57,10 +69,9 @@ def assert_runs(source: Source, compiler: str, directory: Path, batches: Sequenc
             engine = adapter.load(engines, batch, target)
             bound = engine.bind(source.example(batch))
             bound.call()
-            for output, expected in zip(bound.outputs(), source.reference(batch), strict=True):
-                assert (output.dtype, output.shape) == (expected.dtype, expected.shape)
-                assert_close(output, expected, rtol=1e-4, atol=1e-5)
+            outputs[batch] = bound.outputs()
             engine.close()
+    return outputs
 
 
 @pytest.fixture(scope="module")

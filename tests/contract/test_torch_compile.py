@@ -21,6 +21,11 @@ class TestTorchCompile(CompilerContract):
         "layout_optimization": False,
         "simdlen": 256,
     }
+    together = (
+        ("cudnn_benchmark", "dynamic_batch", "simdlen"),
+        ("mode", "gemm_backends"),
+        ("freezing", "weight_prepack", "layout_optimization"),
+    )
     never_imported = ("timm",)
 
 

@@ -16,6 +16,7 @@ SHORT: dict[str, object] = {
     "evaluator_min_ms": 0,
 }
 """A search that takes seconds."""
+OF_THE_SEARCH = ("early_stopping", "tiling_seeds", "evaluator_number", "build_timeout_s", "run_timeout_s", "seed")
 
 
 class TestTVM(CompilerContract):
@@ -33,6 +34,8 @@ class TestTVM(CompilerContract):
         "run_timeout_s": 10.0,
         "seed": 1,
     }
+    # One search with its other values is enough, and one engine without any.
+    together = ((*SHORT, *OF_THE_SEARCH), ("opt_level", "mcpu", "conv_layout", "prepack_weights"))
     never_imported = ("torch", "timm", "onnx")
 
 

@@ -46,10 +46,9 @@ def test_parity_fails_when_a_residual_branch_is_dropped(name: str) -> None:
 
 
 @pytest.mark.usefixtures("compilers")
-@pytest.mark.parametrize("name", ["resnet101", "efficientnet-b5"])
 @torch.inference_mode()
-def test_deep_networks_do_not_amplify_rounding(name: str) -> None:
-    model = create(WorkloadRef("paper", name), Init()).module()
+def test_deep_networks_do_not_amplify_rounding() -> None:
+    model = create(WorkloadRef("paper", "efficientnet-b5"), Init()).module()
     reference = model(images())
     disturbed = model(images() * (1 + 1e-4))
     assert float((disturbed - reference).norm() / reference.norm()) < 1e-3

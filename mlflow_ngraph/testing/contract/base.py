@@ -40,6 +40,8 @@ class Base:
     """A valid value other than the default for every flag."""
     other_meaning: ClassVar[Sequence[str]] = ()
     """Flags whose other value changes what the engine computes."""
+    together: ClassVar[Sequence[Sequence[str]]] = ()
+    """Flags whose other values one engine is compiled with, where compiling takes long; each has one of its own else."""
     never_imported: ClassVar[Sequence[str]] = ()
     """Modules that an engine must load without, such as ``torch`` or ``timm``."""
     needs_model_code: ClassVar[bool] = False
@@ -120,13 +122,16 @@ class Base:
     @pytest.fixture(scope="class")
     @classmethod
     def variants(cls, materials: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Case]:
-        """One model with the other value of every flag that does not change its meaning, compiled."""
+        """One model with the other value of every flag that does not change its meaning, compiled. By the flags' names."""
         root = tmp_path_factory.mktemp("variants")
+        grouped = {flag for group in cls.together for flag in group}
+        alone = [(flag,) for flag in cls.other_flags if flag not in {*grouped, *cls.other_meaning}]
         cases = {}
-        for flag, value in cls.other_flags.items():
-            if flag not in cls.other_meaning:
-                case = cls._case(materials, cls.models[0], root / flag, {**cls.flags, flag: value})
-                cases[flag] = replace(case, batch_sizes=FEW_BATCH_SIZES[-1:])
+        for group in (*cls.together, *alone):
+            label = ", ".join(group)
+            flags = {**cls.flags, **{flag: cls.other_flags[flag] for flag in group}}
+            case = cls._case(materials, cls.models[0], root / "-".join(group), flags)
+            cases[label] = replace(case, batch_sizes=FEW_BATCH_SIZES[-1:])
         cls._run(steps.compile_cases, cases)
         return cases
 
