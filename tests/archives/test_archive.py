@@ -38,6 +38,7 @@ STUDY = {
     "batch_sizes": [1, 2],
     "repetitions": 6,
     "slice_repetitions": 3,
+    "threads": 1,
     "warmup": {"window": 2, "max_seconds": 0.2},
     "limits": {"reload_seconds": 0},
 }

@@ -28,6 +28,7 @@ def run_id(sqlite_uri: str, fake_compiler: None, tmp_path: Path) -> str:
             "batch_sizes": [1, 2],
             "repetitions": 12,
             "slice_repetitions": 4,
+            "threads": 1,
             "warmup": {"max_seconds": 0.05},
             "stability": {"max_foreign_cpu_percent": 1000, "max_spread": 1000, "max_drift": 1000},
         }

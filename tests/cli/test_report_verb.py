@@ -120,6 +120,7 @@ def study_of_everything() -> Any:
             "batch_sizes": [1, 2, 8],
             "repetitions": 12,
             "slice_repetitions": 4,
+            "threads": 1,
             "limits": {"reload_seconds": 0},
             "warmup": {"window": 2, "max_seconds": 0.1},
             "stability": {"max_foreign_cpu_percent": 1000, "max_spread": 1000, "max_drift": 1000},

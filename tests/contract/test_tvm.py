@@ -47,5 +47,9 @@ class TestTunedTVM(CompilerContract):
     models = ("cnn", "text_encoder")
     # Which candidates win is decided by their times: two searches may end with other orders of summation.
     repeatable = 1e-5
-    # Covered by the untuned class, whose other values include a search.
+    # Covered by the untuned class, whose other values include a search, and whose engines are loaded and run by the same code.
+    test_other_values_of_flags_are_compiled = None  # type: ignore[assignment]
     test_other_values_of_flags_give_the_same_function = None  # type: ignore[assignment]
+    test_reduced_precisions_take_effect_or_are_unsupported = None  # type: ignore[assignment]
+    test_an_operator_that_nobody_knows_is_unsupported_by_its_name = None  # type: ignore[assignment]
+    test_engines_leave_nothing_behind = None  # type: ignore[assignment]

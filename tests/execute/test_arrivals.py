@@ -33,6 +33,7 @@ def study(compilers: list[Any] | None = None, **changes: Any) -> Any:
         "batch_sizes": [1],
         "repetitions": 6,
         "slice_repetitions": 3,
+        "threads": 1,
         "warmup": {"window": 2, "max_seconds": 0.2},
         # What is tested here must not depend on who else uses the machine.
         "stability": {

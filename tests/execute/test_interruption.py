@@ -35,6 +35,7 @@ STUDY: dict[str, Any] = {
     "batch_sizes": [1, 2],
     "repetitions": 10,
     "slice_repetitions": 5,
+    "threads": 1,
     "warmup": {"window": 2, "max_seconds": 0.2},
     "stability": {"max_foreign_cpu_percent": 100, "max_spread": 1e9, "max_drift": 1e9},
     "limits": {"reload_seconds": 0},

@@ -37,6 +37,7 @@ def study(**changes: Any) -> Study:
         "batch_sizes": [1],
         "repetitions": 20,
         "slice_repetitions": 10,
+        "threads": 1,
         "warmup": {"window": 2, "max_seconds": 0.2},
         "stability": {"max_foreign_cpu_percent": 1000, "max_spread": 1e9, "max_drift": 1e9},
     }

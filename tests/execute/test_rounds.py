@@ -35,6 +35,7 @@ def study(**changes):
         "batch_sizes": [1],
         "repetitions": "auto",
         "slice_repetitions": 2,
+        "threads": 1,
         "warmup": {"window": 2, "max_seconds": 0.2},
         "stability": {"max_foreign_cpu_percent": 100, "max_spread": 1e9, "max_drift": 1e9},
     }

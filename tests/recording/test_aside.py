@@ -27,6 +27,7 @@ STUDY = parse(
         "batch_sizes": [1],
         "repetitions": 4,
         "slice_repetitions": 2,
+        "threads": 1,
         "warmup": {"window": 2, "max_seconds": 0.2},
         "limits": {"reload_seconds": 0},
     }
