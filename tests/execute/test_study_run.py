@@ -88,7 +88,7 @@ def zoo(processes, fake_compiler, tmp_path_factory):
             fake("hang", "run"),
         ],
         batch_sizes=[1],
-        limits={"compile_seconds": 3, "load_seconds": 3, "slice_seconds": 1, "cell_seconds": 2},
+        limits={"compile_seconds": 6, "load_seconds": 10, "slice_seconds": 4, "cell_seconds": 8},
     )
     return run(given, tmp_path_factory.mktemp("home"))
 
