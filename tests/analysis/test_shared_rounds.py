@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlflow_ngraph.analysis import shared_rounds, significance
@@ -25,6 +25,7 @@ def two(one: dict[str, float], other: dict[str, float], **columns: list[object])
     )  # fmt: skip
 
 
+@settings(max_examples=25)
 @given(ROUNDS, st.data())
 def test_it_is_the_paired_ratio_of_the_rounds_and_turns_around(logs: list[float], data: st.DataObject) -> None:
     others = data.draw(st.lists(st.floats(-1, 1), min_size=len(logs), max_size=len(logs)))
@@ -86,12 +87,12 @@ def test_what_slows_rounds_down_is_in_neither() -> None:
     truth = grid(lambda compiler, batch: {"identity": 50.0, "onnxruntime": 100.0, "openvino": 104.0}[compiler],
                  compiler=["identity", "onnxruntime", "openvino"], batch=[1])  # fmt: skip
     inside, reaches = 0, []
-    for seed in range(200):
+    for seed in range(60):
         frame = Drawn(truth, noise=0.01, common=0.05, rounds=12).draw(seed)
         ratio = significance.ratios(frame, "throughput", [2], [1])
         low, high = ratio.ends
         inside += bool(low[0] <= 1.04 <= high[0])
         direct, over = float(ratio.reach()[0]), significance.figures(frame, "speedup")
         reaches.append(direct / float(over.take([2]).over(over.take([1])).reach()[0]))
-    assert inside >= 180
+    assert inside >= 54
     assert np.median(reaches) < 0.75, "the baseline's noise counts no more"

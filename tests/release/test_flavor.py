@@ -164,7 +164,7 @@ def test_mlflow_predicts_and_serves(logged: Logged, tmp_path: Path) -> None:
     request = json.dumps({"inputs": {"input": inputs[0].tolist()}})
     (tmp_path / "in.json").write_text(request)
     env = {**os.environ, **QUIET, "MLFLOW_TRACKING_URI": logged.uri}
-    model = f"models:/{logged.models["openvino"]}"
+    model = f"models:/{logged.models['openvino']}"
     mlflow_models = [sys.executable, "-m", "mlflow", "models"]
     how = ["-m", model, "--env-manager", "local"]
     files = ["-i", str(tmp_path / "in.json"), "-t", "json", "-o", str(tmp_path / "out.json")]
