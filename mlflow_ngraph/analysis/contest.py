@@ -164,8 +164,8 @@ def _beaten(frame: pd.DataFrame, metric: Metric, places: NDArray[np.int_]) -> Ma
     """
     ranked = places[np.argsort(_badness(frame, metric)[places], kind="stable")]
     among = shared_rounds.codes(frame, shared_rounds.TOGETHER)
-    leads = leaders(frame, metric.name, metric.better, ranked, among[ranked])
-    leads = np.array([leads[code] for code in among[places].tolist()], int)
+    best = leaders(frame, metric.name, metric.better, ranked, among[ranked])
+    leads = np.array([best[code] for code in among[places].tolist()], int)
     low, high = significance.ratios(frame, metric.name, places, leads).ends
     with np.errstate(invalid="ignore"):
         worse: Mask = low > 1 if _low_ratio_is_better(metric) else high < 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -19,7 +20,7 @@ from mlflow_ngraph.metrics import (
 
 NUMBERS = frozenset((*TIME_COLUMNS, *CELL_METRICS, *ESTIMATES))
 """Columns of floating-point numbers."""
-_TYPES = {
+_TYPES: dict[str, Any] = {
     **dict.fromkeys([*TEXT_COLUMNS, *RUN_COLUMNS], "string"),
     **dict.fromkeys(INTEGER_COLUMNS, "Int64"),
     **dict.fromkeys(NUMBERS, "float64"),
@@ -33,10 +34,11 @@ def typed(frame: pd.DataFrame, columns: Collection[str]) -> pd.DataFrame:
     others = [name for name in frame.columns if name not in known]
     # A column of its own for each one that is missing would take longer than all that rows have.
     missing = {kind: pd.Series(pd.array([None] * len(frame), kind), frame.index) for kind in _KINDS}
-    whole = {
+    documented = {
         name: frame[name].astype(_TYPES[name]) if name in frame.columns else missing[_TYPES[name]] for name in known
     }
-    return pd.DataFrame({**whole, **{name: frame[name] for name in others}}, frame.index)
+    whole: pd.DataFrame = pd.DataFrame({**documented, **{name: frame[name] for name in others}}, frame.index)
+    return whole
 
 
 def cast(table: pa.Table) -> pa.Table:

@@ -144,7 +144,8 @@ def svg(figure: Canvas) -> str:
         engine.execute(figure)
         figure.set_layout_engine("none")
     stream = io.StringIO()
-    FigureCanvasSVG(figure).print_svg(stream, metadata={"Date": None, "Creator": None})
+    drawn: Any = FigureCanvasSVG(figure)
+    drawn.print_svg(stream, metadata={"Date": None, "Creator": None})
     return stream.getvalue()
 
 
@@ -154,7 +155,8 @@ def png(figure: Canvas) -> bytes:
 
     stream = io.BytesIO()
     figure.set_dpi(_DPI)
-    FigureCanvasAgg(figure).print_png(stream, metadata={"Software": None})
+    drawn: Any = FigureCanvasAgg(figure)
+    drawn.print_png(stream, metadata={"Software": None})
     return stream.getvalue()
 
 
