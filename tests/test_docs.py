@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from pydantic import BaseModel
 
 from mlflow_ngraph import study
+from mlflow_ngraph.cli.app import cli
 from mlflow_ngraph.errors import NGraphError
 from mlflow_ngraph.study import Study
 from mlflow_ngraph.verdicts import Verdict
@@ -36,18 +36,17 @@ def commands() -> list[str]:
 
 @pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("command", commands())
-def test_commands_of_the_readme_run(command: str, tmp_path: Path) -> None:
+def test_commands_of_the_readme_run(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     program, *arguments = shlex.split(command)
     assert program == "mlflow-ngraph"
-    found = subprocess.run(
-        [sys.executable, "-m", "mlflow_ngraph", *arguments], capture_output=True, text=True, cwd=ROOT, check=False
-    )
-    assert found.returncode == 0, found.stderr
-    assert found.stdout
+    monkeypatch.chdir(ROOT)
+    told = CliRunner().invoke(cli, arguments)
+    assert told.exit_code == 0, told.output
+    assert told.stdout
 
 
 def test_other_commands_of_the_readme_name_what_exists() -> None:
-    from mlflow_ngraph.cli.app import _VERBS, cli
+    from mlflow_ngraph.cli.app import _VERBS
 
     for block in blocks(ROOT / "README.md", "console"):
         for line in block.splitlines():

@@ -69,17 +69,36 @@ def leader(frame: pd.DataFrame, metric: str, better: str, order: NDArray[np.int_
     order : NDArray[np.int_]
         Places of cells, those with the best figures first; at least one.
     """
-    first = int(order[0])
-    by_round = METRICS[metric].by_round if metric in METRICS else 0
-    if not by_round:
-        return first
+    return leaders(frame, metric, better, order, np.zeros(len(order), int))[0]
+
+
+def leaders(
+    frame: pd.DataFrame, metric: str, better: str, order: NDArray[np.int_], among: NDArray[np.int_]
+) -> dict[int, int]:
+    """As `leader`, for several groups of cells at once: the place of the best one by the number of its group.
+
+    Parameters
+    ----------
+    better : str
+        ``higher`` or ``lower``.
+    order : NDArray[np.int_]
+        Places of cells, those with the best figures first.
+    among : NDArray[np.int_]
+        The number of the group of each of these.
+    """
+    numbers, where, group = np.unique(among, return_index=True, return_inverse=True)
     tops = np.asarray(order, int)
-    known = shared_rounds.together(metric)
-    together = shared_rounds.throughput_ratios(frame, tops, np.full(len(tops), first), known)
-    sign = by_round * (1 if better == "higher" else -1)
-    gains = np.where(together.known, sign * together.log, -np.inf)
-    gains[0] = 0.0
-    return int(tops[int(np.argmax(gains))])
+    best = where.copy()
+    by_round = METRICS[metric].by_round if metric in METRICS else 0
+    if by_round and len(numbers) < len(tops):
+        known = shared_rounds.together(metric)
+        together = shared_rounds.throughput_ratios(frame, tops, tops[where][group], known)
+        sign = by_round * (1 if better == "higher" else -1)
+        gains = np.where(together.known, sign * together.log, -np.inf)
+        gains[where] = 0.0
+        ranked = np.lexsort((np.arange(len(tops)), -gains, group))
+        best = ranked[np.unique(group[ranked], return_index=True)[1]]
+    return dict(zip(numbers.tolist(), tops[best].tolist(), strict=True))
 
 
 def rivals(frame: pd.DataFrame, metric: Metric, answer: int | None) -> tuple[Rival, ...]:
@@ -105,16 +124,20 @@ def rivals(frame: pd.DataFrame, metric: Metric, answer: int | None) -> tuple[Riv
     places = np.flatnonzero(ranks(frame, metric.name))
     places = places[places != answer]
     ratios = significance.ratios(frame, metric.name, places, np.full(len(places), answer))
-    near = places[could_beat(ratios, metric) & ~_beaten(frame, metric, places)]
-    near = near[np.argsort(_badness(frame, metric)[near], kind="stable")]
+    near = could_beat(ratios, metric)
+    if near.any():
+        near &= ~_beaten(frame, metric, places)
+    close = places[near][np.argsort(_badness(frame, metric)[places[near]], kind="stable")]
     return (
-        *_near(frame, metric, near, answer),
+        *_near(frame, metric, close, answer),
         *(Rival(**fields) for fields in _described(unsure, metric)),
     )
 
 
 def _near(frame: pd.DataFrame, metric: Metric, places: NDArray[np.int_], answer: int) -> Iterable[Rival]:
     """Cells that rank, with how they compare with the answer and what would tell."""
+    if not len(places):
+        return
     answers = np.full(len(places), answer)
     ratios = significance.ratios(frame, metric.name, places, answers)
     by_round = metric.name in METRICS and METRICS[metric.name].by_round
@@ -139,11 +162,10 @@ def _beaten(frame: pd.DataFrame, metric: Metric, places: NDArray[np.int_]) -> Ma
 
     Sure is what the interval of their ratio says, or a race that both were in.
     """
-    leads = places.copy()
-    order = np.argsort(_badness(frame, metric)[places], kind="stable")
-    for own in frame.iloc[places[order]].groupby(list(shared_rounds.TOGETHER), dropna=False).indices.values():
-        inside = order[np.sort(np.asarray(own, int))]
-        leads[inside] = leader(frame, metric.name, metric.better, places[inside])
+    ranked = places[np.argsort(_badness(frame, metric)[places], kind="stable")]
+    among = shared_rounds.codes(frame, shared_rounds.TOGETHER)
+    best = leaders(frame, metric.name, metric.better, ranked, among[ranked])
+    leads = np.array([best[code] for code in among[places].tolist()], int)
     low, high = significance.ratios(frame, metric.name, places, leads).ends
     with np.errstate(invalid="ignore"):
         worse: Mask = low > 1 if _low_ratio_is_better(metric) else high < 1
@@ -195,6 +217,8 @@ def _alone(frame: pd.DataFrame, metric: str) -> Mask:
 
 def _described(rows: pd.DataFrame, metric: Metric) -> Iterable[dict[str, Any]]:
     """What is told of each cell as a rival, the best figure first."""
+    if rows.empty:
+        return
     rows = rows.iloc[np.argsort(_badness(rows, metric), kind="stable")]
     cells = rows.reindex(columns=list(COLUMNS))
     texts = cells.astype(object).where(cells.notna(), None).to_dict("records")

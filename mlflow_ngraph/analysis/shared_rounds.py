@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -67,9 +68,24 @@ def alike(frame: pd.DataFrame, names: Iterable[str], one: Places, other: Places)
     columns = list(names)
     if not set(columns) <= set(frame.columns):
         return np.zeros(len(one), bool)
-    keys = [frame[name].astype("string").fillna("").to_numpy(str) for name in columns]
-    equal: NDArray[np.bool_] = np.logical_and.reduce([key[one] == key[other] for key in keys])
+    equal = np.ones(len(one), bool)
+    for name in columns:
+        key = _key(frame[name])
+        equal &= key[one] == key[other]
     return equal
+
+
+def codes(frame: pd.DataFrame, names: Iterable[str]) -> Places:
+    """Equal numbers for rows that are equal in all of these columns."""
+    keys = zip(*(_key(frame[name]).tolist() for name in names), strict=True)
+    numbers: dict[tuple[object, ...], int] = {}
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], int)
+
+
+def _key(column: pd.Series[Any]) -> NDArray[np.object_]:
+    """The values of a column, of which those that are missing are equal."""
+    values: NDArray[np.object_] = column.to_numpy(object)
+    return np.where(pd.isna(values), "", values)
 
 
 def _rounds(column: pd.Series[str], places: Iterable[int]) -> dict[int, dict[str, float]]:

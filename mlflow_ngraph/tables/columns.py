@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -19,17 +20,24 @@ from mlflow_ngraph.metrics import (
 
 NUMBERS = frozenset((*TIME_COLUMNS, *CELL_METRICS, *ESTIMATES))
 """Columns of floating-point numbers."""
+_TYPES: dict[str, Any] = {
+    **dict.fromkeys([*TEXT_COLUMNS, *RUN_COLUMNS], "string"),
+    **dict.fromkeys(INTEGER_COLUMNS, "Int64"),
+    **dict.fromkeys(NUMBERS, "float64"),
+}
+_KINDS = sorted(set(_TYPES.values()))
 
 
 def typed(frame: pd.DataFrame, columns: Collection[str]) -> pd.DataFrame:
     """The documented columns that are asked for, in their order and with their types, whatever the rows had."""
     known = [name for name in TABLE if name in columns]
     others = [name for name in frame.columns if name not in known]
-    frame = frame.reindex(columns=[*known, *others])
-    types: dict[str, str] = dict.fromkeys([*TEXT_COLUMNS, *RUN_COLUMNS], "string")
-    types.update(dict.fromkeys(INTEGER_COLUMNS, "Int64"))
-    types.update(dict.fromkeys(NUMBERS, "float64"))
-    whole: pd.DataFrame = frame.astype({name: types[name] for name in known})
+    # A column of its own for each one that is missing would take longer than all that rows have.
+    missing = {kind: pd.Series(pd.array([None] * len(frame), kind), frame.index) for kind in _KINDS}
+    documented = {
+        name: frame[name].astype(_TYPES[name]) if name in frame.columns else missing[_TYPES[name]] for name in known
+    }
+    whole: pd.DataFrame = pd.DataFrame({**documented, **{name: frame[name] for name in others}}, frame.index)
     return whole
 
 

@@ -65,13 +65,13 @@ def test_who_is_as_good_for_sure_is_no_rival() -> None:
 def test_more_rounds_than_said_do_tell() -> None:
     said = [
         rival
-        for seed in range(40)
+        for seed in range(12)
         for rival in contest.rivals(measured(97.0, 0.03, seed), THROUGHPUT, 1)
         if rival.ratio
     ]
     wanted = int(np.median([rival.repetitions for rival in said if rival.repetitions])) // 10
-    told = sum(not contest.rivals(measured(97.0, 0.03, seed, rounds=wanted), THROUGHPUT, 1) for seed in range(40))
-    assert told >= 24, "half of them could be undecided by chance"
+    told = sum(not contest.rivals(measured(97.0, 0.03, seed, rounds=wanted), THROUGHPUT, 1) for seed in range(12))
+    assert told >= 7, "half of them could be undecided by chance"
 
 
 def test_the_best_of_shared_rounds_leads_whatever_its_own_figure() -> None:

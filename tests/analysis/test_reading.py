@@ -6,6 +6,7 @@ import hashlib
 import operator
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,22 +21,35 @@ from mlflow_ngraph.analysis import listing, table_cache
 from mlflow_ngraph.errors import TrackingError, UsageError
 from mlflow_ngraph.tracking import plain
 from mlflow_ngraph.tracking.schema import Artifact, Kind, Tag
-from tests.support.served import Served
+from tests.support.servers import OURS
 
 STUDIES = 3
+READ = "reading"
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def small() -> Iterator[None]:
     """Studies of two workloads and two compilers."""
-    monkeypatch.setattr(seed_server, "WORKLOADS_A_STUDY", 2)
-    monkeypatch.setattr(seed_server, "COMPILERS_A_STUDY", 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(seed_server, "WORKLOADS_A_STUDY", 2)
+        patch.setattr(seed_server, "COMPILERS_A_STUDY", 2)
+        yield
 
 
 @pytest.fixture
 def seeded(sqlite_uri: str) -> str:
     seed_server.seed(sqlite_uri, STUDIES)
     return sqlite_uri
+
+
+@pytest.fixture(scope="module")
+def recorded(mlflow_server: str) -> str:
+    """A server on PostgreSQL that has two studies."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in OURS:
+            patch.delenv(name, raising=False)
+        seed_server.seed(mlflow_server, 2, experiment=READ)
+    return mlflow_server
 
 
 def study_runs(uri: str) -> list[str]:
@@ -66,14 +80,15 @@ def test_a_second_reading_is_the_same_and_fetches_nothing(seeded: str, monkeypat
 
 
 @pytest.mark.usefixtures("compilers")
-def test_every_way_of_asking_finds_the_same(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = listing.Server(served.address)
+@pytest.mark.usefixtures("clean_environment")
+def test_every_way_of_asking_finds_the_same(recorded: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = listing.Server(recorded)
     plainly = server.study_runs()
-    quick = load_results(served.address, cache=False)
+    quick = load_results(recorded, [READ], cache=False)
     monkeypatch.setattr(plain, "speaks", lambda uri: False)
     by_id = operator.attrgetter("run_id")
     assert sorted(server.study_runs(), key=by_id) == sorted(plainly, key=by_id)
-    pd.testing.assert_frame_equal(load_results(served.address, cache=False), quick)
+    pd.testing.assert_frame_equal(load_results(recorded, [READ], cache=False), quick)
 
 
 def test_tables_on_this_machine_are_those_that_the_client_brings(seeded: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,13 +98,13 @@ def test_tables_on_this_machine_are_those_that_the_client_brings(seeded: str, mo
 
 
 @pytest.mark.usefixtures("compilers")
-def test_a_server_on_postgresql_gives_what_its_database_gives(server_uri: str, postgres_uri: str) -> None:
-    seed_server.seed(server_uri, 2, experiment="reading")
-    through = load_results(server_uri, ["reading"])
-    assert load_results(server_uri, ["reading"], cache=False).equals(through)
+@pytest.mark.usefixtures("clean_environment")
+def test_a_server_on_postgresql_gives_what_its_database_gives(recorded: str, postgres_uri: str) -> None:
+    through = load_results(recorded, [READ])
+    assert load_results(recorded, [READ], cache=False).equals(through)
     # The artifacts lie with the server: the database alone knows the runs, and the server the files.
     runs = {run.run_id: run.tags for run in listing.Server(postgres_uri).study_runs()}
-    assert runs == {run.run_id: run.tags for run in listing.Server(server_uri).study_runs()}
+    assert runs == {run.run_id: run.tags for run in listing.Server(recorded).study_runs()}
     assert set(through["run_id"]) <= set(runs)
 
 
@@ -215,12 +230,13 @@ def test_several_servers_at_once(
 
 
 @pytest.mark.usefixtures("compilers")
-def test_mlflow_is_not_imported_for_a_plain_server(served: Served) -> None:
+@pytest.mark.usefixtures("clean_environment")
+def test_mlflow_is_not_imported_for_a_plain_server(recorded: str) -> None:
     program = (
         "import sys; from mlflow_ngraph import load_results; load_results(sys.argv[1]);"
         "sys.exit(', '.join({'mlflow', 'torch', 'pydantic'} & set(sys.modules)) or 0)"
     )
-    subprocess.run([sys.executable, "-c", program, served.address], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program, recorded], check=True, timeout=60)
 
 
 def test_tables_of_other_versions_fit_together(seeded: str, tmp_path: Path) -> None:

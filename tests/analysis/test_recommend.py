@@ -130,12 +130,12 @@ def brute_fleet(rows: list[Any], metric: str, limits: list[Limit], rule: str) ->
 
 
 @pytest.mark.usefixtures("compilers")
-@pytest.mark.parametrize("part", range(5))
+@pytest.mark.parametrize("part", range(2))
 def test_it_is_what_brute_force_finds(part: int) -> None:
-    """100 sets of limits on ten tables each."""
-    for number in range(100):
+    """20 sets of limits on five tables each."""
+    for number in range(20):
         rng = np.random.default_rng([part, number])
-        if number % 10 == 0:
+        if number % 4 == 0:
             frame = some_cells(rng)
             rows = frame.to_dict("records")
         limits, metric = some_limits(rng), str(rng.choice(METRICS))

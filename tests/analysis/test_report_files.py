@@ -1,4 +1,7 @@
-"""The files of a report: one page with everything in it, Markdown, figures and data; the same bytes for the same input."""
+"""The files of a report: one page with everything in it, Markdown, figures and data; the same bytes for the same input.
+
+In a real browser the page asks nobody for anything, and shows what it has.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import re
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
@@ -19,8 +23,19 @@ from mlflow_ngraph.analysis.report.files import Drawn, draw, write
 from mlflow_ngraph.errors import UsageError
 from tests.support import reported
 
-HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)> & $\\frac{1}{2}$ | `code` [a](http://b)'
+if TYPE_CHECKING:
+    from tests.support.browser import Pages
+
+HOSTILE = (
+    "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> & "
+    "$\\frac{1}{2}$ | `code` [a](http://b)"
+)
 VOID = {"meta", "img", "br", "hr", "link", "input"}
+SIZES = """elements => elements.map(element => {
+  const box = element.getBoundingClientRect();
+  return [element.id || element.closest('[id]').id, box.width, box.height];
+})"""
+OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
 class Structure(HTMLParser):
@@ -68,6 +83,27 @@ def drawn() -> Drawn:
     return draw(build(reported.everything(("xeon",)), paper=True))
 
 
+@pytest.fixture(scope="module")
+def attacked() -> Drawn:
+    """Everything that results name is HTML, Markdown and mathematics."""
+    frame = reported.models(("xeon",), (1, 4))
+    frame["label"] = frame["label"].replace("ResNet-18", HOSTILE)
+    frame["family"] = frame["family"].replace("Swins", HOSTILE)
+    frame["compiler_label"] = frame["compiler_label"].replace("openvino", f"openvino[{HOSTILE}]")
+    frame["device"] = HOSTILE
+    frame["study_id"] = HOSTILE
+    bad = frame["label"].eq("DeiT-Base") & frame["batch"].eq(4)
+    frame.loc[bad, "verdict"] = "failed"
+    frame.loc[bad, "reason"] = HOSTILE
+    return draw(build(frame, paper=True, title=HOSTILE))
+
+
+@pytest.fixture
+def page(drawn: Drawn, tmp_path: Path) -> str:
+    write(drawn, tmp_path / "report.html")
+    return (tmp_path / "report.html").as_uri()
+
+
 @pytest.mark.usefixtures("compilers")
 def test_the_page_has_everything_in_it(drawn: Drawn) -> None:
     page = drawn.html()
@@ -103,37 +139,30 @@ def test_figures_follow_the_colours_of_the_page(drawn: Drawn) -> None:
 
 
 @pytest.mark.usefixtures("compilers")
-def test_names_from_results_are_text(tmp_path: Path) -> None:
-    frame = reported.models(devices=("xeon",))
-    frame["label"] = frame["label"].replace("ResNet-18", HOSTILE)
-    frame["family"] = frame["family"].replace("Swins", HOSTILE)
-    frame["compiler_label"] = frame["compiler_label"].replace("openvino", f"openvino[{HOSTILE}]")
-    frame["device"] = HOSTILE
-    frame["study_id"] = HOSTILE
-    bad = frame["label"].eq("DeiT-Base") & frame["batch"].eq(4)
-    frame.loc[bad, "verdict"] = "failed"
-    frame.loc[bad, "reason"] = HOSTILE
-    found = draw(build(frame, paper=True, title=HOSTILE))
-    page = found.html()
+def test_names_from_results_are_text(attacked: Drawn, tmp_path: Path) -> None:
+    page = attacked.html()
     tags = structure(page).tags
     assert "script" not in tags
     assert "img" not in tags
     assert "&lt;script&gt;" in page
-    for text in found.svg.values():
+    for text in attacked.svg.values():
         root = ET.fromstring(text)
         assert not [one for one in root.iter() if one.tag.endswith(("script", "image"))]
     # Markdown: no HTML, no table that is broken by a bar, no link
-    text = found.files()["report.md"].decode()
+    text = attacked.files()["report.md"].decode()
     plain = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     assert "<script" not in plain.replace("\\<script", "")
     assert "](http://b)" not in plain.replace("\\](", "")
-    write(found, tmp_path)
+    write(attacked, tmp_path)
 
 
 @pytest.mark.usefixtures("compilers")
-def test_the_same_input_gives_the_same_bytes(drawn: Drawn) -> None:
-    again = draw(build(reported.everything(("xeon",)), paper=True))
-    assert again.files() == drawn.files()
+def test_the_same_input_gives_the_same_bytes() -> None:
+    frame = reported.everything(("xeon",))
+    few = frame[frame["family"].isin(["Swins", "conv-block"]) & frame["batch"].isin([1, 4])]
+    one, other = (draw(build(few)) for _ in range(2))
+    assert len(one.svg) > 3
+    assert one.files() == other.files()
 
 
 def test_every_figure_and_table_is_a_file_too(drawn: Drawn, tmp_path: Path) -> None:
@@ -222,3 +251,71 @@ def test_logarithmic_axes_have_a_few_round_ticks(low: float, high: float) -> Non
     ticks = log_ticks(low, high)
     assert 3 <= len(ticks) <= 6
     assert all(low <= tick <= high for tick in ticks)
+
+
+def test_nothing_is_asked_for_and_everything_is_shown(page: str, drawn: Drawn, pages: Pages) -> None:
+    opened = pages.open(page, offline=True)
+    assert opened.problems == []
+    shown = opened.page
+    blocks = drawn.report.blocks()
+    sizes: dict[str, tuple[float, float]] = {
+        key: (width, height) for key, width, height in shown.eval_on_selector_all("main article", SIZES)
+    }
+    for block in blocks:
+        assert min(sizes[block.key]) > 40, block.key
+    figures = [block for block in blocks if isinstance(block, Figure)]
+    for block in figures:
+        assert shown.eval_on_selector(f"#{block.key} svg", "element => element.getBoundingClientRect().height") > 100
+        assert shown.locator(f"#{block.key} svg path").count() > 10, block.key
+        assert shown.locator(f"#{block.key} svg text").count() > 5, block.key
+    for block in blocks:
+        if isinstance(block, Table):
+            assert shown.locator(f"#{block.key} tbody tr").count() == len(block.rows) > 0
+            assert shown.locator(f"#{block.key} caption").inner_text().strip()
+    # Results without a server do not describe their machines, and nothing disturbed these.
+    assert [block.key for block in blocks if isinstance(block, Missing)] == ["machines", "noise"]
+    assert shown.evaluate(OVERFLOW) <= 0
+
+
+def test_contents_lead_to_places(page: str, pages: Pages) -> None:
+    # Else the page glides to a place, and is not there yet.
+    shown = pages.open(page, reduced_motion="reduce").page
+    links = shown.locator("nav a")
+    assert links.count() > 30
+    shown.get_by_role("link", name="Table 6: throughput and CPU use by family", exact=True).click()
+    top = shown.eval_on_selector("#t6", "element => element.getBoundingClientRect().top")
+    assert -200 < top < 1000
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_figures_can_be_read_in_light_and_dark(page: str, pages: Pages, scheme: str) -> None:
+    shown = pages.open(page, color_scheme=scheme).page
+    colours: dict[str, Any] = shown.evaluate(
+        """() => {
+          const level = text => text.match(/\\d+/g).slice(0, 3).reduce((sum, part) => sum + Number(part), 0) / 3;
+          const label = document.querySelector('#f6 svg text');
+          return {
+            paper: level(getComputedStyle(document.body).backgroundColor),
+            ink: level(getComputedStyle(document.body).color),
+            label: level(getComputedStyle(label).fill),
+          };
+        }"""
+    )
+    assert abs(colours["paper"] - colours["ink"]) > 150
+    assert abs(colours["paper"] - colours["label"]) > 120
+    assert (colours["paper"] > 200) == (scheme == "light")
+
+
+def test_a_narrow_window_scrolls_tables_and_not_the_page(page: str, pages: Pages) -> None:
+    shown = pages.open(page).page
+    shown.set_viewport_size({"width": 420, "height": 800})
+    assert shown.evaluate(OVERFLOW) <= 0
+
+
+def test_text_from_results_runs_nothing(attacked: Drawn, tmp_path: Path, pages: Pages) -> None:
+    write(attacked, tmp_path / "report.html")
+    opened = pages.open((tmp_path / "report.html").as_uri())
+    assert opened.problems == []
+    assert opened.page.title() == " ".join(HOSTILE.split())
+    assert opened.page.locator("main script, main img").count() == 0
+    assert HOSTILE in opened.page.locator("#t4").inner_text()

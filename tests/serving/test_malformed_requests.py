@@ -1,4 +1,4 @@
-"""A thousand requests that are none: each is told so, and none leaves anything behind."""
+"""Hundreds of requests that are none: each is told so, and none leaves anything behind."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tests.support.serving import NAME, Process, counted, started
 
 pytestmark = pytest.mark.usefixtures("compilers")
 
-REQUESTS = 1000
-SETTLED = 200
+REQUESTS = 400
+SETTLED = 150
 """Requests after which a server has all the threads and memory that it will ever need."""
 GROWTH_MB = 30
 LARGE = 65536

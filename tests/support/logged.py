@@ -13,6 +13,7 @@ from mlflow_ngraph import runner
 from mlflow_ngraph.study import parse
 from mlflow_ngraph.tracking import download
 from mlflow_ngraph.tracking.schema import Tag
+from tests.support.shared import once
 
 WORKLOAD = "block:mha?width=16"
 COMPILERS = ("onnxruntime", "openvino")
@@ -36,7 +37,23 @@ class Logged:
 
 @pytest.fixture(scope="session")
 def logged(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Logged:
+    made = once(tmp_path_factory, "logged", lambda folder: _measure(sqlite_template, folder))
+    # Engines are registered and logged beside these.
     home = tmp_path_factory.mktemp("logged")
+    shutil.copyfile(made / "mlflow.db", home / "mlflow.db")
+    uri = f"sqlite:///{home / 'mlflow.db'}"
+    client = MlflowClient(uri)
+    found = client.search_logged_models([client.get_experiment_by_name("packages").experiment_id])
+    models = {model.tags[Tag.COMPILER]: model.model_id for model in found}
+    packages = {}
+    for name in COMPILERS:
+        packages[name] = home / "packages" / name
+        download.pull(download.locate(f"models:/{models[name]}", uri), packages[name])
+    return Logged(uri, models, packages)
+
+
+def _measure(sqlite_template: Path, home: Path) -> None:
+    """A study with its artifacts beside its database."""
     shutil.copyfile(sqlite_template, home / "mlflow.db")
     uri = f"sqlite:///{home / 'mlflow.db'}"
     study = parse(
@@ -45,7 +62,7 @@ def logged(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> L
             "workloads": [WORKLOAD],
             "compilers": list(COMPILERS),
             "batch_sizes": list(BATCHES),
-            "repetitions": 6,
+            "repetitions": 4,
             "slice_repetitions": 2,
             "threads": 2,
             "warmup": {"window": 2, "max_seconds": 0.2},
@@ -59,11 +76,3 @@ def logged(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> L
         outcome = runner.run_study(study, home=home, tracking_uri=uri, experiment="packages")
     assert outcome.exit_code == 0, outcome.record.lanes
     assert not outcome.unrecorded
-    client = MlflowClient(uri)
-    found = client.search_logged_models([client.get_experiment_by_name("packages").experiment_id])
-    models = {model.tags[Tag.COMPILER]: model.model_id for model in found}
-    packages = {}
-    for name in COMPILERS:
-        packages[name] = home / "packages" / name
-        download.pull(download.locate(f"models:/{models[name]}", uri), packages[name])
-    return Logged(uri, models, packages)

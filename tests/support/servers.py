@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.shared import once
+
 QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
@@ -42,9 +44,10 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A new tracking database; making its tables takes longer than a test should."""
     from mlflow_ngraph.tracking import connection
 
-    path = tmp_path_factory.mktemp("template") / "mlflow.db"
-    connection.connect(f"sqlite:///{path}").search_experiments(max_results=1)
-    return path
+    def make(folder: Path) -> None:
+        connection.connect(f"sqlite:///{folder / 'mlflow.db'}").search_experiments(max_results=1)
+
+    return once(tmp_path_factory, "template", make) / "mlflow.db"
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from tests.support.published import MEGABYTE, padded, publish
 pytestmark = pytest.mark.usefixtures("compilers")
 
 PADDING_MB = {"padding-0.bin": 12, "padding-1.bin": 6, "padding-2.bin": 4, "padding-3.bin": 2}
-CUTS = 20
+CUTS = 8
 KILLER = """
 import sys
 from mlflow_ngraph import pull

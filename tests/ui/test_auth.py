@@ -27,6 +27,7 @@ database_uri = sqlite:///{home}/auth.db
 admin_username = {admin[0]}
 authorization_function = mlflow.server.auth:authenticate_request_basic_auth
 admin_password = {admin[1]}
+auth_cache_ttl_seconds = 600
 """
 
 

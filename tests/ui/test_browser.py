@@ -1,4 +1,6 @@
-"""The page in a real browser, on a real server, with results that the package has recorded."""
+"""A real server with results that the package has recorded: the page as a client of HTTP and a real browser see it, and what
+stands in MLflow's own pages.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+import requests
 
+from mlflow_ngraph.tracking import views
+from mlflow_ngraph.tracking.views import View
 from tests.support.browser import Pages, Watched
-from tests.support.served import SLOWER, Served
+from tests.support.served import EXPERIMENT, SLOWER, Served
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -181,3 +186,100 @@ def test_recorded_names_cannot_become_markup(served: Served, pages: Pages) -> No
     watched.page.get_by_role("alert").wait_for()
     assert "<img" in watched.page.get_by_role("alert").inner_text()
     assert watched.page.locator("img[src=x]").count() == 0
+
+
+def get(served: Served, path: str, **options: object) -> requests.Response:
+    return requests.get(f"{served.address}/ngraph{path}", timeout=60, **options)  # type: ignore[arg-type]
+
+
+def test_the_page_allows_nothing_but_itself(served: Served) -> None:
+    answer = get(served, "/")
+    assert answer.status_code == 200
+    policy = dict(part.split(" ", 1) for part in answer.headers["Content-Security-Policy"].split("; "))
+    assert policy["default-src"] == "'none'"
+    assert policy["script-src"] == "'self'"
+    assert policy["connect-src"] == "'self'"
+    assert [name for name, value in policy.items() if "unsafe" in value] == ["style-src"]
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert "http://" not in answer.text
+    assert "https://" not in answer.text
+
+
+def test_without_a_slash_the_address_keeps_what_it_says(served: Served) -> None:
+    answer = get(served, "?device=xeon", allow_redirects=False)
+    assert (answer.status_code, answer.headers["Location"]) == (302, "ngraph/?device=xeon")
+    assert get(served, "?device=xeon").url.endswith("/ngraph/?device=xeon")
+
+
+def test_files_come_from_the_installed_packages(served: Served) -> None:
+    plotly = get(served, "/static/plotly.min.js")
+    assert "plotly.js v" in plotly.text[:200]
+    assert "immutable" in plotly.headers["Cache-Control"]
+    assert plotly.headers["Content-Encoding"] == "gzip"
+    script = get(served, "/static/app.js", headers={"Accept-Encoding": "identity"})
+    assert script.headers["Content-Type"] == "text/javascript; charset=utf-8"
+    assert "Content-Encoding" not in script.headers
+    for path in ("/static/pages.py", "/static/..%2Fpages.py", "/static/"):
+        assert get(served, path).status_code == 404
+
+
+def test_options_and_numbers_are_those_that_were_recorded(served: Served) -> None:
+    told = get(served, "/api/options").json()
+    assert told["devices"] == ["orin", "xeon"]
+    assert [one["name"] for one in told["experiments"]] == [EXPERIMENT]
+    assert told["studies"] == 2
+    answer = get(served, "/api/comparison?workload=timm:resnet18")
+    assert answer.headers["Cache-Control"] == "no-store"
+    curves = {(one["device"], one["compiler_label"]): one for one in answer.json()["series"]}
+    for device, factor in (("xeon", 1.0), ("orin", SLOWER)):
+        lane = next(
+            lane
+            for lane in served.records["xeon"].lanes.values()
+            if (lane.lane.label, lane.lane.compiler) == ("resnet18", "openvino")
+        )
+        expected = [lane.cells[batch].metrics["throughput"] * factor for batch in (1, 2, 4)]
+        assert curves[device, "openvino"]["value"] == pytest.approx(expected)
+    assert curves["xeon", "openvino"]["lane_run_id"]
+    assert curves["xeon", "openvino"]["model_id"].startswith("m-")
+
+
+def test_wrong_questions_are_answered_with_one_line(served: Served) -> None:
+    answer = get(served, "/api/comparison?device=mars")
+    assert answer.status_code == 400
+    assert answer.json() == {"error": "unknown device 'mars': known: orin, xeon"}
+    assert get(served, "/api/comparison", data=b"").status_code == 200
+    assert requests.post(f"{served.address}/ngraph/api/options", timeout=60).status_code == 405
+
+
+def test_mlflow_itself_is_still_there(served: Served) -> None:
+    assert "MLflow" in requests.get(f"{served.address}/", timeout=60).text
+    assert requests.get(f"{served.address}/version", timeout=60).status_code == 200
+
+
+def titles(view: View) -> list[str]:
+    """What stands above the charts of a view: the names of their metrics."""
+    return [chart["metricKey"] for chart in view.charts if chart["type"] in ("LINE", "BAR")]
+
+
+def test_views_open_with_their_charts(served: Served, pages: Pages) -> None:
+    experiment = served.where["view"].split("/experiments/")[1].split("/")[0]
+    # In one window, so that all but the first find MLflow's scripts in its cache.
+    page = pages.open(served.where["view"]).page
+    page.get_by_text("Device comparison", exact=True).first.wait_for()
+    # MLflow draws only those charts that can be seen.
+    page.set_viewport_size({"width": 1500, "height": 3000})
+    for view in views.VIEWS:
+        page.goto(views.link(served.address, experiment, view.id))
+        page.get_by_text(view.name, exact=True).first.wait_for()
+        for title in titles(view):
+            page.get_by_text(title, exact=True).first.wait_for(state="attached")
+        page.locator(".js-plotly-plot").first.wait_for()
+        assert page.get_by_text("resnet18 openvino fp32 on orin").count() > 0
+        assert page.get_by_text("Something went wrong").count() == 0
+
+
+def test_an_engine_shows_its_card(served: Served, pages: Pages) -> None:
+    page = pages.open(f"{served.address}/ngraph/?device=xeon&compiler=openvino").page
+    page.get_by_label("engine of openvino for resnet18 on xeon").click()
+    page.get_by_role("heading", name="resnet18 with openvino on xeon").first.wait_for()
+    page.get_by_text("float32 batch×3×224×224").first.wait_for()

@@ -33,6 +33,14 @@ def findings(table: Table) -> list[Finding]:
     """
     latest = table.latest
     bad = latest[latest["verdict"] != str(Verdict.OK)]
+    troubles = _of_verdicts(table, bad) if len(bad) else []
+    if "noise" in latest:
+        noisy = latest[(latest["noise"].fillna("") != "") & latest["throughput"].notna()]
+        troubles += [_of_machine(table, cells) for _, cells in noisy.groupby(["place"], dropna=False, sort=False)]
+    return troubles
+
+
+def _of_verdicts(table: Table, bad: pd.DataFrame) -> list[Finding]:
     alike = bad.assign(eager=bad["compiler"] == BASELINE).groupby([*_WHERE, *_ALIKE], sort=False, dropna=False)
     of_model = (alike["compiler"].transform("nunique") > 1) & alike["eager"].transform("any")
     of_model &= bad["reason"].fillna("") != ""  # without one nobody knows whether they failed alike
@@ -41,9 +49,6 @@ def findings(table: Table) -> list[Finding]:
     ]
     for _, cells in bad[~of_model].groupby([*_WHERE, "compiler_label", "verdict"], dropna=False, sort=False):
         troubles.append(_of_compiler(table, cells))
-    if "noise" in latest:
-        noisy = latest[(latest["noise"].fillna("") != "") & latest["throughput"].notna()]
-        troubles += [_of_machine(table, cells) for _, cells in noisy.groupby(["place"], dropna=False, sort=False)]
     return troubles
 
 

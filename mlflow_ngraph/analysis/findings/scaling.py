@@ -91,6 +91,8 @@ def _doubtful(table: Table, knee: Places) -> NDArray[np.bool_]:
     lane = ["place", "threads", "workload", "compiler_label", "precision", "mode"]
     throughput = CELL_METRICS["throughput"]
     unsure = table.latest[contest.doubtful(table.latest, throughput.name)]
+    if unsure.empty:
+        return np.zeros(len(knee), bool)
     hoped = unsure[[*lane, "batch"]].assign(hoped=contest.hopeful(unsure, throughput))
     asked = table.ok.iloc[knee][[*lane, "batch", throughput.name]].reset_index(drop=True).reset_index(names="knee")
     both = asked.merge(hoped, on=lane, suffixes=("", "_later"))

@@ -136,17 +136,27 @@ def canvas(height: float) -> Canvas:
 
 def svg(figure: Canvas) -> str:
     """A figure as a file of its own."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    # `savefig` draws everything once more before it draws, to arrange it.
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+        figure.set_layout_engine("none")
     stream = io.StringIO()
-    figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
-    # Everything has its place now: to look for it again takes longer than to draw.
-    figure.set_layout_engine("none")
+    drawn: Any = FigureCanvasSVG(figure)
+    drawn.print_svg(stream, metadata={"Date": None, "Creator": None})
     return stream.getvalue()
 
 
 def png(figure: Canvas) -> bytes:
-    """A figure in pixels."""
+    """A figure that has its layout, in pixels."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     stream = io.BytesIO()
-    figure.savefig(stream, format="png", dpi=_DPI, metadata={"Software": None})
+    figure.set_dpi(_DPI)
+    drawn: Any = FigureCanvasAgg(figure)
+    drawn.print_png(stream, metadata={"Software": None})
     return stream.getvalue()
 
 
