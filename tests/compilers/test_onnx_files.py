@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ def assert_runs(source: Source, compiler: str, directory: Path, batches: Sequenc
 
 def outputs_of(
     compiler: str, materials: Path, directory: Path, batches: Sequence[int]
-) -> dict[int, Sequence[NDArray[Any]]]:
+) -> Mapping[int, Sequence[NDArray[Any]]]:
     kind = COMPILERS.get(compiler)
     adapter, target, source = kind(kind.flags_type()), Target(threads=1), Source(materials)
     outputs = {}
