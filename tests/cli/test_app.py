@@ -64,7 +64,6 @@ WRONG = [
         ["benchmark", "smoke", "--workloads", "resnet18", "--home", "/proc/none"],
         "cannot write studies to /proc/none",
     ),
-    (["benchmark", "smoke", "--workloads", "resnet18", "--tracking-uri", "http://127.0.0.1:9"], "127.0.0.1:9"),
     (["benchmark", "smoke", "--workloads", "resnet18", "--tracking-uri", "gopher://x"], "gopher"),
     (["compilers", "openvinos"], "unknown compiler 'openvinos'"),
     (["workloads", "timm:resnet1"], "resnet1"),
