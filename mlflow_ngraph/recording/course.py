@@ -91,8 +91,7 @@ class Recording:
         if not self.problem:
             record = self._record(workload)
             self._attempt(lambda: self._record_lanes(record, lane_ids))
-        if self.problem:
-            self._say_who_waits()
+        self._say_who_waits()
 
     def retry(self) -> None:
         """Try to catch up with what waits since the server failed."""
@@ -100,8 +99,7 @@ class Recording:
         if not self.problem:
             record = self._record()
             self._attempt(lambda: self._record_lanes(record, sorted(self._pending)))
-        if self.problem:
-            self._say_who_waits()
+        self._say_who_waits()
 
     def close(self, status: str) -> None:
         """Record what is still pending, then the study itself. One more try after an earlier failure.
@@ -166,7 +164,8 @@ class Recording:
                 self._notes.append("recording_failed", reason=self.problem)
 
     def _say_who_waits(self) -> None:
-        self._notes.tell("recording_waits", lanes=self.waiting, reason=self.problem)
+        if self.problem and self._pending:
+            self._notes.tell("recording_waits", lanes=self.waiting, reason=self.problem)
 
 
 def _cells(lane: LaneRecord) -> frozenset[tuple[int, float]]:
