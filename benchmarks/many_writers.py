@@ -24,6 +24,7 @@ import requests
 from recording_length import BATCHES, COMPILERS, Written, append
 from support.server import own_server
 
+from mlflow_ngraph.execute import journal as journal_events
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.recording.course import Recording
 from mlflow_ngraph.tracking import connection, schema
@@ -124,8 +125,9 @@ def _record(workloads: int, study: str, address: str) -> dict[str, object]:
                 recording.workload(str(plan.ref), [lane.id for lane in plan.lanes])
                 of_lanes += sum(asked.values()) - before
             recording.close("FINISHED")
-        if recording.problem:
-            raise SystemExit(recording.problem)
+        failures = [event["reason"] for event in journal_events.read(home) if event["event"] == "recording_failed"]
+        if recording.problem or failures:
+            raise SystemExit(recording.problem or failures[0])
     return {"lanes": of_lanes, "requests": sum(asked.values()), "by": dict(asked.most_common())}
 
 

@@ -170,10 +170,22 @@ class StudyRuns:
         """The experiment of this name, made where there is none."""
         experiment = self._client.get_experiment_by_name(name)
         if experiment is None:
-            return self._client.get_experiment(self._client.create_experiment(name))
+            return self._made(name)
         if experiment.lifecycle_stage != "active":
             raise TrackingError(f"experiment {name!r} is deleted: restore it, or choose another name")
         return experiment
+
+    def _made(self, name: str) -> Experiment:
+        """A new experiment, or the one that somebody else has made in the same moment."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return self._client.get_experiment(self._client.create_experiment(name))
+        except MlflowException:
+            experiment = self._client.get_experiment_by_name(name)
+            if experiment is None:
+                raise
+            return experiment
 
 
 def _query(study_id: str, kind: str | None = None) -> str:

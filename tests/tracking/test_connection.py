@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mlflow import MlflowClient
@@ -85,6 +86,20 @@ def test_a_password_with_an_at_sign_is_not_told() -> None:
     message = refusal(f"http://admin:adm@inSEKRET@127.0.0.1:{free_port()}?token=SEKRET2")
     assert "SEKRET" not in message
     assert "127.0.0.1" in message
+
+
+def test_an_experiment_that_somebody_else_makes_in_the_same_moment(
+    sqlite_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    MlflowClient(sqlite_uri).create_experiment("edge")
+    known, answers = MlflowClient.get_experiment_by_name, [None]
+
+    def a_moment_before(client: MlflowClient, name: str) -> Any:
+        return answers.pop() if answers else known(client, name)
+
+    monkeypatch.setattr(MlflowClient, "get_experiment_by_name", a_moment_before)
+    Recorder(sqlite_uri, "edge").preflight()
+    assert not answers
 
 
 def test_a_deleted_experiment(sqlite_uri: str) -> None:
