@@ -68,7 +68,8 @@ class Aside:
             start_new_session=True,  # Ctrl-C is for the parent, which says what becomes of the recording
         )
         self._said: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listening = threading.Thread(target=self._listen, daemon=True)
+        self._listening.start()
         self._send(tracking_uri=uri, experiment=experiment, argv=sys.argv)
         self._ask("preflight")
 
@@ -170,7 +171,11 @@ class Aside:
         """Let the process go, whatever it is at."""
         self._signal(signal.SIGKILL)
         self._process.wait()
-        self._stderr.close()
+        self._listening.join()  # to the end of what was said
+        for stream in (self._process.stdin, self._process.stdout, self._stderr):
+            assert stream is not None
+            with suppress(BrokenPipeError):  # what was not sent is for nobody
+                stream.close()
 
     def _pause(self) -> bool:
         """Stop the process between two requests, or in the middle of one that takes too long."""
