@@ -11,7 +11,7 @@ from hypothesis import settings
 from tests.support.affinity import every_processor
 from tests.support.browser import browser, pages
 from tests.support.fake import broken_compiler, fake_compiler
-from tests.support.forked import forked
+from tests.support.forked import forked, timed_alone
 from tests.support.keys import signing_key
 from tests.support.lab import lab
 from tests.support.lock import lock_folder
@@ -65,6 +65,7 @@ __all__ = [
     "slurm",
     "sqlite_template",
     "sqlite_uri",
+    "timed_alone",
 ]
 
 # How long an example takes is a question of who else computes.

@@ -12,6 +12,9 @@ from mlflow_ngraph.execute.session import Session
 
 Purpose = Literal["build", "verify", "run"]
 
+TIMED_START_ALONE = True
+"""What measures is not forked: it would share memory, and threads that it waits with would sleep."""
+
 
 class LaneProcess:
     """At most one child at a time, which begins by importing what it needs.
@@ -86,8 +89,9 @@ class LaneProcess:
         name += f"-{purpose}"
         kind = self._compiler
         measures = purpose == "run" or (purpose == "build" and kind.occupies == "machine")
-        env = environment.of_threads(self._lane.threads, session.places.scratch(name), patient=not measures)
-        forked = session.forks and not measures and "torch" in kind.runtime_modules
+        alone = measures and TIMED_START_ALONE
+        env = environment.of_threads(self._lane.threads, session.places.scratch(name), patient=not alone)
+        forked = session.forks and not alone and "torch" in kind.runtime_modules
         left = session.time.left_at_most
         child = Child(name, env, session.places.log(name), session.warden, forked=forked, left=left)
         modules = kind.runtime_modules

@@ -5,6 +5,7 @@ import os
 import signal
 import textwrap
 from contextlib import closing
+from pathlib import Path
 
 import psutil
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from mlflow_ngraph.engines import environment
 from mlflow_ngraph.execute import fork_server
 from mlflow_ngraph.execute.child import Child, Warden
+from mlflow_ngraph.runner import run_study
+from mlflow_ngraph.study import parse
 
 ASKED = """
     import json, os, sys
@@ -88,3 +91,22 @@ def test_a_server_that_was_killed_is_replaced(tmp_path, warden):
         after, _ = ask(tmp_path, warden, env)
     assert after["imported"]
     assert after["parent"] not in {before["parent"], os.getpid()}
+
+
+@pytest.mark.usefixtures("compilers", "timed_alone")
+def test_what_measures_is_not_forked(tmp_path, monkeypatch):
+    forked = []
+    fork = fork_server.ForkServer.fork
+
+    def listed(server, env, *pipes):
+        forked.append(Path(env["TORCHINDUCTOR_CACHE_DIR"]).parent.name)
+        return fork(server, env, *pipes)
+
+    monkeypatch.setattr(fork_server.ForkServer, "fork", listed)
+    given = {"name": "alone", "workloads": ["block:mha?width=16"], "compilers": ["identity"], "batch_sizes": [1]}
+    few = {"repetitions": 2, "slice_repetitions": 1, "limits": {"verify_seconds": 1}, "cache": "off"}
+    outcome = run_study(parse({**given, **few}), home=tmp_path, offline=True)
+    assert [cell.verdict for lane in outcome.record.lanes.values() for cell in lane.cells.values()] == ["ok"]
+    purposes = {name.rpartition("-")[2] for name in forked}
+    assert {"build", "verify"} <= purposes
+    assert "run" not in purposes

@@ -1,4 +1,8 @@
-"""One process that has imported PyTorch for all tests of a session: studies in this process fork their workers from it."""
+"""One process that has imported PyTorch for all tests of a session: studies in this process fork their workers from it.
+
+Those that measure, too, which a study of a user never does: importing PyTorch for each of them is most of what a small study
+costs. Tests of what is measured ask for the fixture `timed_alone`.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from mlflow_ngraph.execute import fork_server
+from mlflow_ngraph.execute import fork_server, process
 
 
 @pytest.fixture(scope="session", autouse=True)
 def forked() -> Iterator[None]:
     """Started by the first test that needs it, ended after the last."""
-    with fork_server.shared():
+    with fork_server.shared(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "TIMED_START_ALONE", False)
         yield
+
+
+@pytest.fixture
+def timed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What measures starts by itself, as it does for users."""
+    monkeypatch.setattr(process, "TIMED_START_ALONE", True)
