@@ -22,7 +22,7 @@ from mlflow_ngraph.estimates import Estimate
 from mlflow_ngraph.execute.derive import derive
 from mlflow_ngraph.execute.record import CellRecord, Lane, LaneRecord, StudyRecord
 from mlflow_ngraph.measure import statistics
-from mlflow_ngraph.study import Adaptive
+from mlflow_ngraph.study_settings import Adaptive
 from mlflow_ngraph.verdicts import Verdict
 
 ROUNDS, REPETITIONS, GAP = 10, 10, 40

@@ -12,7 +12,8 @@ from mlflow_ngraph.execute.child import Child
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.record import Lane
 from mlflow_ngraph.measure import open_loop_figures
-from mlflow_ngraph.study import Arrivals, Study
+from mlflow_ngraph.study import Study
+from mlflow_ngraph.study_settings import Arrivals
 
 Offer = Callable[[float, float, int, str], Mapping[str, Any]]
 """Offers a rate for some seconds, as a step of the cell with a purpose, and returns `open_loop_figures.row` of what became of it."""

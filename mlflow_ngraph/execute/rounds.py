@@ -22,7 +22,8 @@ from mlflow_ngraph.execute.lane_memory import Loaded
 from mlflow_ngraph.execute.record import Lane
 from mlflow_ngraph.execute.time_budget import TIME_UP, TimeBudget
 from mlflow_ngraph.measure import stability
-from mlflow_ngraph.study import BASELINE, Adaptive, Study
+from mlflow_ngraph.study import BASELINE, Study
+from mlflow_ngraph.study_settings import Adaptive
 from mlflow_ngraph.verdicts import Verdict
 
 RESERVE_BYTES = 512 * 2**20

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.study import Process
+    from mlflow_ngraph.study_settings import Process
 
 Call = Callable[[], object]
 

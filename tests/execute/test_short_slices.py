@@ -20,7 +20,7 @@ from mlflow_ngraph.execute.resources import resources
 from mlflow_ngraph.measure.impossible import checked_slice
 from mlflow_ngraph.measure.shares import Window, foreign
 from mlflow_ngraph.measure.stability import SliceFacts, problem
-from mlflow_ngraph.study import Stability
+from mlflow_ngraph.study_settings import Stability
 from tests.support.script import Script
 
 RECORDED: dict[str, Any] = json.loads(Path(__file__).with_name("data").joinpath("short_slices.json").read_text())

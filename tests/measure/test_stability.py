@@ -14,7 +14,7 @@ from mlflow_ngraph.measure.stability import (
     problem,
     slice_spread,
 )
-from mlflow_ngraph.study import Stability
+from mlflow_ngraph.study_settings import Stability
 
 RULES = Stability().model_dump()
 
