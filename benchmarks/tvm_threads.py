@@ -28,7 +28,8 @@ from mlflow_ngraph.compilers.tvm.adapter import TVM
 from mlflow_ngraph.compilers.tvm.flags import TVMFlags
 from mlflow_ngraph.devices.processors import available
 from mlflow_ngraph.engines import environment
-from mlflow_ngraph.execute.child import Child, Warden
+from mlflow_ngraph.execute.child import Child
+from mlflow_ngraph.execute.worker_process import Warden
 from mlflow_ngraph.runner import plan_study
 from mlflow_ngraph.study import parse
 

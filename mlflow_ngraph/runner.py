@@ -21,7 +21,7 @@ from mlflow_ngraph.engines.store import EngineStore
 from mlflow_ngraph.errors import DiskFullError, StudyError, WorkloadError
 from mlflow_ngraph.execute import fold, fork_server, interruption, journal, known_workloads, places
 from mlflow_ngraph.execute.cache import EngineCache, Maker
-from mlflow_ngraph.execute.child import Child, ChildFailure, Warden
+from mlflow_ngraph.execute.child import Child, ChildFailure
 from mlflow_ngraph.execute.exclusive import ExclusiveMachine, Holder, WhenBusy
 from mlflow_ngraph.execute.experience import Experience, learn
 from mlflow_ngraph.execute.fold import Fold
@@ -30,6 +30,7 @@ from mlflow_ngraph.execute.plan import StudyPlan, WorkloadPlan, make
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.execute.supervisor import Supervisor
 from mlflow_ngraph.execute.time_budget import TimeBudget
+from mlflow_ngraph.execute.worker_process import Warden
 from mlflow_ngraph.recording.aside import Aside
 from mlflow_ngraph.study import Study
 from mlflow_ngraph.tracking import connection

@@ -8,8 +8,6 @@ import math
 import os
 import selectors
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +17,9 @@ from typing import IO, Any
 import psutil
 
 from mlflow_ngraph.errors import CellError, NGraphError
-from mlflow_ngraph.execute import fork_server, interruption, space
-from mlflow_ngraph.execute.fork_server import Forked
+from mlflow_ngraph.execute import interruption, space, worker_process
 from mlflow_ngraph.execute.time_budget import TIME_UP
+from mlflow_ngraph.execute.worker_process import Warden
 from mlflow_ngraph.verdicts import Verdict
 
 STARTUP_SECONDS = 120.0
@@ -45,54 +43,6 @@ class OutOfTime(ChildFailure):
 
     def __init__(self, reason: str) -> None:
         super().__init__(Verdict.TIMEOUT, reason)
-
-
-@dataclass
-class Warden:
-    """The process that ends our children if we are killed. See `mlflow_ngraph.execute.warden`.
-
-    One that was killed itself has another in its place from the next child on.
-    """
-
-    process: subprocess.Popen[bytes] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._groups: set[int] = set()
-        self._start()
-
-    def add(self, group: int) -> None:
-        self._groups.add(group)
-        self._write(f"+{group}\n")
-
-    def remove(self, group: int) -> None:
-        self._groups.discard(group)
-        self._write(f"-{group}\n")
-
-    def close(self) -> None:
-        """Let it end; it kills whatever is still listed."""
-        self._pipe.close()
-        self.process.wait()
-
-    @property
-    def _pipe(self) -> IO[bytes]:
-        if self.process.stdin is None:  # pragma: no cover - Popen was given PIPE
-            raise RuntimeError("the warden has no pipe")
-        return self.process.stdin
-
-    def _start(self) -> None:
-        script = Path(__file__).with_name("warden.py")
-        # Unbuffered: what could not be written to one that is gone must not be left to be written when it is closed.
-        self.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(script)], stdin=subprocess.PIPE, bufsize=0, start_new_session=True
-        )
-
-    def _write(self, line: str) -> None:
-        try:
-            self._pipe.write(line.encode())
-        except BrokenPipeError:
-            self.close()
-            self._start()
-            self._pipe.write("".join(f"+{group}\n" for group in self._groups).encode())
 
 
 @dataclass
@@ -158,7 +108,7 @@ class Child:
         self._stdin: IO[bytes] = os.fdopen(commands, "wb")
         self._stdout: IO[bytes] = os.fdopen(answers, "rb", buffering=0)
         with log.open("ab") as stream:
-            self._process = _start(warden, env, stdin, stdout, stream.fileno(), forked=forked)
+            self._process = worker_process.start(warden, env, stdin, stdout, stream.fileno(), forked=forked)
         os.close(stdin)
         os.close(stdout)
         self._begun = [_Begun("starting", STARTUP_SECONDS, self._answered)]
@@ -363,39 +313,6 @@ class Child:
             stream.seek(max(0, stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
             return "\n".join(stream.read().decode(errors="replace").splitlines()[-TAIL_LINES:])
         return ""
-
-
-class _Spawned:
-    """A worker with an interpreter that it started itself."""
-
-    def __init__(self, env: Mapping[str, str], stdin: int, stdout: int, stderr: int) -> None:
-        command = [sys.executable, "-m", "mlflow_ngraph.execute.worker"]
-        self._process = subprocess.Popen(
-            command, stdin=stdin, stdout=stdout, stderr=stderr, env=dict(env), start_new_session=True
-        )
-        self.pid = self._process.pid
-
-    def wait(self) -> tuple[int, float | None]:
-        """As `Forked.wait`."""
-        _, status, used = os.wait4(self.pid, 0)
-        self._process.returncode = os.waitstatus_to_exitcode(status)
-        return self._process.returncode, used.ru_utime + used.ru_stime
-
-
-def _start(
-    warden: Warden, env: Mapping[str, str], stdin: int, stdout: int, stderr: int, *, forked: bool
-) -> _Spawned | Forked:
-    server = fork_server.serving(env) if forked else None
-    if server is not None:
-        with contextlib.suppress(ConnectionError):  # it has crashed; what starts by itself says why
-            worker = server.fork(env, stdin, stdout, stderr)
-            warden.add(worker.pid)
-            return worker
-    # Nobody would end a process that has started and is on no list; a forked one ends with its server.
-    with interruption.whole():
-        process = _Spawned(env, stdin, stdout, stderr)
-        warden.add(process.pid)
-    return process
 
 
 def _message(line: bytes) -> dict[str, Any] | None:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
-from mlflow_ngraph.execute.child import Warden
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.plan import StudyPlan
 from mlflow_ngraph.execute.record import Lane
 from mlflow_ngraph.execute.time_budget import TimeBudget
+from mlflow_ngraph.execute.worker_process import Warden
 
 
 @dataclass(frozen=True)

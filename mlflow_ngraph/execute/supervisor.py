@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from mlflow_ngraph.devices import processors
 from mlflow_ngraph.execute import allotment, expected_time
 from mlflow_ngraph.execute.cache import EngineCache
-from mlflow_ngraph.execute.child import Warden
 from mlflow_ngraph.execute.crew import Crew
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.places import Places
@@ -17,6 +16,7 @@ from mlflow_ngraph.execute.plan import StudyPlan, WorkloadPlan
 from mlflow_ngraph.execute.record import CellRecord, StudyRecord
 from mlflow_ngraph.execute.session import Session
 from mlflow_ngraph.execute.time_budget import TimeBudget
+from mlflow_ngraph.execute.worker_process import Warden
 from mlflow_ngraph.execute.workload_run import WorkloadRun
 from mlflow_ngraph.verdicts import Verdict
 

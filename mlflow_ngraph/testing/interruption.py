@@ -18,7 +18,8 @@ from typing import Any
 import psutil
 
 from mlflow_ngraph.engines import environment
-from mlflow_ngraph.execute.child import Child, ChildFailure, Warden
+from mlflow_ngraph.execute.child import Child, ChildFailure
+from mlflow_ngraph.execute.worker_process import Warden
 from mlflow_ngraph.testing.steps import STEP_SECONDS, Case, create
 from mlflow_ngraph.verdicts import Verdict
 

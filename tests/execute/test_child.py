@@ -15,7 +15,8 @@ import pytest
 
 from mlflow_ngraph.engines import environment
 from mlflow_ngraph.execute import fork_server
-from mlflow_ngraph.execute.child import Child, ChildFailure, OutOfTime, Warden
+from mlflow_ngraph.execute.child import Child, ChildFailure, OutOfTime
+from mlflow_ngraph.execute.worker_process import Warden
 from mlflow_ngraph.verdicts import Verdict
 
 
@@ -134,7 +135,8 @@ def test_a_killed_parent_leaves_no_children(tmp_path, forked):
             from pathlib import Path
             from mlflow_ngraph.engines import environment
             from mlflow_ngraph.execute import fork_server
-            from mlflow_ngraph.execute.child import Child, Warden
+            from mlflow_ngraph.execute.child import Child
+            from mlflow_ngraph.execute.worker_process import Warden
             with fork_server.shared():
                 env = environment.of_threads(1, Path("scratch"), patient=True)
                 worker = Child("test", env, Path("child.log"), Warden(), forked={forked})

@@ -12,7 +12,8 @@ import pytest
 
 from mlflow_ngraph.engines import environment
 from mlflow_ngraph.execute import fork_server
-from mlflow_ngraph.execute.child import Child, Warden
+from mlflow_ngraph.execute.child import Child
+from mlflow_ngraph.execute.worker_process import Warden
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import parse
 
