@@ -119,7 +119,7 @@ def _study(workload: dict[str, Any], model: str, damages: Sequence[str], times: 
 def _measured(study: Study, model: str, home: Path | None, *, anew: bool) -> Iterator[Found]:
     key = places.study_key(study, create(study.device).name, fingerprint()["digest"])
     directory = places.newest(home_directory.directory(home), key)
-    if anew or directory is None or not places.finished(directory):
+    if anew or directory is None or places.end(directory) == "open":
         directory = run_study(study, resume="never" if anew else "auto", home=home, offline=True).directory
     verified = {
         event["lane"]: event["seconds"] for event in journal.read(directory) if event["event"] == "cell_verified"

@@ -15,7 +15,7 @@ import argparse
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from mlflow_ngraph.analysis.report import combined
 from mlflow_ngraph.estimates import Estimate
@@ -148,8 +148,9 @@ def _durations(
     return level_ms * 1e6 * drift[:, None] * own * noise(rng, ROUNDS, REPETITIONS)
 
 
-def _contains(ends: tuple[float, float] | None, truth: float) -> bool:
-    return ends is not None and ends[0] <= truth <= ends[1]
+def _contains(ends: tuple[ArrayLike, ArrayLike], truth: float) -> bool:
+    low, high = ends
+    return bool(np.all(np.less_equal(low, truth)) and np.all(np.less_equal(truth, high)))
 
 
 def _lane(compiler: str) -> LaneRecord:

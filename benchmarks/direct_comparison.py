@@ -12,6 +12,7 @@ import argparse
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -51,7 +52,8 @@ def compared(frame: pd.DataFrame, one: str, other: str) -> Iterator[tuple[str, f
     """The name of a cell, the ratio of the first compiler over the second, and how far both intervals reach."""
     frame = frame[frame["verdict"] == "ok"].reset_index(drop=True)
     speedups = significance.figures(frame, "speedup")
-    for (workload, batch), places in frame.groupby(["label", "batch"]).indices.items():
+    for cell, places in frame.groupby(["label", "batch"]).indices.items():
+        workload, batch = cast("tuple[str, int]", cell)
         own = {str(frame["compiler_label"].iloc[place]): int(place) for place in places}
         if one not in own or other not in own:
             continue

@@ -100,8 +100,8 @@ def _compare(study: Study, record: StudyRecord, directory: Path, options: argpar
                 "target": {"precision": "fp32", "mode": "sync", "threads": plan.threads},
                 "seconds": options.seconds,
             }
-            found = measured(given, plan.threads, age_s=slices.age_s[lane.lane.compiler])
-            alone.setdefault(lane.lane.compiler, []).append(found.median_s)
+            timed = measured(given, plan.threads, age_s=slices.age_s[lane.lane.compiler])
+            alone.setdefault(lane.lane.compiler, []).append(timed.median_s)
         if not study_first:
             slices = _in_a_study(plan, record, directory, batch)
         for compiler, median_s in slices.median_s.items():
@@ -111,7 +111,7 @@ def _compare(study: Study, record: StudyRecord, directory: Path, options: argpar
     for compiler in MEASURED:
         found = paired_ratio(np.array(alone[compiler]), np.array(ours[compiler]))
         low, high = found.interval()
-        failed |= low > 1 + TOLERATED or high < 1 - TOLERATED
+        failed |= bool(low > 1 + TOLERATED or high < 1 - TOLERATED)
         print(
             f"{compiler}: alone {statistics.median(alone[compiler]) * 1e3:.3f} ms, beside five idle lanes "
             f"{statistics.median(ours[compiler]) * 1e3:.3f} ms, throughput ratio {found.value:.4f} ({low:.4f} to {high:.4f})"
@@ -125,7 +125,8 @@ def _compare(study: Study, record: StudyRecord, directory: Path, options: argpar
 
 def _by_round(medians: Mapping[str, Sequence[float]]) -> Array:
     """The geometric mean over compilers; shape (rounds,)."""
-    return np.exp(np.log([medians[compiler] for compiler in MEASURED]).mean(axis=0))
+    logs: Array = np.log([medians[compiler] for compiler in MEASURED]).mean(axis=0)
+    return np.exp(logs)
 
 
 def _measured(record: StudyRecord) -> list[LaneRecord]:

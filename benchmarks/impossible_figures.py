@@ -88,7 +88,7 @@ def main() -> int:
     processors = os.cpu_count() or 1
     wrong = [
         _count("journal", [*_leaves("", events), *_windows(events, processors)]),
-        _count("table", [(name, value) for row in frame.to_dict("records") for name, value in row.items()]),
+        _count("table", [(str(name), value) for row in frame.to_dict("records") for name, value in row.items()]),
         _count("page", list(_leaves("", shown))),
     ]
     return int(any(wrong))

@@ -140,7 +140,7 @@ def _counted() -> Iterator[Counter[str]]:
     def counting(self: requests.Session, request: requests.PreparedRequest, **options: object) -> requests.Response:
         path = str(request.path_url).split("?")[0].split("/artifacts/")[0]
         counts[f"{request.method} {path.rpartition('mlflow/')[2]}"] += 1
-        return send(self, request, **options)  # type: ignore[arg-type]
+        return send(self, request, **options)
 
     requests.Session.send = counting  # type: ignore[method-assign]
     try:

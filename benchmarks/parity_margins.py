@@ -41,7 +41,7 @@ _BRANCHES = ("attention", "mlp")
 _BLOCKS = ("block", "bottleneck", "layer", "residual")
 
 
-class Rounded(TorchDispatchMode):
+class Rounded(TorchDispatchMode):  # type: ignore[misc]
     """Within the block the factors of every product have ``bits`` bits of fraction."""
 
     def __init__(self, bits: int) -> None:

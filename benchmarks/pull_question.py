@@ -127,7 +127,8 @@ def measure(uri: str, home: Path, repeat: int) -> dict[str, Any]:
     best = measured(uri, home / "home")
     table = load_results(uri, columns=["lane_run_id", "workload", "model_id"], cache=False)
     workload = str(table.loc[table["model_id"] == best, "workload"].iloc[0])
-    cold, warm = [], []
+    cold: list[float] = []
+    warm: list[float] = []
     answers = set()
     for number in range(repeat):
         cache = home / "cache" / str(number)

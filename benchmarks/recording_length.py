@@ -63,11 +63,12 @@ class Unsent(Recorder):
         """As `Recorder.record_lane`."""
         return lane_content(record, lane_id).digest()
 
-    def close(self, record: StudyRecord, status: str) -> None:
+    def close(self, record: StudyRecord, status: str) -> str:
         """As `Recorder.close`."""
         study_content(record).digest()
         with tempfile.TemporaryDirectory() as target:
             files.write(record, self._directory, Path(target), status, {}, {})
+        return ""
 
     def where(self) -> dict[str, str]:
         """Nowhere."""

@@ -75,7 +75,7 @@ def _measured(given: Study, compilers: Sequence[str], home: Path | None, *, anew
     """The cells of a study, which is run unless it came to its end before."""
     key = places.study_key(given, create(given.device).name, fingerprint()["digest"])
     directory = places.newest(home_directory.directory(home), key)
-    if anew or directory is None or not places.finished(directory):
+    if anew or directory is None or places.end(directory) == "open":
         directory = run_study(given, resume="never" if anew else "auto", home=home, offline=True).directory
     return judged(fold.load(directory), directory, compilers)
 
