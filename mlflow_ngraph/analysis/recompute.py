@@ -51,43 +51,78 @@ def recompute(run: str, tracking_uri: str | None = None) -> Recomputed:
         The server cannot be reached, or the run lacks what is needed, or its files are not those that a study wrote: a line of
         the journal does not check, or the table is not the one that the run's tags speak of.
     """
-    uri = connection.resolve_uri(tracking_uri)
-    client = connection.reach(uri)
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)
-        with connection.talking(uri, "read the samples", connection.RECORDING):
-            study = listing.study_run(client, run)
-            run_id = study.info.run_id
-            present = {file.path for file in client.list_artifacts(run_id)}
-            missing = [name for name in NEEDED if name not in present]
-            if missing:
-                raise TrackingError(f"run {run_id} has no {' and no '.join(missing)}: name the run of a finished study")
-            for name in (*NEEDED, *({Artifact.ARRIVALS} & present)):
-                client.download_artifacts(run_id, name, temporary)
-        if sha256(directory / Artifact.RESULTS) != study.data.tags.get(Tag.RESULTS_SHA256):
-            raise TrackingError(
-                f"run {run_id}: {Artifact.RESULTS} is not the file whose digest the run's tags tell: nothing follows from it"
-            )
+        run_id = fetch(run, directory, tracking_uri)
         try:
             record = fold.load(directory)
         except JournalError as error:
             raise TrackingError(f"run {run_id}: {str(error).replace(str(directory) + os.sep, '')}") from error
         stored, taken, offered = (
-            _table(run_id, directory / name) for name in (Artifact.RESULTS, Artifact.SAMPLES, Artifact.ARRIVALS)
+            table(run_id, directory / name) for name in (Artifact.RESULTS, Artifact.SAMPLES, Artifact.ARRIVALS)
         )
     return _compare(record, run_id, stored, taken, offered)
 
 
-def _table(run_id: str, path: Path) -> pd.DataFrame:
-    """A table that was recorded; an empty one of rates where none were measured."""
-    table: pd.DataFrame = pd.DataFrame(columns=list(arrivals.COLUMNS))
+def fetch(run: str, target: Path, tracking_uri: str | None = None) -> str:
+    """Download journal, samples and results of a study run, and its rates where it has some.
+
+    Parameters
+    ----------
+    run : str
+        The id of a study run, or of one of its lane runs.
+    target : Path
+        The directory to download to.
+
+    Returns
+    -------
+    str
+        The id of the study run.
+
+    Raises
+    ------
+    TrackingError
+        As in `recompute`, for the table of results.
+    """
+    uri = connection.resolve_uri(tracking_uri)
+    client = connection.reach(uri)
+    with connection.talking(uri, "read the samples", connection.RECORDING):
+        study = listing.study_run(client, run)
+        run_id = str(study.info.run_id)
+        present = {file.path for file in client.list_artifacts(run_id)}
+        missing = [name for name in NEEDED if name not in present]
+        if missing:
+            raise TrackingError(f"run {run_id} has no {' and no '.join(missing)}: name the run of a finished study")
+        for name in (*NEEDED, *({Artifact.ARRIVALS} & present)):
+            client.download_artifacts(run_id, name, str(target))
+    if sha256(target / Artifact.RESULTS) != study.data.tags.get(Tag.RESULTS_SHA256):
+        raise TrackingError(
+            f"run {run_id}: {Artifact.RESULTS} is not the file whose digest the run's tags tell: nothing follows from it"
+        )
+    return run_id
+
+
+def table(run_id: str, path: Path) -> pd.DataFrame:
+    """A table that was recorded; an empty one of rates where none were measured.
+
+    Parameters
+    ----------
+    run_id : str
+        Named in messages.
+
+    Raises
+    ------
+    TrackingError
+        It is not readable.
+    """
+    stored: pd.DataFrame = pd.DataFrame(columns=list(arrivals.COLUMNS))
     if not path.is_file():
-        return table
+        return stored
     try:
-        table = pd.read_parquet(path)
+        stored = pd.read_parquet(path)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise TrackingError(f"run {run_id}: {path.name} is not readable: {' '.join(str(error).split())}") from error
-    return table
+    return stored
 
 
 def _compare(

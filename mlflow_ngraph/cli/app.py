@@ -31,6 +31,10 @@ _VERBS = {
     "diff": (f"{_HERE}.diff:diff", "Show what differs between two runs: flags, versions, machine, results."),
     "explain": (f"{_HERE}.explain:explain", "Explain what compilers made of a model."),
     "recompute": (f"{_HERE}.recompute:recompute", "Derive recorded figures again from their raw samples."),
+    "scatter": (
+        f"{_HERE}.scatter:scatter",
+        "Say where the scatter of a study comes from, and what to measure more of.",
+    ),
     "sync": (f"{_HERE}.sync:sync", "Record studies that were measured without a tracking server."),
     "export": (f"{_HERE}.export:export", "Write studies into one file, to be carried or published."),
     "import": (f"{_HERE}.import_studies:import_studies", "Bring studies out of such files, and record them."),

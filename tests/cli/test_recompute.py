@@ -68,7 +68,9 @@ def test_changed_samples_are_found(run_id: str, sqlite_uri: str, tmp_path: Path)
     lines = Path(client.download_artifacts(run_id, Artifact.JOURNAL, str(tmp_path)))
     whole = lines.read_text()
     number = next(number for number, line in enumerate(whole.splitlines(), 1) if '"event":"slice"' in line)
-    lines.write_text(re.sub(r'("durations_ns":\[)\d', r"\g<1>9", whole, count=1))
+    lines.write_text(
+        re.sub(r'("durations_ns":\[)(\d)', lambda digit: digit[1] + str(9 - int(digit[2])), whole, count=1)
+    )
     client.log_artifact(run_id, str(lines))
     with pytest.raises(TrackingError, match=rf"run {run_id}: journal\.jsonl: line {number} is damaged"):
         recompute(run_id, sqlite_uri)
