@@ -7,25 +7,21 @@ decided by `mlflow_ngraph.measure.racing`, by the rounds alone: those of earlier
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import psutil
-
-from mlflow_ngraph.execute import standing
 from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.lane_memory import Loaded
 from mlflow_ngraph.execute.race_words import RaceWords
 from mlflow_ngraph.execute.raced_before import Before, slice_timed
 from mlflow_ngraph.execute.record import Lane
 from mlflow_ngraph.execute.rounds import Assignment, Judgement, Rounds, lack_of_memory
+from mlflow_ngraph.execute.standing import Standing
 from mlflow_ngraph.measure import racing
 from mlflow_ngraph.measure.racing import Departure, Entrant, Race, Timed
-from mlflow_ngraph.objectives import AS_GOOD, Limit, Raced
-from mlflow_ngraph.study import BASELINE
+from mlflow_ngraph.objectives import AS_GOOD, Raced
 from mlflow_ngraph.text import duration
 from mlflow_ngraph.verdicts import Verdict
 
@@ -69,17 +65,13 @@ class RacedRounds(Rounds):
                 self._race.measured(round_, cell, timed)
         self._race.barred.update(before.barred)
         self._words = RaceWords(self._race, self._lanes)
-        self._limits: Sequence[Limit] = self._study.kept_limits
+        self._standing = Standing(self._study, self._race, self._lanes)
         self._own: Sequence[LaneRunner] = ()
         """The runners of lanes, whose processes live on when a cell leaves; those of their twins do not."""
         self._on_track: dict[str, Starter] = {}
         """Cells that are loaded."""
         self._parked: dict[str, tuple[Starter, Loaded]] = {}
         """Cells in the race that are not loaded any more, for lack of memory or of time."""
-        self._slices: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        """By cell, as the processes reported them; kept for the limits."""
-        self._broken: dict[str, Limit] = {}
-        """By cell, a limit that it does not keep as things stand."""
         self._spared: list[tuple[int, float]] = []
         """Of each cell that has left, the repetitions and the seconds that it might still have taken."""
 
@@ -147,16 +139,8 @@ class RacedRounds(Rounds):
 
     def _excluded(self, runner: LaneRunner, batch: int) -> bool:
         """Whether a cell need not be measured at all."""
-        cell, size_mb = runner.lane.cell(batch), runner.engines[batch].size_bytes / 1e6
-        reason = next(
-            (
-                f"its engine has {size_mb:.1f} MB, and the limit is {limit}"
-                for limit in self._limits
-                if limit.metric == "engine_size_mb" and not limit.kept_by(size_mb)
-            ),
-            "",
-        )
-        if not reason and (exclusion := self._race.exclusion(cell)) is not None:
+        reason = self._standing.too_large(runner.engines[batch])
+        if not reason and (exclusion := self._race.exclusion(runner.lane.cell(batch))) is not None:
             reason = self._words.excluded(exclusion)
         if not reason:
             return False
@@ -221,8 +205,7 @@ class RacedRounds(Rounds):
         loaded = _loaded(runner)
         timed = slice_timed(loaded.durations[-1], starter.batch, loaded.requests)
         self._race.measured((runner.session, number), cell, timed)
-        if self._limits:
-            self._slices[cell].append({"session": runner.session, "round": number, **taken})
+        self._standing.took(cell, {"session": runner.session, "round": number, **taken})
 
     def _step(self, starter: Starter, step: Callable[[], object]) -> bool:
         """Do a step of a cell; one that fails is out of the race."""
@@ -252,42 +235,15 @@ class RacedRounds(Rounds):
             if loaded.problem:
                 self._bar(starter.cell)
                 self._settle_cell(starter, loaded, "")
-            elif self._limits:
-                self._hold_against_limits(starter, loaded)
+                continue
+            engine = starter.runner.engines[starter.batch]
+            limit = self._standing.judge(starter.cell, engine, loaded.requests)
+            if limit is not None:
+                self._bar(starter.cell)
+                self._say_left(starter, limit=str(limit))
+                self._settle_cell(starter, loaded, self._words.too_much(starter.cell, str(limit)))
         for departure in self._race.departures():
             self._part_with(departure)
-
-    def _hold_against_limits(self, starter: Starter, loaded: Loaded) -> None:
-        """Nothing leaves because of a cell that does not keep the limits; one that cannot keep them any more leaves itself."""
-        lane, batch, cell = starter.runner.lane, starter.batch, starter.cell
-        slices, processors = self._slices[cell], psutil.cpu_count() or 1
-        metrics = standing.figures(lane, batch, starter.runner.engines[batch], loaded.requests, slices, processors)
-        baseline = self._baseline_cell(lane, batch)
-        if baseline is not None and self._race.rounds(baseline):
-            metrics["speedup"] = float(self._race.ratio(cell, baseline).value)
-        broken = standing.broken(self._limits, metrics)
-        self._race.barred.discard(cell)
-        self._broken.pop(cell, None)
-        if broken is not None:
-            self._race.barred.add(cell)
-            self._broken[cell] = broken
-        study = self._study
-        most = study.adaptive.max_repetitions if study.repetitions == "auto" else study.repetitions
-        limit = standing.hopeless(self._limits, metrics, slices, most * len(self._lanes))
-        if limit is not None:
-            self._bar(cell)
-            self._say_left(starter, limit=str(limit))
-            self._settle_cell(starter, loaded, self._words.too_much(cell, str(limit)))
-
-    def _baseline_cell(self, lane: Lane, batch: int) -> str | None:
-        return next(
-            (
-                cell
-                for cell, (other, size) in self._lanes.items()
-                if (other.compiler, other.precision, size) == (BASELINE, lane.precision, batch)
-            ),
-            None,
-        )
 
     def _part_with(self, departure: Departure) -> None:
         """A cell cannot be the best any more: that goes into the journal, with what says so."""
@@ -409,8 +365,8 @@ class RacedRounds(Rounds):
         )
         for cell in contenders:
             starter, loaded = self._take_off(cell)
-            broken = str(self._broken.get(cell, ""))
-            self._settle_cell(starter, loaded, self._words.ended(cell, leader, ending, broken), serve=True)
+            words = self._words.ended(cell, leader, ending, self._standing.broken(cell))
+            self._settle_cell(starter, loaded, words, serve=True)
 
     def _stopped_by(self) -> str:
         """What an undecided race ended by."""

@@ -1,13 +1,18 @@
-"""What a cell that is still measured would be recorded with now: the figures that limits are about."""
+"""How the cells of a race stand with the limits that the best one has to keep, by what has been measured so far."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import psutil
+
 from mlflow_ngraph.execute.derive import own_metrics
 from mlflow_ngraph.execute.record import CellRecord, EngineRecord, Lane, LaneRecord
+from mlflow_ngraph.measure.racing import Race
 from mlflow_ngraph.objectives import Limit
+from mlflow_ngraph.study import BASELINE, Study
 from mlflow_ngraph.verdicts import Verdict
 
 ONLY_GROWING = ("engine_size_mb", "peak_memory_mb")
@@ -15,20 +20,89 @@ ONLY_GROWING = ("engine_size_mb", "peak_memory_mb")
 _P99 = "latency_p99_ms"
 
 
-def figures(
-    lane: Lane, batch: int, engine: EngineRecord, requests: int, slices: Sequence[Mapping[str, Any]], processors: int
-) -> dict[str, float]:
-    """The metrics of a cell by the slices that it has.
+class Standing:
+    """The limits of a study, and which cells of a race keep them.
 
     Parameters
     ----------
-    requests : int
-        Inferences within a repetition.
-    slices : Sequence[Mapping[str, Any]]
-        As a worker reports them.
-    processors : int
-        Of the whole machine.
+    race : Race
+        Where a cell that does not keep the limits is barred: nothing leaves because of it.
+    lanes : Mapping[str, tuple[Lane, int]]
+        The lane and the batch size of each cell.
     """
+
+    def __init__(self, study: Study, race: Race, lanes: Mapping[str, tuple[Lane, int]]) -> None:
+        self._limits = study.kept_limits
+        self._race = race
+        self._lanes = lanes
+        of_cell = study.adaptive.max_repetitions if study.repetitions == "auto" else study.repetitions
+        self._most = of_cell * len(lanes)
+        """Repetitions that a cell may have in the end, with those that others have left."""
+        self._slices: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self._broken: dict[str, Limit] = {}
+
+    def took(self, cell: str, taken: dict[str, Any]) -> None:
+        """Take note of a slice of a cell, as its process reported it."""
+        if self._limits:
+            self._slices[cell].append(taken)
+
+    def too_large(self, engine: EngineRecord) -> str:
+        """Why an engine need not be measured; empty where it must be."""
+        size_mb = engine.size_bytes / 1e6
+        for limit in self._limits:
+            if limit.metric == "engine_size_mb" and not limit.kept_by(size_mb):
+                return f"its engine has {size_mb:.1f} MB, and the limit is {limit}"
+        return ""
+
+    def judge(self, cell: str, engine: EngineRecord, requests: int) -> Limit | None:
+        """Bar a cell that does not keep the limits as things stand, or let it in again.
+
+        Parameters
+        ----------
+        requests : int
+            Inferences within a repetition.
+
+        Returns
+        -------
+        Limit | None
+            The first that it cannot keep any more, whatever its further rounds say.
+        """
+        if not self._limits:
+            return None
+        lane, batch = self._lanes[cell]
+        slices = self._slices[cell]
+        metrics = _figures(lane, batch, engine, requests, slices, psutil.cpu_count() or 1)
+        baseline = self._baseline(lane, batch)
+        if baseline is not None and self._race.rounds(baseline):
+            metrics["speedup"] = float(self._race.ratio(cell, baseline).value)
+        broken = _broken(self._limits, metrics)
+        if broken is None:
+            self._race.barred.discard(cell)
+            self._broken.pop(cell, None)
+        else:
+            self._race.barred.add(cell)
+            self._broken[cell] = broken
+        return _hopeless(self._limits, metrics, slices, self._most)
+
+    def broken(self, cell: str) -> str:
+        """The limit that a cell does not keep as things stand; empty where it keeps them all."""
+        return str(self._broken.get(cell, ""))
+
+    def _baseline(self, lane: Lane, batch: int) -> str | None:
+        return next(
+            (
+                cell
+                for cell, (other, size) in self._lanes.items()
+                if (other.compiler, other.precision, size) == (BASELINE, lane.precision, batch)
+            ),
+            None,
+        )
+
+
+def _figures(
+    lane: Lane, batch: int, engine: EngineRecord, requests: int, slices: Sequence[Mapping[str, Any]], processors: int
+) -> dict[str, float]:
+    """The metrics of a cell by the slices that it has, as a worker reports them."""
     cell = CellRecord(
         lane.cell(batch),
         lane.id,
@@ -41,21 +115,15 @@ def figures(
     return own_metrics(LaneRecord(lane, engines=[engine]), cell, processors)
 
 
-def broken(limits: Sequence[Limit], metrics: Mapping[str, float]) -> Limit | None:
+def _broken(limits: Sequence[Limit], metrics: Mapping[str, float]) -> Limit | None:
     """The first limit that figures do not keep."""
     return next((limit for limit in limits if not limit.kept_by(metrics.get(limit.metric))), None)
 
 
-def hopeless(
+def _hopeless(
     limits: Sequence[Limit], metrics: Mapping[str, float], slices: Sequence[Mapping[str, Any]], most: int
 ) -> Limit | None:
-    """The first limit that a cell cannot keep any more, whatever its further rounds say.
-
-    Parameters
-    ----------
-    most : int
-        Repetitions that it may have in the end.
-    """
+    """The first limit that a cell cannot keep any more, even with ``most`` repetitions in the end."""
     for limit in limits:
         if limit.bound == "max" and limit.metric in ONLY_GROWING and metrics.get(limit.metric, 0.0) > limit.value:
             return limit
