@@ -11,10 +11,10 @@ from mlflow_ngraph.compilers.onnx_graph import Node, read_nodes, write_nodes
 from mlflow_ngraph.compilers.onnxruntime.fusion import BLOCKED, fused
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.errors import NGraphError
-
-pytest.importorskip("onnxruntime")
-
+from tests.support.installed import needs
 from tests.support.onnx_models import residual_block
+
+pytestmark = needs("onnxruntime")
 
 ONE = Target(threads=1)
 

@@ -10,8 +10,9 @@ from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 from mlflow_ngraph.workloads.materials import Source
 from tests.support.closeness import assert_close
+from tests.support.installed import needs
 
-pytest.importorskip("onnxruntime")
+pytestmark = needs("onnxruntime")
 
 
 def compiled(source: Source, directory: Path, batches: list[int], **flags: object) -> Build:

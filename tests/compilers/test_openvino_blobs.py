@@ -13,8 +13,10 @@ from mlflow_ngraph.compilers.saved import FILE
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 from mlflow_ngraph.workloads.materials import Source
 from tests.support.closeness import assert_close
+from tests.support.installed import needs
 
-pytest.importorskip("openvino")
+pytestmark = needs("openvino")
+
 
 ONE = Target(threads=1)
 

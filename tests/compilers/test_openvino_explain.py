@@ -11,10 +11,10 @@ from mlflow_ngraph.compilers.host import isa
 from mlflow_ngraph.compilers.openvino.inspection import kernels
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.errors import UnsupportedError
-
-pytest.importorskip("openvino")
-
+from tests.support.installed import needs
 from tests.support.onnx_models import residual_block
+
+pytestmark = needs("openvino")
 
 ONE = Target(threads=1)
 

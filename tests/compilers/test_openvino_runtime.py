@@ -10,8 +10,9 @@ from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.testing.steps import in_fresh_process
 from mlflow_ngraph.workloads.materials import Source
 from tests.support.closeness import assert_close
+from tests.support.installed import needs
 
-pytest.importorskip("openvino")
+pytestmark = needs("openvino")
 
 
 @pytest.fixture

@@ -16,9 +16,12 @@ from mlflow_ngraph.devices.probes import Gpu
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.testing.steps import in_fresh_process
 from mlflow_ngraph.workloads.materials import Source
+from tests.support.installed import needs
 
-pytest.importorskip("tvm")
-pytestmark = pytest.mark.skipif(bool(probes.gpus()), reason="these are for machines without a GPU")
+pytestmark = [
+    needs("tvm"),
+    pytest.mark.skipif(bool(probes.gpus()), reason="these are for machines without a GPU"),
+]
 
 GPU = Gpu(name="A GPU", memory_mib=16384, driver="550.54", compute_capability="8.9")
 BATCH = 3

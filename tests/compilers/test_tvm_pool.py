@@ -12,8 +12,9 @@ import psutil
 import pytest
 
 from mlflow_ngraph.compilers.tvm.pool import Candidate, Evaluator, Pool, Worker, WorkerError
+from tests.support.installed import needs
 
-pytest.importorskip("tvm")
+pytestmark = needs("tvm")
 
 HOLD = """
 import sys, time

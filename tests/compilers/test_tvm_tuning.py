@@ -21,9 +21,10 @@ from mlflow_ngraph.compilers.tvm import adapter
 from mlflow_ngraph.compilers.tvm.records import LOG, RECORDS, WORKLOADS
 from mlflow_ngraph.errors import DependencyError
 from mlflow_ngraph.workloads.materials import Source
+from tests.support.installed import needs
 
-pytest.importorskip("tvm")
-pytest.importorskip("xgboost")
+pytestmark = needs("tvm", "xgboost")
+
 
 ROOT = Path(__file__).parents[2]
 CANDIDATES = 3
