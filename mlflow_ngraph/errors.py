@@ -20,6 +20,7 @@
     │   ├── ImpossibleReadingError  a clock or a counter says what cannot be
     │   └── CompileError            the compiler failed on this model
     ├── EngineError                 a stored engine is damaged, or does not serve here
+    │   └── TransferError           a file of an engine did not arrive: nothing is known against the engine
     ├── ArchiveError                an archive of studies is damaged, not one, or contradicts what is here
     ├── DiskFullError               a disk that a study writes to has no room left
     └── JournalError                the local record of a study is damaged or in use
@@ -143,6 +144,10 @@ class CompileError(CellError):
 
 class EngineError(NGraphError):
     """A stored engine is damaged, or does not serve here."""
+
+
+class TransferError(EngineError):
+    """A file of an engine did not arrive, or could not be kept: nothing is known against the engine."""
 
 
 class ArchiveError(NGraphError):

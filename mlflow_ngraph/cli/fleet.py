@@ -22,6 +22,10 @@ _VERBS = {
         "mlflow_ngraph.cli.fleet_nodes:doctor",
         "Check what a fleet needs, here and on its machines; changes nothing.",
     ),
+    "follow": (
+        "mlflow_ngraph.cli.fleet_follow:follow",
+        "Have here what an alias of the registry points at, and serve it: for devices in use.",
+    ),
     "attach": (f"{_HERE}:attach", "Come back to a study that runs on several devices."),
     "logs": (f"{_HERE}:logs", "Print what a device said."),
     "job": (f"{_HERE}:job", ""),

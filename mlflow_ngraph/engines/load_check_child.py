@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlflow_ngraph import parity
+from mlflow_ngraph import parent_death, parity
 from mlflow_ngraph.engines import compatibility, environment
 from mlflow_ngraph.engines.load_spec import LoadSpec, read_probe
 from mlflow_ngraph.engines.local_engine import LoadedEngine, prepare
@@ -33,6 +34,8 @@ _MOST_CALLS = 1_000_000
 
 def main() -> int:
     """Try the engine that standard input tells of."""
+    # An engine that hangs would never notice that nobody waits any more.
+    parent_death.send_to_self(signal.SIGKILL)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     environment.enter()

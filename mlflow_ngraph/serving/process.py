@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -21,6 +22,7 @@ from mlflow_ngraph.errors import NGraphError
 if TYPE_CHECKING:
     from mlflow_ngraph.engines.package import Package
     from mlflow_ngraph.serving.server import Server
+    from mlflow_ngraph.serving.service import Service
     from mlflow_ngraph.serving.settings import Settings
 
 _SCRATCH = "ngraph-serve-"
@@ -75,59 +77,88 @@ def become(package: Package, name: str, settings: Settings) -> NoReturn:
 
 def command_of(package: Package, name: str, settings: Settings) -> tuple[list[str], dict[str, str]]:
     """The command of the process, and its environment."""
+    order, env = ordered(package, name, settings)
+    return [sys.executable, "-m", "mlflow_ngraph.serving.process", order.to_json()], env
+
+
+def ordered(package: Package, name: str, settings: Settings) -> tuple[Order, dict[str, str]]:
+    """What a process that serves a package is told, and its environment."""
     from mlflow_ngraph.engines.environment import of_manifest
 
     scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH))
     order = Order(package.directory.absolute(), package.digest, name, settings, scratch)
-    command = [sys.executable, "-m", "mlflow_ngraph.serving.process", order.to_json()]
-    return command, of_manifest(package.manifest, scratch)
+    return order, of_manifest(package.manifest, scratch)
 
 
 def main(arguments: list[str]) -> int:
     """Serve until a signal comes. SIGTERM and SIGINT end the server once it has answered what came in."""
+    return serve(Order.parse(arguments[0]), _listening_server)
+
+
+def serve(order: Order, server_of: Callable[[Order], Server]) -> int:
+    """Serve until a signal comes, and return the exit code.
+
+    Parameters
+    ----------
+    server_of : Callable[[Order], Server]
+        Makes the server.
+    """
     from mlflow_ngraph.engines import environment
 
-    order = Order.parse(arguments[0])
     environment.enter()
     ended: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         # While it runs, the web server has handlers of its own; when it has ended it hands the signal on.
         signal.signal(number, lambda number, _: ended.append(number))
     try:
-        server = _server(order)
+        server = server_of(order)
         done = bool(ended) or server.run()
     except NGraphError as error:
-        _tell(f"error: {' '.join(str(error).split())}")
+        tell(f"error: {' '.join(str(error).split())}")
         return error.exit_code
     finally:
         shutil.rmtree(order.scratch, ignore_errors=True)
     if not done:
-        _tell("error: the engine did not come to an end; requests were left without an answer")
+        tell("error: the engine did not come to an end; requests were left without an answer")
         # Its thread cannot be ended, and Python would wait for it.
         os._exit(1)
-    _tell("ended")
+    tell("ended")
     return 0
 
 
-def _server(order: Order) -> Server:
+def service_of(order: Order) -> Service:
+    """The engine of an order, behind a queue; not loaded yet.
+
+    Raises
+    ------
+    EngineError
+        The package is damaged.
+    UsageError
+        It cannot be served like this.
+    """
     from mlflow_ngraph.engines.package import open_package
-    from mlflow_ngraph.serving.server import Server, listen
     from mlflow_ngraph.serving.service import Service
 
     settings = order.settings
-    service = Service(
+    return Service(
         open_package(order.directory, order.digest),
         order.name,
         settings.wishes,
         settings.limits,
         workers=settings.workers,
-        tell=_tell,
+        tell=tell,
     )
-    return Server(service, listen(settings.host, settings.port), _tell)
 
 
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)  # noqa: T201 - for whoever started the server
+def _listening_server(order: Order) -> Server:
+    from mlflow_ngraph.serving.server import Server, listen
+
+    return Server(service_of(order), listen(order.settings.host, order.settings.port), tell)
+
+
+def tell(line: str) -> None:
+    """Say something to whoever started the server."""
+    print(line, file=sys.stderr, flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

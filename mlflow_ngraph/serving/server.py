@@ -18,7 +18,7 @@ IDLE_S = 75
 """For which a connection is kept after an answer: longer than the proxies in front usually keep it."""
 GRACE_S = 5
 """Beyond the time of a request, for clients to take their answers when the server ends."""
-_BACKLOG = 1024
+BACKLOG = 1024
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -34,7 +34,7 @@ def listen(host: str, port: int) -> socket.socket:
         listener = socket.socket(family)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-        listener.listen(_BACKLOG)
+        listener.listen(BACKLOG)
     except OSError as error:
         raise UsageError(f"cannot listen on {host} port {port}: {error.strerror or error}") from None
     listener.setblocking(False)
@@ -108,13 +108,17 @@ class Server:
         return uvicorn.Server(config)
 
     async def _start(self) -> None:
-        """Get the service ready in a thread; without an engine there is nothing to serve."""
+        """Get the service ready, and say where it is."""
         where = f"{address(self._listening)}/v2/models/{self._service.interface.name}"
         self._tell(f"listening; the engine is being loaded: {where}")
+        if await self._load() is None:
+            self._tell(f"ready: {where}/infer")
+
+    async def _load(self) -> BaseException | None:
+        """Get the service ready in a thread; without an engine there is nothing to serve. What went wrong, `run` raises."""
         try:
             await asyncio.get_running_loop().run_in_executor(None, self._service.start)
-        except Exception as error:  # noqa: BLE001 - whatever it is, `run` raises it
+        except Exception as error:  # noqa: BLE001 - whatever it is
             self._problem = error
             self.stop()
-            return
-        self._tell(f"ready: {where}/infer")
+        return self._problem

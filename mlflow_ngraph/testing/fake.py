@@ -53,7 +53,7 @@ ASYNC_REQUESTS = 2
 SEARCH_LOG = "search.log"
 """The file of the work folder in which a search keeps what it has done."""
 
-Stage = Literal["compile", "search", "explain", "load", "run"]
+Stage = Literal["compile", "search", "explain", "load", "run", "later"]
 Behaviour = Literal[
     "ok",
     "slow",
@@ -83,7 +83,7 @@ class FakeFlags(Flags):
     operator; each of these at the stage ``at``."""
     at: Stage = "run"
     """Where the behaviour and the delay happen: while compiling, in every batch of a search, while explaining, while
-    loading, or in every run."""
+    loading, or in every run; ``later`` is every run that begins ``delay_ms`` after loading."""
     delay_ms: float = Field(0.0, ge=0)
     """Milliseconds that the stage ``at`` takes longer. A behaviour that lets it go on comes first."""
     wait: Literal["sleep", "spin"] = "sleep"
@@ -170,7 +170,10 @@ class FakeCompiler(Compiler[FakeFlags]):
             raise CompileError(f"{directory} holds no engine for batch size {batch}")
         requests = ASYNC_REQUESTS if target.mode == "async" else 1
         in_force = {**self.flags.model_dump(), "threads": 1, "requests": requests}
-        return _FakeEngine(known, self.flags.behaviour == "constant", in_force, lambda: self._act("run"), requests)
+        loaded_at = time.monotonic()
+        return _FakeEngine(
+            known, self.flags.behaviour == "constant", in_force, lambda: self._run(loaded_at), requests
+        )
 
     def _damaged(self, outputs: Arrays) -> Arrays:
         if self.flags.behaviour == "wrong":
@@ -178,6 +181,12 @@ class FakeCompiler(Compiler[FakeFlags]):
         if self.flags.behaviour == "nan":
             return [np.full_like(array, np.nan) if array.dtype.kind == "f" else array for array in outputs]
         return outputs
+
+    def _run(self, loaded_at: float) -> None:
+        self._act("run")
+        end = _ENDS.get(self.flags.behaviour)
+        if end is not None and self.flags.at == "later" and time.monotonic() - loaded_at >= self.flags.delay_ms / 1000:
+            end()
 
     def _act(self, stage: Stage) -> None:
         """Do what the flags say for a stage."""

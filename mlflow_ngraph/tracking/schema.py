@@ -56,6 +56,8 @@ class Tag:
     PRUNED = "ngraph.pruned"
     PROMOTED = "ngraph.promoted."
     """Followed by an alias; what made a version its champion."""
+    FOLLOWER = "ngraph.follower."
+    """Followed by a device; what a device that follows an alias says of a version."""
     PROMOTING = "ngraph.promoting."
     """Followed by an alias and the name of a promotion that is under way."""
     BATCH_SIZES = "ngraph.batch_sizes"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
-from mlflow_ngraph.errors import EngineError
+from mlflow_ngraph.errors import EngineError, TransferError
 from mlflow_ngraph.tracking import connection, plain
 
 if TYPE_CHECKING:
@@ -265,6 +265,8 @@ def bring(
     ------
     EngineError
         It cannot be had, or is not what was logged.
+    TransferError
+        It did not arrive, or cannot be kept here.
     StoppedError
         Nobody waits for it any more.
     """
@@ -279,7 +281,7 @@ def bring(
             # As long as a cut connection brings something, there is no reason to give up.
             patience = _again(_patience() if part.size - before >= CHUNK else patience, name, error)
         except OSError as error:
-            raise EngineError(f"cannot keep {name} in {part.path.parent}: {error.strerror or error}") from None
+            raise TransferError(f"cannot keep {name} in {part.path.parent}: {error.strerror or error}") from None
         else:
             if part.digest == digest:
                 return
@@ -323,7 +325,7 @@ def _again(patience: Retry, name: str, error: CutError) -> Retry:
 
     Raises
     ------
-    EngineError
+    TransferError
         There were enough of them.
     """
     from urllib3.exceptions import MaxRetryError
@@ -331,7 +333,7 @@ def _again(patience: Retry, name: str, error: CutError) -> Retry:
     try:
         patience = patience.increment("GET", name, error=error)
     except MaxRetryError:
-        raise EngineError(f"cannot download {name}: {error}; trying again goes on where this stopped") from None
+        raise TransferError(f"cannot download {name}: {error}; trying again goes on where this stopped") from None
     patience.sleep()
     return patience
 

@@ -1,0 +1,71 @@
+"""What a follower and its processes say to each other: JSON objects, a line each, over a pair of sockets.
+
+The end of a process is the end of its channel, so whoever waits for a message hears of a crash as soon as the system does.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+from contextlib import suppress
+from typing import Any
+
+Message = dict[str, Any]
+_PIECE = 1 << 16
+
+
+class Channel:
+    """One end."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.ended = False
+        """Whether nobody is at the other end any more."""
+        self._socket = end
+        self._rest = b""
+
+    @classmethod
+    def pair(cls) -> tuple[Channel, socket.socket]:
+        """A channel, and the other end for another process."""
+        mine, other = socket.socketpair()
+        return cls(mine), other
+
+    @classmethod
+    def of_descriptor(cls, descriptor: int) -> Channel:
+        """The end that this process was started with."""
+        return cls(socket.socket(fileno=descriptor))
+
+    def fileno(self) -> int:
+        """For `select`."""
+        return self._socket.fileno()
+
+    def send(self, **message: Any) -> None:
+        """Send a message. Where nobody is there to read it, that is found out by reading."""
+        with suppress(ConnectionError):
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self) -> list[Message]:
+        """What has come, without waiting."""
+        lines: list[bytes] = []
+        while not self.ended:
+            try:
+                piece = self._socket.recv(_PIECE, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                break
+            except ConnectionError:
+                piece = b""
+            self.ended = not piece
+            *whole, self._rest = (self._rest + piece).split(b"\n")
+            lines += whole
+        return [json.loads(line) for line in lines]
+
+    def wait(self, seconds: float | None) -> list[Message]:
+        """What has come, or what comes first within so many seconds; None waits until something does."""
+        if not self.ended:
+            select.select([self._socket], [], [], seconds)
+        return self.receive()
+
+    def close(self) -> None:
+        """Let the other end know that nobody is here any more."""
+        self.ended = True
+        self._socket.close()

@@ -1,0 +1,71 @@
+"""An alias of the model registry as whoever follows it sees it: what it points at, and what is told of that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mlflow_ngraph.tracking import connection, schema
+from mlflow_ngraph.tracking.model_registry import MAX_TAG, Registry, model_id_of
+from mlflow_ngraph.tracking.schema import Tag
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+@dataclass(frozen=True)
+class Champion:
+    """A version that an alias points at. A registered model that is made anew counts its versions anew: so both."""
+
+    version: str
+    model_id: str
+    """Of the LoggedModel; empty where it was registered from something else."""
+
+
+class FollowedAlias:
+    """One alias of one server, which may be away at any moment."""
+
+    def __init__(self, name: str, alias: str, tracking_uri: str) -> None:
+        self.name, self.alias = name, alias
+        self._uri = tracking_uri
+        self._known: MlflowClient | None = None
+
+    def look(self) -> Champion | None:
+        """What the alias points at; None where there is no such alias.
+
+        Raises
+        ------
+        TrackingError
+            The server does not answer, or refuses.
+        """
+        client = self._client()
+        with connection.talking(self._uri, f"look up models:/{self.name}@{self.alias}", connection.IN_TIME):
+            version = Registry(client, self._uri).champion(self.name, self.alias)
+        return None if version is None else Champion(str(version.version), model_id_of(version) or "")
+
+    def mark(self, version: str, device: str, text: str | None) -> None:
+        """Say in a tag of a version what a device makes of it; None takes the tag away.
+
+        Raises
+        ------
+        TrackingError
+            The server does not answer, or refuses.
+        """
+        from mlflow.exceptions import MlflowException
+
+        client, tag = self._client(), schema.metric_name(Tag.FOLLOWER + device)
+        with connection.talking(self._uri, f"tag version {version} of {self.name}", connection.IN_TIME):
+            if text is not None:
+                client.set_model_version_tag(self.name, version, tag, schema.cut(text, MAX_TAG))
+                return
+            try:
+                client.delete_model_version_tag(self.name, version, tag)
+            except MlflowException as error:
+                # The version may have been deleted since.
+                if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                    raise
+
+    def _client(self) -> MlflowClient:
+        if self._known is None:
+            self._known = connection.reach(self._uri)
+        return self._known
