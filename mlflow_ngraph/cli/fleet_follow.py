@@ -43,6 +43,7 @@ _FOR_SERVING = "watch_for"
 @click.pass_context
 def follow(
     context: click.Context,
+    /,
     champion: str,
     serve: bool,
     every: str,

@@ -17,9 +17,15 @@ _OPTIONS = (
         "--max-p99-ms", type=float, help="The latency that 99 of 100 answers shall keep; decides what is left out."
     ),
     click.option("--max-batch", type=click.IntRange(1), help="Samples in a batch, and in a request, at most."),
-    click.option("--max-delay-ms", type=click.FloatRange(0), help="How long a request waits for others to fill a batch."),
-    click.option("--max-queue", type=click.IntRange(1), help="Samples that may wait; more are told to come back later."),
-    click.option("--max-body-mb", type=float, help="The largest request; by default that of the largest batch as JSON."),
+    click.option(
+        "--max-delay-ms", type=click.FloatRange(0), help="How long a request waits for others to fill a batch."
+    ),
+    click.option(
+        "--max-queue", type=click.IntRange(1), help="Samples that may wait; more are told to come back later."
+    ),
+    click.option(
+        "--max-body-mb", type=float, help="The largest request; by default that of the largest batch as JSON."
+    ),
     click.option("--timeout-s", type=float, default=30.0, show_default=True, help="How long a request may take."),
     click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Engines to load."),
 )

@@ -171,9 +171,7 @@ class FakeCompiler(Compiler[FakeFlags]):
         requests = ASYNC_REQUESTS if target.mode == "async" else 1
         in_force = {**self.flags.model_dump(), "threads": 1, "requests": requests}
         loaded_at = time.monotonic()
-        return _FakeEngine(
-            known, self.flags.behaviour == "constant", in_force, lambda: self._run(loaded_at), requests
-        )
+        return _FakeEngine(known, self.flags.behaviour == "constant", in_force, lambda: self._run(loaded_at), requests)
 
     def _damaged(self, outputs: Arrays) -> Arrays:
         if self.flags.behaviour == "wrong":

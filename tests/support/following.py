@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +122,7 @@ class Client:
     def longest_gap_s(self, since: float = 0.0, until: float = float("inf")) -> float:
         """The longest time from one answer to the next."""
         times = [answer for _, answer, _ in self.answered if since <= answer <= until]
-        return max((later - earlier for earlier, later in zip(times, times[1:], strict=False)), default=0.0)
+        return max((later - earlier for earlier, later in pairwise(times)), default=0.0)
 
     def versions(self) -> list[str]:
         """Those that have answered, in order, each once for as long as it did."""
@@ -163,6 +165,4 @@ class Client:
 
 
 def _version(answer: requests.Response) -> str:
-    import json
-
     return str(json.loads(answer.content[: int(answer.headers[LENGTH_HEADER])])["model_version"])

@@ -5,29 +5,29 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+from unittest.mock import patch
 
+import numpy as np
 from mlflow import MlflowClient
 
 import mlflow_ngraph
-from mlflow_ngraph import runner
+from mlflow_ngraph.compilers.saved import Saved
 from mlflow_ngraph.engines.files import sha256
-from mlflow_ngraph.engines.load_spec import FILE
+from mlflow_ngraph.engines.load_spec import FILE, PROBE, read_probe
 from mlflow_ngraph.engines.manifest import DIGEST_FILE
 from mlflow_ngraph.engines.package import digest_line
-from mlflow_ngraph.study import parse
-from mlflow_ngraph.tracking import download
 from mlflow_ngraph.tracking.schema import Tag
+from mlflow_ngraph.workloads.base import TensorSpec
 
 Plant = Literal["good", "outputs", "machine", "file", "load", "later", "failing"]
 """``outputs`` are wrong, ``machine`` is another one, a ``file`` was altered on the server, ``load`` is a crash on load, ``later``
 one while it serves, and ``failing`` fails from then on."""
 LATER_MS = 1500
 """From loading to what happens ``later``."""
-WORKLOAD = "block:mha?width=16"
+EXPERIMENT = "planted"
 _FLAGS: dict[Plant, dict[str, Any]] = {
     "outputs": {"behaviour": "wrong"},
     "load": {"behaviour": "crash", "at": "load"},
@@ -36,26 +36,36 @@ _FLAGS: dict[Plant, dict[str, Any]] = {
 }
 
 
-def measured(home: Path, uri: str, compilers: Sequence[str] = ("fake",)) -> dict[str, Path]:
-    """Packages of one model by compilers, of which ``fake`` has to be registered and needs no runtime."""
-    study = parse(
-        {
-            "name": "planted", "workloads": [WORKLOAD], "compilers": list(compilers), "batch_sizes": [1, 4],
-            "repetitions": 4, "slice_repetitions": 2, "warmup": {"window": 2, "max_seconds": 0.2},
-            "stability": {"max_foreign_cpu_percent": 10000, "max_spread": 1e9, "max_drift": 1e9},
-        }
-    )  # fmt: skip
-    outcome = runner.run_study(study, home=home, tracking_uri=uri, experiment="planted")
-    assert outcome.exit_code == 0, outcome.record.lanes
-    client = MlflowClient(uri)
-    models = client.search_logged_models([client.get_experiment_by_name("planted").experiment_id])
-    packages = {}
-    for model in models:
-        name = model.tags[Tag.COMPILER]
-        if name in compilers:
-            packages[name] = home / "packages" / name
-            download.pull(download.locate(f"models:/{model.model_id}", uri), packages[name])
-    return packages
+def replaying(package: Path, target: Path) -> Path:
+    """A package of the same model by the fake compiler, which has to be registered: it replays the probe of this one."""
+    from mlflow_ngraph.testing.fake import VERSION, FakeFlags
+
+    shutil.copytree(package, target, ignore=shutil.ignore_patterns("engine"))
+    engine, manifest = target / "engine", json.loads((package / "manifest.json").read_text())
+    engine.mkdir()
+    flags = FakeFlags().model_dump()
+    shutil.copyfile(package / "engine" / PROBE, engine / PROBE)
+    inputs, outputs = read_probe(engine)
+    # Zeros are what servers warm up with; nobody compares what comes of them.
+    for number, known in enumerate((inputs, [np.zeros_like(array) for array in inputs])):
+        np.savez(engine / f"inputs-b1-{number}.npz", *known)
+        np.savez(engine / f"outputs-b1-{number}.npz", *outputs)
+    about, loading = manifest["about"], manifest["loading"]
+    about.update(compiler="fake", compiler_version=VERSION, batch_sizes=[1], flags=flags)
+    loading.update(compiler="fake", flags=flags, batch_sizes=[1], packages={})
+    Saved(
+        "fake",
+        about["precision"],
+        tuple(TensorSpec.from_dict(spec) for spec in about["inputs"]),
+        tuple(TensorSpec.from_dict(spec) for spec in about["outputs"]),
+    ).write(engine)
+    (engine / FILE).write_text(json.dumps(loading))
+    others = {name: digest for name, digest in manifest["files"].items() if not name.startswith("engine/")}
+    own = sorted(path for path in engine.iterdir())
+    manifest["files"] = {**others, **{f"engine/{path.name}": sha256(path) for path in own}}
+    manifest.update(requires={"fake": VERSION}, figures=[], size_bytes=sum(path.stat().st_size for path in own))
+    _write(target, manifest)
+    return target
 
 
 @dataclass
@@ -65,7 +75,7 @@ class Registry:
     Parameters
     ----------
     uri: of the tracking server.
-    package: of the fake compiler, as `measured` makes it.
+    package: of the fake compiler, as `replaying` makes it.
     scratch: a folder for packages.
     artifacts: where the server keeps files on this machine.
     """
@@ -88,15 +98,8 @@ class Registry:
         self._made += 1
         made = Path(shutil.copytree(package or self.package, self.scratch / self.name / f"{plant}-{self._made}"))
         _change(made, plant, self._made)
-        before = os.environ.get("MLFLOW_TRACKING_URI")
-        os.environ["MLFLOW_TRACKING_URI"] = self.uri
-        try:
+        with patch.dict(os.environ, MLFLOW_TRACKING_URI=self.uri, MLFLOW_EXPERIMENT_NAME=EXPERIMENT):
             model_id = mlflow_ngraph.log_model(made).model_id
-        finally:
-            if before is None:
-                del os.environ["MLFLOW_TRACKING_URI"]
-            else:
-                os.environ["MLFLOW_TRACKING_URI"] = before
         client = MlflowClient(self.uri)
         if self._made == 1:
             client.create_registered_model(self.name)
@@ -120,8 +123,7 @@ class Registry:
 def _change(package: Path, plant: Plant, number: int) -> None:
     """Plant what is to go wrong; every package is another one, with digests that are right."""
     flags = _FLAGS.get(plant, {})
-    path = package / "manifest.json"
-    manifest = json.loads(path.read_text())
+    manifest = json.loads((package / "manifest.json").read_text())
     manifest["origin"]["study_id"] = f"planted-{number}"
     if plant == "machine":
         manifest["requires"]["fake"] = "0.9"
@@ -132,5 +134,11 @@ def _change(package: Path, plant: Plant, number: int) -> None:
         spec.write_text(json.dumps(content))
         manifest["loading"]["flags"].update(flags)
         manifest["files"][f"engine/{FILE}"] = sha256(spec)
+    _write(package, manifest)
+
+
+def _write(package: Path, manifest: dict[str, Any]) -> None:
+    """Write a manifest, and the digest beside it."""
+    path = package / "manifest.json"
     path.write_text(json.dumps(manifest))
     (package / DIGEST_FILE).write_text(digest_line(sha256(path)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +34,7 @@ START_S = 600.0
 """Until the engine is loaded and warm; some runtimes compile when they load."""
 _ANSWER_S = 5.0
 """For a question about its health."""
+_POLL_S = 0.02
 _GRAVE = {f'ngraph_failures_total{{reason="{reason}"}}': reason for reason in ("engine", "internal")}
 """Counters of failed requests that are no client's fault."""
 
@@ -120,26 +123,30 @@ class EngineServer:
         """Have it take no more connections, and stay."""
         self.channel.send(do="aside")
 
-    def try_probe(self) -> None:
-        """Ask for an inference, and compare it with what the model has computed for the same inputs.
+    def difference(self, timeout_s: float | None = None) -> str:
+        """How its outputs differ from those that the model has computed for the same inputs; empty where they do not.
+
+        Parameters
+        ----------
+        timeout_s : float | None
+            For its answer; the time of a request when left out.
 
         Raises
         ------
         EngineError
-            There is no answer, or another one.
+            There is no answer, or none that could be compared.
         """
         about = self._package.manifest.about
         inputs, reference = read_probe(self._package.engine)
         named = {str(spec["name"]): array for spec, array in zip(about.inputs, inputs, strict=True)}
         try:
-            answer = infer(self._url, self._public.name, named, self._public.settings.timeout_s)
+            answer = infer(self._url, self._public.name, named, timeout_s or self._public.settings.timeout_s)
             outputs = [answer[str(spec["name"])] for spec in about.outputs]
-            found = parity.compare(outputs, reference)
+            compared = parity.compare(outputs, reference)
         except (NGraphError, ValueError, LookupError) as error:
             raise EngineError(f"it does not answer as it should: {error}") from None
-        problem = parity.problem(found, about.precision_in_force or about.precision)
-        if problem:
-            raise EngineError(f"its outputs are not those of the model: {problem}")
+        problem = parity.problem(compared, about.precision_in_force or about.precision)
+        return f"its outputs are not those of the model: {problem}" if problem else ""
 
     def trouble(self) -> str | None:
         """What is wrong with it while it serves; empty where nothing is, and None where it does not say."""
@@ -198,3 +205,19 @@ class EngineServer:
     def _tidy(self) -> None:
         self.channel.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def end_all(servers: Sequence[EngineServer]) -> bool:
+    """Have processes answer what has come in, and end; says whether each did so by itself."""
+    for server in servers:
+        server.end()
+    try:
+        until = time.monotonic() + max((server.patience_s for server in servers), default=0.0)
+        left = [server for server in servers if not server.gone(math.inf)]
+        while left and time.monotonic() < until:
+            time.sleep(_POLL_S)
+            left = [server for server in left if not server.gone(math.inf)]
+        return not left
+    finally:
+        for server in servers:
+            server.kill()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mlflow_ngraph.engines import trust as trusting
 from mlflow_ngraph.engines.package import read_manifest
@@ -19,7 +19,7 @@ from mlflow_ngraph.errors import EngineError, UsageError
 from mlflow_ngraph.serving.following.channel import Channel, Message
 from mlflow_ngraph.serving.following.engine_server import Public
 from mlflow_ngraph.serving.following.handover import Handover
-from mlflow_ngraph.serving.following.keeping import KeptEngine, Keeping
+from mlflow_ngraph.serving.following.keeping import Keeping, KeptEngine
 from mlflow_ngraph.serving.server import listen
 from mlflow_ngraph.tracking.followed import Champion
 
@@ -125,7 +125,12 @@ class Follower:
         """Serve whatever is good."""
         wanted = self._wanted
         self._handover = Handover(
-            self._keeping, public, wanted.watch_s, self._say, self._mark, lambda engine: self._ask_again(engine.champion)
+            self._keeping,
+            public,
+            wanted.watch_s,
+            self._say,
+            self._mark,
+            lambda engine: self._ask_again(engine.champion),
         )
         if self._usable:
             self._handover.begin()
@@ -162,7 +167,9 @@ class Follower:
             if self._scout.ended:
                 self._close_scout()
                 self._scout_at = time.monotonic() + _SCOUT_AGAIN_S
-                self._say(f"the process that looks at the alias has ended: another one starts in {_SCOUT_AGAIN_S:.0f} s")
+                self._say(
+                    f"the process that looks at the alias has ended: another one starts in {_SCOUT_AGAIN_S:.0f} s"
+                )
 
     def _heard(self, message: Message) -> None:
         if "line" in message:

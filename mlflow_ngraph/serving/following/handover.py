@@ -13,22 +13,19 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from mlflow_ngraph.errors import EngineError
-from mlflow_ngraph.serving.following.engine_server import EngineServer, Public
+from mlflow_ngraph.serving.following.engine_server import EngineServer, Public, end_all
+from mlflow_ngraph.serving.following.watch import LATER_LOOK_S, Watch
 
 if TYPE_CHECKING:
     from mlflow_ngraph.serving.following.channel import Channel
-    from mlflow_ngraph.serving.following.keeping import KeptEngine, Keeping
+    from mlflow_ngraph.serving.following.keeping import Keeping, KeptEngine
 
-LOOK_S = 1.0
-"""From one look at an engine that is watched to the next."""
-LATER_LOOK_S = 10.0
-"""The same once it has proven itself."""
-SILENT = 3
-"""Looks without an answer, one after the other, by which a process has failed: a busy machine may keep one from answering."""
 LONGEST_PAUSE_S = 60.0
 """Between two attempts to serve the good engine again."""
 _MOVE_S = 30.0
 """Until a process that is ready has to take connections."""
+_LEAVES_S = 0.2
+"""From one look at a process that ends to the next."""
 
 
 class Handover:
@@ -66,9 +63,7 @@ class Handover:
         self._coming: EngineServer | None = None
         self._leaving: dict[EngineServer, float] = {}
         self._offer: tuple[KeptEngine, float] | None = None
-        self._watched_until: float | None = None
-        self._look_at = 0.0
-        self._silent = 0
+        self._watch: Watch | None = None
         self._again_at: float | None = None
         self._pause_s = 0.0
         self._deadline = 0.0
@@ -110,19 +105,7 @@ class Handover:
     def end(self) -> bool:
         """Take no more connections, end all processes, and say whether each did so by itself."""
         self._public.listening.close()
-        servers = [*self._present(), *self._leaving]
-        for server in servers:
-            server.end()
-        try:
-            until = time.monotonic() + max((server.patience_s for server in servers), default=0.0)
-            left = servers
-            while left and time.monotonic() < until:
-                left = [server for server in left if not server.gone(float("inf"))]
-                time.sleep(0.02 if left else 0.0)
-            return not left
-        finally:
-            for server in servers:
-                server.kill()
+        return end_all([*self._present(), *self._leaving])
 
     def _present(self) -> Iterator[EngineServer]:
         return (server for server in (self._serving, self._standby, self._coming) if server is not None)
@@ -132,27 +115,24 @@ class Handover:
         server.end()
         self._leaving[server] = time.monotonic() + server.patience_s
 
+    @property
+    def _on_trial(self) -> bool:
+        return self._watch is not None and self._watch.on_trial
+
     def _look_after_serving(self) -> None:
-        serving, now = self._serving, time.monotonic()
-        if serving is None:
+        if self._serving is None or self._watch is None:
             return
-        reason = serving.failed
-        if not reason and now >= self._look_at:
-            trouble = serving.trouble()
-            self._silent = self._silent + 1 if trouble is None else 0
-            reason = trouble or (f"it did not answer {SILENT} times" if self._silent >= SILENT else "")
-            self._look_at = time.monotonic() + (LOOK_S if self._watched_until is not None else LATER_LOOK_S)
-        if self._watched_until is not None:
-            if reason:
-                self._roll_back(reason)
-            elif now >= self._watched_until:
-                self._settle(serving)
-        elif reason:
-            self._lost(serving, reason)
+        problem = self._watch.problem()
+        if problem and self._on_trial:
+            self._roll_back(problem)
+        elif problem:
+            self._lost(self._serving, problem)
+        elif self._watch.passed:
+            self._settle(self._serving)
 
     def _settle(self, serving: EngineServer) -> None:
         """A new engine has proven itself."""
-        self._watched_until = None
+        self._watch = Watch(serving)
         self._keeping.keep(serving.engine)
         if self._standby is not None:
             self._dismiss(self._standby)
@@ -173,13 +153,13 @@ class Handover:
         """Let clients to the engine that served before, and end the one that serves."""
         assert self._serving is not None
         dismissed, self._serving, self._standby = self._serving, self._standby, None
-        self._watched_until, self._silent = None, 0
+        self._watch = None
         if self._serving is not None:
             self._serving.let_in()
+            self._watch = Watch(self._serving)
             self._mark(self._serving.engine.version, "serving")
         elif self._keeping.good is not None:
             self._again_at = time.monotonic()
-        self._look_at = time.monotonic() + LOOK_S
         self._dismiss(dismissed)
 
     def _refuse(self, engine: KeptEngine, reason: str) -> None:
@@ -198,7 +178,7 @@ class Handover:
 
     def _lost(self, serving: EngineServer, reason: str) -> None:
         """The good engine does not serve any more: it is started again, at once and then less and less often."""
-        self._serving = None
+        self._serving = self._watch = None
         self._dismiss(serving)
         if time.monotonic() > serving.opened_at + LONGEST_PAUSE_S:
             self._pause_s = 0.0
@@ -225,26 +205,33 @@ class Handover:
         elif coming.open:
             self._take_over(coming)
         elif coming.ready and not self._deadline:
-            try:
-                coming.try_probe()
-            except EngineError as error:
-                self._fail(coming, str(error))
-                return
-            self._deadline = time.monotonic() + _MOVE_S
-            coming.let_in()
+            self._let_in(coming)
         elif self._deadline and time.monotonic() > self._deadline:
             self._fail(coming, "it is ready and takes no connections")
+
+    def _let_in(self, coming: EngineServer) -> None:
+        """Have an engine that is ready answer clients, if it answers as it should."""
+        try:
+            problem = coming.difference()
+        except EngineError as error:
+            problem = str(error)
+        if problem:
+            self._fail(coming, problem)
+            return
+        self._deadline = time.monotonic() + _MOVE_S
+        coming.let_in()
 
     def _take_over(self, coming: EngineServer) -> None:
         """An engine answers clients now: the one before stands aside."""
         before, self._serving, self._coming = self._serving, coming, None
-        self._silent, self._look_at, self._again_at = 0, time.monotonic() + LOOK_S, None
+        self._again_at = None
         version, seconds = coming.engine.version, time.monotonic() - self._asked_at
         self._mark(version, "serving")
         if coming.engine == self._keeping.good:
+            self._watch = Watch(coming)
             self._say(f"version {version} serves at {self._public.url}, after {seconds:.1f} s")
             return
-        self._watched_until = coming.opened_at + self._watch_s
+        self._watch = Watch(coming, self._watch_s)
         instead = ""
         if before is not None:
             before.stand_aside()
@@ -278,7 +265,7 @@ class Handover:
             self._go_back()
             self._mark(watched, None)
             self._say(f"moved back: version {engine.version} serves again, in place of version {watched}")
-        elif self._coming is None and self._watched_until is None:
+        elif self._coming is None and not self._on_trial:
             self._start(engine, seen_at)
         elif self._coming is None or self._coming.engine != engine:
             return
@@ -305,15 +292,11 @@ class Handover:
 
     def _idle_s(self) -> float:
         now = time.monotonic()
-        due = [now + LATER_LOOK_S]
-        if self._serving is not None:
-            due.append(self._look_at)
-        if self._watched_until is not None:
-            due.append(self._watched_until)
-        if self._again_at is not None and self._coming is None and self._serving is None:
-            due.append(self._again_at)
-        if self._leaving:
-            due.append(now + 0.2)
-        if self._coming is not None and (self._deadline or self._coming.ready):
-            due.append(self._deadline)
-        return max(0.0, min(due) - now)
+        due = (
+            now + LATER_LOOK_S,
+            self._watch.due if self._watch is not None else None,
+            self._again_at if self._serving is None and self._coming is None else None,
+            self._deadline if self._coming is not None and self._deadline else None,
+            now + _LEAVES_S if self._leaving else None,
+        )
+        return max(0.0, min(at for at in due if at is not None) - now)

@@ -76,7 +76,7 @@ class Scout:
             self._trouble, self._away = str(error), isinstance(error, UnreachableError)
             # Who does not answer is asked less and less often.
             self._pause_s = min(max(every_s, LONGEST_S), 2 * self._pause_s)
-        return self._pause_s * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - no secret
+        return self._pause_s * random.uniform(1 - _JITTER, 1 + _JITTER)
 
     def _bring(self, champion: Champion) -> None:
         from mlflow_ngraph.release.pulling import pull_engine

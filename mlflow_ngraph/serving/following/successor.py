@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph import parent_death
 from mlflow_ngraph.errors import NGraphError
@@ -92,10 +92,8 @@ class SuccessorServer(Server):
         web = self._web
         web.config.encoded_headers[:] = [header for header in web.config.encoded_headers if header != _CLOSE]
         web.server_state.default_headers = [header for header in web.server_state.default_headers if header != _CLOSE]
-        made = partial(
-            web.config.http_protocol_class,
-            config=web.config, server_state=web.server_state, app_state=web.lifespan.state,
-        )  # fmt: skip
+        kind: Any = web.config.http_protocol_class
+        made = partial(kind, config=web.config, server_state=web.server_state, app_state=web.lifespan.state)
         # What is closed when it stands aside is this process's own name of the socket.
         self._open = await asyncio.get_running_loop().create_server(made, sock=self._public.dup(), backlog=BACKLOG)
         web.servers.append(self._open)
