@@ -93,12 +93,15 @@ def test_a_champion_takes_over_without_a_request_lost(
     with following(registry.source, registry.uri, tmp_path / "log", *options) as follower:
         follower.said(f"moved: version {first} serves at http://127.0.0.1:{port}/")
         follower.said(f"version {first} has served 2 s without a fault: it stays")
-        with Client(served(registry, port), packages[0]).asking() as client:
+        url = served(registry, port)
+        with Client(url, packages[0]).asking() as client, Client(url, packages[0], keeps=True).asking() as keeping:
             registry.move(second)
             follower.said(f"moved: version {second} serves at http://127.0.0.1:{port}/")
             follower.said(f"version {second} has served 2 s without a fault: it stays")
-        assert (client.lost, client.wrong) == ([], 0)
-        assert client.versions()[0] != client.versions()[-1]
+        for asking in (client, keeping):
+            assert (asking.lost, asking.wrong) == ([], 0)
+            assert asking.versions()[0] != asking.versions()[-1]
+        assert len(keeping.versions()) == 2, "it has let go of its connection to the old one"
         assert f"in place of version {first}" in follower.text
         assert open_package(tmp_path / "kept" / "current").manifest.about.compiler == "openvino"
         until_told(registry, second, "serving")

@@ -102,16 +102,18 @@ def following(source: str, uri: str, log: Path, *options: str) -> Iterator[Follo
 
 @dataclass
 class Client:
-    """Asks for the same inference again and again, each time over a new connection, and keeps what came of it.
+    """Asks for the same inference again and again, and keeps what came of it.
 
     Parameters
     ----------
     url: where.
     package: an engine of the model that is served.
+    keeps: whether it keeps its connection as long as it may; else each request has a new one.
     """
 
     url: str
     package: Path
+    keeps: bool = False
     answered: list[tuple[float, float, str]] = field(default_factory=list)
     """When a request was sent and answered, by the monotonic clock, and by which version of the model."""
     lost: list[tuple[float, float, str]] = field(default_factory=list)
@@ -148,10 +150,11 @@ class Client:
         inputs, reference = read_probe(self.package / "engine")
         about = read_manifest(self.package).manifest.about
         body, headers = encode({str(spec["name"]): array for spec, array in zip(about.inputs, inputs, strict=True)})
+        session = requests.Session()
         while not stop.wait(pause_s):
             sent = time.monotonic()
             try:
-                answer = requests.post(self.url, data=body, headers=headers, timeout=60)
+                answer = (session if self.keeps else requests).post(self.url, data=body, headers=headers, timeout=60)
             except requests.RequestException as error:
                 self.lost.append((sent, time.monotonic(), type(error).__name__))
                 continue

@@ -57,19 +57,19 @@ class Public:
 class EngineServer:
     """The process. It is to be started by the main thread, with whose end the system ends it.
 
-    Attributes
-    ----------
-    ready: whether the engine is loaded and warm.
-    open: whether the process takes connections of clients.
-    failed: why it will never serve; empty while that is not known.
-    opened_at: since when it is open, by the monotonic clock.
-
     Parameters
     ----------
     engine : KeptEngine
         What it serves.
     public : Public
         Where.
+
+    Attributes
+    ----------
+    ready: whether the engine is loaded and warm.
+    open: whether the process takes connections of clients.
+    failed: why it will never serve; empty while that is not known.
+    opened_at: since when it is open, by the monotonic clock.
 
     Raises
     ------

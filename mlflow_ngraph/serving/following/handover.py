@@ -25,7 +25,6 @@ LONGEST_PAUSE_S = 60.0
 _MOVE_S = 30.0
 """Until a process that is ready has to take connections."""
 _LEAVES_S = 0.2
-"""From one look at a process that ends to the next."""
 
 
 class Handover:
@@ -65,14 +64,11 @@ class Handover:
         self._offer: tuple[KeptEngine, float] | None = None
         self._watch: Watch | None = None
         self._again_at: float | None = None
-        self._pause_s = 0.0
-        self._deadline = 0.0
-        self._asked_at = 0.0
+        self._pause_s = self._deadline = self._asked_at = 0.0
 
     def begin(self) -> None:
         """Serve the good engine, if there is one."""
-        if self._keeping.good is not None:
-            self._again_at = time.monotonic()
+        self._again_at = time.monotonic()
 
     def offer(self, engine: KeptEngine, seen_at: float) -> None:
         """An engine is the champion now.
@@ -94,8 +90,7 @@ class Handover:
             server.hear()
         self._leaving = {server: until for server, until in self._leaving.items() if not server.gone(until)}
         if self._standby is not None and self._standby.failed:
-            self._dismiss(self._standby)
-            self._standby = None
+            self._end_standby()
         self._look_after_serving()
         self._look_after_coming()
         self._start_again()
@@ -119,6 +114,11 @@ class Handover:
     def _on_trial(self) -> bool:
         return self._watch is not None and self._watch.on_trial
 
+    def _end_standby(self) -> None:
+        if self._standby is not None:
+            self._dismiss(self._standby)
+            self._standby = None
+
     def _look_after_serving(self) -> None:
         if self._serving is None or self._watch is None:
             return
@@ -134,9 +134,7 @@ class Handover:
         """A new engine has proven itself."""
         self._watch = Watch(serving)
         self._keeping.keep(serving.engine)
-        if self._standby is not None:
-            self._dismiss(self._standby)
-            self._standby = None
+        self._end_standby()
         self._say(f"version {serving.engine.version} has served {self._watch_s:g} s without a fault: it stays")
 
     def _roll_back(self, reason: str) -> None:
@@ -158,7 +156,7 @@ class Handover:
             self._serving.let_in()
             self._watch = Watch(self._serving)
             self._mark(self._serving.engine.version, "serving")
-        elif self._keeping.good is not None:
+        else:
             self._again_at = time.monotonic()
         self._dismiss(dismissed)
 
@@ -255,8 +253,7 @@ class Handover:
             return
         engine, seen_at = self._offer
         if self._coming is not None and self._coming.engine not in (engine, self._keeping.good):
-            # The alias has moved on before it got anywhere.
-            self._dismiss(self._coming)
+            self._dismiss(self._coming)  # the alias has moved on before it got anywhere
             self._coming = None
         if self._serving is not None and self._serving.engine == engine:
             self._say(f"version {engine.version} is the champion, and serves")
@@ -273,12 +270,12 @@ class Handover:
 
     def _start_again(self) -> None:
         """Start the good engine, where it is due."""
-        good, now = self._keeping.good, time.monotonic()
+        now = time.monotonic()
         if self._again_at is None or now < self._again_at or self._coming is not None or self._serving is not None:
             return
         self._again_at = None
-        if good is not None:
-            self._start(good, now)
+        if self._keeping.good is not None:
+            self._start(self._keeping.good, now)
 
     def _start(self, engine: KeptEngine, asked_at: float) -> None:
         self._deadline, self._asked_at = 0.0, asked_at
