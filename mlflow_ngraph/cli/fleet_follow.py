@@ -66,8 +66,8 @@ def follow(
 
     A tracking server that is away changes nothing: the good engine is served, also after a restart.
     """
-    from mlflow_ngraph.serving.following.follower import Wanted
     from mlflow_ngraph.serving.following.follower import follow as follow_alias
+    from mlflow_ngraph.serving.following.wanted import Wanted
     from mlflow_ngraph.tracking import connection
 
     model, alias = _parsed(champion)

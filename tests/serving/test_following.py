@@ -204,6 +204,12 @@ def test_a_follower_that_was_killed_serves_again_although_the_server_is_away(
         follower.said(f"version {good} does not serve any more: it was killed by SIGKILL; it is started again", lines)
         follower.said(f"version {good} serves at", lines)
         assert f"version {bad}" not in follower.text
+    # Damaged where it lies, it is brought again, although the alias points elsewhere.
+    (kept / "current" / "engine" / "probe.npz").write_bytes(b"")
+    with following(registry.source, registry.uri, tmp_path / "log", *options) as follower:
+        follower.said(f"version {good} cannot be served: ")
+        follower.said(f"version {good} is whole here")
+        follower.said(f"version {good} serves at")
     with following(registry.source, registry.uri, tmp_path / "log", *options, "--again") as follower:
         follower.said(f"refused: version {bad}: ")
 

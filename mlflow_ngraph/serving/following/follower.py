@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from mlflow_ngraph.serving.following.channel import Channel, Message
 from mlflow_ngraph.serving.following.engine_server import Public
 from mlflow_ngraph.serving.following.handover import Handover
 from mlflow_ngraph.serving.following.keeping import Keeping, KeptEngine
+from mlflow_ngraph.serving.following.wanted import Wanted
 from mlflow_ngraph.serving.server import listen
 from mlflow_ngraph.tracking.followed import Champion
 
@@ -35,31 +36,6 @@ _ENDS_S = 10.0
 """For a scout to tidy up."""
 _PORT_S = 5.0
 """For the servers of a follower that was killed to leave its port."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """Whom to follow, and how."""
-
-    name: str
-    """Of the registered model."""
-    alias: str
-    tracking_uri: str
-    directory: Path
-    """What is kept goes there."""
-    device: str
-    """What this machine is called in tags."""
-    every_s: float
-    """From one look at the alias to the next."""
-    trust: str | None = None
-    again: bool = False
-    """Try once more what was refused."""
-    served_name: str = ""
-    """Of the model for clients."""
-    settings: Settings | None = None
-    """How to serve; None: engines are brought, and not served."""
-    watch_s: float = 60.0
-    """How long a new engine is watched before the old one ends."""
 
 
 def follow(wanted: Wanted, say: Callable[[str], None]) -> None:
@@ -130,7 +106,7 @@ class Follower:
             wanted.watch_s,
             self._say,
             self._mark,
-            lambda engine: self._ask_again(engine.champion),
+            lambda engine: self._mend(engine.champion),
         )
         if self._usable:
             self._handover.begin()
@@ -179,6 +155,10 @@ class Follower:
             if champion != self._seen[0]:
                 self._seen = (champion, time.monotonic())
             self._keeping.forgive()
+        elif "mended" in message:
+            self._say(f"version {message['mended']} is whole here")
+            if self._handover is not None:
+                self._handover.begin()
         elif "refused" in message:
             champion = Champion(**message["refused"])
             self._keeping.refuse(champion, message["reason"])
@@ -203,7 +183,7 @@ class Follower:
 
     def _start_scout(self) -> None:
         wanted, kept = self._wanted, self._keeping
-        last = kept.refused or (kept.good if self._usable else None)
+        last = kept.refused or kept.good
         self._scout, other = Channel.pair()
         with other:
             self._process = subprocess.Popen(
@@ -228,6 +208,8 @@ class Follower:
             self._marks.setdefault(kept.refused.version, f"refused: {kept.refused.reason}")
         for version, text in self._marks.items():
             self._mark(version, text)
+        if kept.good is not None and not self._usable:
+            self._mend(kept.good.champion)
 
     def _close_scout(self) -> None:
         if self._scout is None or self._process is None:
@@ -246,9 +228,9 @@ class Follower:
         if self._scout is not None:
             self._scout.send(do="mark", version=version, text=text)
 
-    def _ask_again(self, champion: Champion) -> None:
+    def _mend(self, champion: Champion) -> None:
         if self._scout is not None:
-            self._scout.send(do="again", champion=asdict(champion))
+            self._scout.send(do="mend", champion=asdict(champion))
 
     def _say(self, line: str) -> None:
         self._say_all(f"{self._wanted.name}@{self._wanted.alias}: {line}")

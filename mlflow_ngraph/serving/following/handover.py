@@ -42,8 +42,8 @@ class Handover:
         Takes a line for people.
     mark : Callable[[str, str | None], None]
         Takes a version, and what is told of it.
-    bring_again : Callable[[KeptEngine], None]
-        Has an engine checked where it lies, and brought again if it is damaged.
+    mend : Callable[[KeptEngine], None]
+        Has an engine checked where it lies, and brought again if it is damaged; then comes `begin`.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class Handover:
         watch_s: float,
         say: Callable[[str], None],
         mark: Callable[[str, str | None], None],
-        bring_again: Callable[[KeptEngine], None],
+        mend: Callable[[KeptEngine], None],
     ) -> None:
         self._keeping, self._public, self._watch_s = keeping, public, watch_s
-        self._say, self._mark, self._bring_again = say, mark, bring_again
+        self._say, self._mark, self._mend = say, mark, mend
         self._serving: EngineServer | None = None
         self._standby: EngineServer | None = None
         self._coming: EngineServer | None = None
@@ -191,7 +191,7 @@ class Handover:
         """The good engine does not start."""
         if self._pause_s == 0.0:
             # It may be damaged where it lies.
-            self._bring_again(good)
+            self._mend(good)
         self._try_again(f"version {good.version} cannot be served: {reason}")
 
     def _look_after_coming(self) -> None:

@@ -13,13 +13,16 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph import parent_death
 from mlflow_ngraph.errors import EngineError, NGraphError, TrackingError, TransferError, UnreachableError
 from mlflow_ngraph.serving.following.channel import Channel, Message
 from mlflow_ngraph.serving.following.keeping import Keeping
 from mlflow_ngraph.tracking.followed import Champion, FollowedAlias
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.release.pulling import Pulled
 
 LONGEST_S = 60.0
 """Between two attempts to reach a server that is away, unless it is asked less often anyway."""
@@ -43,6 +46,7 @@ class Scout:
         self._say = say
         self._alias = FollowedAlias(order["name"], order["alias"], order["tracking_uri"])
         self._settled = Champion(**order["settled"]) if order["settled"] else None
+        self._damaged: Champion | None = None
         self._nobody = False
         self._marks: dict[str, str | None] = {}
         self._pause_s = float(order["every_s"])
@@ -53,8 +57,8 @@ class Scout:
         """What the follower asks for."""
         if message["do"] == "mark":
             self._marks[message["version"]] = message["text"]
-        elif self._settled == Champion(**message["champion"]):
-            self._settled = None
+        else:
+            self._damaged = Champion(**message["champion"])
 
     def look(self) -> float:
         """Look once, and bring what is new; returns the seconds until the next time."""
@@ -62,6 +66,8 @@ class Scout:
         try:
             champion = self._alias.look()
             self._tell_marks()
+            if self._damaged is not None:
+                self._mend(self._damaged)
             if champion is not None and champion != self._settled:
                 self._bring(champion)
             elif champion is None and not self._nobody:
@@ -79,21 +85,9 @@ class Scout:
         return self._pause_s * random.uniform(1 - _JITTER, 1 + _JITTER)
 
     def _bring(self, champion: Champion) -> None:
-        from mlflow_ngraph.release.pulling import pull_engine
-
-        order, place = self._order, Keeping(Path(self._order["directory"])).place(champion)
-        for other in place.parent.glob(".*.pull"):
-            if other.name != f".{place.name}.pull":
-                shutil.rmtree(other, ignore_errors=True)
         self._say(coming=asdict(champion))
         try:
-            pulled = pull_engine(
-                f"models:/{order['name']}/{champion.version}",
-                place,
-                tracking_uri=order["tracking_uri"],
-                trust=order["trust"],
-                force=True,
-            )
+            pulled = self._pulled(champion)
         except TransferError:
             raise
         except EngineError as error:
@@ -101,6 +95,28 @@ class Scout:
         else:
             self._say(brought={**asdict(champion), "digest": pulled.package.digest, "directory": str(pulled.directory)})
         self._settled = champion
+
+    def _mend(self, champion: Champion) -> None:
+        """Bring a version again that was found damaged where it lies, wherever the alias points by now."""
+        try:
+            self._pulled(champion)
+        except TransferError:
+            raise
+        except EngineError as error:
+            self._say(line=f"version {champion.version} cannot be brought again: {error}")
+        else:
+            self._say(mended=champion.version)
+        self._damaged = None
+
+    def _pulled(self, champion: Champion) -> Pulled:
+        from mlflow_ngraph.release.pulling import pull_engine
+
+        order, place = self._order, Keeping(Path(self._order["directory"])).place(champion)
+        for other in place.parent.glob(".*.pull"):
+            if other.name != f".{place.name}.pull":
+                shutil.rmtree(other, ignore_errors=True)
+        source = f"models:/{order['name']}/{champion.version}"
+        return pull_engine(source, place, tracking_uri=order["tracking_uri"], trust=order["trust"], force=True)
 
     def _tell_marks(self) -> None:
         """Write tags. That a server lets nobody do so is told once, and nobody's trouble."""
