@@ -137,14 +137,15 @@ def _seconds(option: str, text: str) -> float:
 
 @contextmanager
 def _terminations() -> Iterator[None]:
-    """SIGTERM and SIGHUP end it as Ctrl-C does."""
+    """SIGTERM and SIGHUP end it as Ctrl-C does, but for what whoever started us has ignored."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         for other in before:
             signal.signal(other, signal.SIG_IGN)  # once is enough
         raise KeyboardInterrupt
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    found = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: handler for number, handler in found.items() if handler is not signal.SIG_IGN}
     for number in before:
         signal.signal(number, interrupt)
     try:

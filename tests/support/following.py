@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -76,7 +77,7 @@ class Following:
 def following(source: str, uri: str, log: Path, *options: str) -> Iterator[Following]:
     """A follower, ended in the end if it has not by then."""
     command = [sys.executable, "-m", "mlflow_ngraph", "fleet", "follow", source, "--device", DEVICE, *options]
-    with log.open("a") as errors:
+    with log.open("a") as errors, _interruptible():
         process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -98,6 +99,16 @@ def following(source: str, uri: str, log: Path, *options: str) -> Iterator[Follo
             raise
         finally:
             reader.join(10)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """What is started takes SIGINT, also where these tests run in the background of a shell, which ignores it there."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @dataclass
