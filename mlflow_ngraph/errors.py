@@ -35,6 +35,8 @@ from difflib import get_close_matches
 
 from mlflow_ngraph.verdicts import Verdict
 
+_LONGEST = 200
+"""Characters of a name that a message shows."""
 _SHOWN, _CLOSE, _LIKELY = 20, 5, 2
 """Names that a message lists: all of them up to this many, else the closest ones; and how many it proposes."""
 
@@ -70,7 +72,8 @@ class UnknownNameError(UsageError):
             listed = f"{len(known)} are known, the closest: {', '.join(close[:_CLOSE])}"
         else:
             listed = f"known: {', '.join(known) or 'none'}"
-        super().__init__(f"unknown {kind} {name!r}: {hint}{listed}")
+        shown = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
+        super().__init__(f"unknown {kind} {shown!r}: {hint}{listed}")
 
 
 def _beginning(name: str, known: Iterable[str]) -> list[str]:

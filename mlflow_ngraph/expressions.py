@@ -47,7 +47,7 @@ class Expression:
             self._root = ast.parse(text.strip(), mode="eval").body
             names = _names(self._root)
         except (SyntaxError, RecursionError, MemoryError) as error:
-            raise ValueError(f"{text!r} is no formula: {_reason(error)}") from None
+            raise ValueError(f"{text[:100]!r} is no formula: {_reason(error)}") from None
         self.text = text
         self.names = frozenset(names)
         """The names that need a number."""
@@ -64,7 +64,7 @@ class Expression:
             close = get_close_matches(name, known, n=1)
             listed = ", ".join(sorted(known)[:_KNOWN])
             hint = f"did you mean {close[0]!r}?" if close else f"known are {listed}, ..."
-            raise ValueError(f"unknown name {name!r} in {self.text!r}: {hint}")
+            raise ValueError(f"unknown name {name[:100]!r} in {self.text[:100]!r}: {hint}")
 
     def value(self, numbers: Mapping[str, float]) -> float:
         """The formula with these numbers; NaN where a number is missing or the formula has no value."""

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from mlflow_ngraph import study_metrics
+from mlflow_ngraph import documents, study_metrics
 from mlflow_ngraph.compilers.base import Mode, Precision, Transfers
 from mlflow_ngraph.devices.elsewhere import Elsewhere
 from mlflow_ngraph.errors import DeviceError, StudyError, UnknownNameError
@@ -286,7 +286,7 @@ def _distinct(values: list[Any], kind: str, key: Any) -> list[Any]:
     for value in values:
         name = key(value)
         if name in seen:
-            raise ValueError(f"{kind} {name!r} is listed twice")
+            raise ValueError(f"{kind} {shortened(name)} is listed twice")
         seen.add(name)
     return values
 
@@ -312,11 +312,9 @@ def load(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Study
         hint = f"did you mean {close[0]!r}? " if close else ""
         raise StudyError(f"no study {name_or_path!r}: {hint}write a path to a YAML file, or one of {', '.join(ready)}")
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, ValueError, OSError) as error:
-        raise StudyError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
-    except RecursionError:
-        raise StudyError(f"{path}: not readable as YAML: nested too deeply") from None
+        content = documents.from_yaml(path)
+    except (ValueError, OSError) as error:
+        raise StudyError(f"{path}: not readable as YAML: {error}") from None
     if not isinstance(content, dict):
         raise StudyError(f"{path}: expected a mapping of keys, found {type(content).__name__}")
     given = {key: value for key, value in (overrides or {}).items() if value is not None}

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mlflow_ngraph.expressions import FUNCTIONS, Expression
 from mlflow_ngraph.metrics import CELL_METRICS, MODEL_COLUMNS, TABLE, Better, is_uncertainty
+from mlflow_ngraph.validation import shortened
 
 FACTS = ("batch", "threads", *MODEL_COLUMNS)
 """What a formula may name besides metrics and constants: known of a cell without measuring it."""
@@ -37,7 +38,9 @@ class CustomMetric(BaseModel):
         known = {*CELL_METRICS, *FACTS}
         for name in self.constants:
             if name in known or name in FUNCTIONS or not _NAME.fullmatch(name):
-                raise ValueError(f"constant {name!r}: choose a name of small letters, digits and _ that is not taken")
+                raise ValueError(
+                    f"constant {shortened(name)}: choose a name of small letters, digits and _ that is not taken"
+                )
         Expression(self.expression).check({*known, *self.constants})
         return self
 
@@ -72,9 +75,9 @@ def check(metrics: Mapping[str, CustomMetric], workloads: Sequence[Sequence[str]
     """
     for name, metric in metrics.items():
         if not _NAME.fullmatch(name):
-            raise ValueError(f"metric {name!r}: a name has small letters, digits and _")
+            raise ValueError(f"metric {shortened(name)}: a name has small letters, digits and _")
         if name in TABLE or name in FUNCTIONS or is_uncertainty(name):
-            raise ValueError(f"metric {name!r}: this name is taken, choose another one")
+            raise ValueError(f"metric {shortened(name)}: this name is taken, choose another one")
         for constant, numbers in metric.constants.items():
             missing = [names[0] for names in workloads if isinstance(numbers, dict) and not {*names} & {*numbers}]
             if missing and isinstance(numbers, dict):

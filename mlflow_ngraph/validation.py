@@ -17,7 +17,7 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     # An unknown key first: it is often the misspelling of one that another finding misses.
     findings = sorted(error.errors(include_url=False), key=lambda finding: finding["type"] != "extra_forbidden")
     first = findings[0]
-    where = ".".join(str(part) for part in first["loc"] if not _is_type_tag(part)) or "(top level)"
+    where = ".".join(str(part)[:_LONGEST] for part in first["loc"] if not _is_type_tag(part)) or "(top level)"
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][-1])
@@ -70,7 +70,7 @@ def duration_s(value: object) -> float:
         seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
         if seconds > 0 and "".join(number + unit for number, unit in parts) == text:
             return seconds
-    raise ValueError(f"expected a duration such as 90s, 5m or 1h30m, found {value!r}")
+    raise ValueError(f"expected a duration such as 90s, 5m or 1h30m, found {shortened(value)}")
 
 
 def shortened(value: Any) -> str:

@@ -14,13 +14,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import unquote, urlsplit
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from mlflow_ngraph import addresses
+from mlflow_ngraph import addresses, documents
 from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.engines import signing
 from mlflow_ngraph.engines.manifest import FILE as MANIFEST
@@ -190,13 +189,11 @@ def load(given: str | Path | None = None) -> Rules:
     if not chosen and not path.exists():
         return EVERYTHING
     try:
-        content: Any = yaml.safe_load(path.read_bytes())
+        content = documents.from_yaml(path)
     except OSError as error:
         raise UsageError(f"cannot read the trust rules {path}: {error.strerror}") from None
-    except RecursionError:
-        raise UsageError(f"the trust rules {path} are not YAML: nested too deeply") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise UsageError(f"the trust rules {path} are not YAML: {' '.join(str(error).split())}") from None
+    except ValueError as error:
+        raise UsageError(f"the trust rules {path} are not YAML: {error}") from None
     try:
         return Rules.model_validate({} if content is None else content)
     except ValidationError as error:

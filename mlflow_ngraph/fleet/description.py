@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
-from mlflow_ngraph import addresses
+from mlflow_ngraph import addresses, documents
 from mlflow_ngraph.devices.registry import DEVICES
 from mlflow_ngraph.errors import FleetError, UnknownNameError
 from mlflow_ngraph.validation import explain
@@ -227,11 +226,11 @@ def load(path: Path) -> Fleet:
         The file is missing or invalid; names the key and what is allowed.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = documents.from_yaml(path)
     except FileNotFoundError:
         raise FleetError(f"no file {path}: name the description of the fleet with --fleet FILE") from None
-    except (yaml.YAMLError, ValueError, OSError, RecursionError) as error:
-        raise FleetError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
+    except (ValueError, OSError) as error:
+        raise FleetError(f"{path}: not readable as YAML: {error}") from None
     return parse(content, path)
 
 

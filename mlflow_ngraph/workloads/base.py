@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import parse_qsl, urlencode
 
 from mlflow_ngraph.errors import WorkloadError
+from mlflow_ngraph.validation import shortened
 
 if TYPE_CHECKING:
     import numpy as np
@@ -105,7 +106,7 @@ class WorkloadRef:
         head, _, query = text.partition("?")
         scheme, colon, target = head.partition(":")
         if not colon or not target:
-            raise WorkloadError(f"workload {text!r} has no scheme: write scheme:target, such as timm:resnet18")
+            raise WorkloadError(f"workload {shortened(text)} has no scheme: write scheme:target, such as timm:resnet18")
         return cls(scheme, target, dict(parse_qsl(query, keep_blank_values=True)))
 
     @classmethod

@@ -1,0 +1,98 @@
+"""Small files that others wrote, read with bounds: nothing but plain files, no more than they may have, nothing that unfolds."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mlflow_ngraph.validation import DoubledError, each_once
+
+MAX_BYTES = 4 << 20
+"""No file that a person writes is larger."""
+_MOST_VALUES = 300_000
+"""Values of a document, each as often as an alias repeats it."""
+
+
+def content(path: Path, most: int = MAX_BYTES) -> bytes:
+    """The content of a small file. Waits for nobody, as reading from a pipe would.
+
+    Parameters
+    ----------
+    most : int
+        Bytes that it may have.
+
+    Raises
+    ------
+    OSError
+        It cannot be read, is no plain file, or is larger.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file", str(path))
+        text = stream.read(most + 1)
+    if len(text) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most} bytes", str(path))
+    return text
+
+
+def from_yaml(path: Path) -> Any:
+    """What a YAML file says.
+
+    Raises
+    ------
+    OSError
+        As `content`.
+    ValueError
+        It is none, or says little that stands for endlessly much; what is wrong is one line.
+    """
+    import yaml
+
+    try:
+        document = yaml.safe_load(content(path).decode("utf-8"))
+        if _values(document, {}) > _MOST_VALUES:
+            raise ValueError(f"its aliases unfold to more than {_MOST_VALUES} values")
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise ValueError(" ".join(str(error).split())) from None
+    return document
+
+
+def from_json(text: bytes) -> Any:
+    """What a JSON document says.
+
+    Raises
+    ------
+    ValueError
+        It is none, a key stands in it twice, or it has more values than such a document has; what is wrong is one line.
+    """
+    # Of a few bytes each, all of them at once would take the memory of a machine.
+    if sum(text.count(mark) for mark in (b",", b"[", b"{")) > _MOST_VALUES:
+        raise ValueError(f"it has more than {_MOST_VALUES} values")
+    try:
+        return json.loads(text, object_pairs_hook=each_once)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"invalid JSON: {error}") from None
+    except DoubledError:
+        raise
+    except ValueError:  # more digits than Python reads
+        raise ValueError("it has a number that cannot be") from None
+
+
+def _values(value: Any, known: dict[int, int]) -> int:
+    """How many values there are, counted once for each place where they stand. What contains itself has no end."""
+    if isinstance(value, str) or not isinstance(value, Mapping | Sequence):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = _MOST_VALUES + 1
+        parts = value.values() if isinstance(value, Mapping) else value
+        known[id(value)] = 1 + sum(_values(part, known) for part in parts)
+    return known[id(value)]
