@@ -208,7 +208,7 @@ def run_study(
         if continued is None:
             _start(writer, directory, plan, machine)
         reader, state = Reader(directory), Fold()
-        state.extend(reader.new())
+        state.catch_up(reader)
         before = state.record.so_far()
         session = before.sessions + 1
         done = sum(len(lane.cells) for lane in before.lanes.values())
@@ -316,7 +316,7 @@ def _finish_recording(
 
 def _outcome(directory: Path, aside: Aside | None, reader: Reader, state: Fold) -> Outcome:
     """What became of a study that has come to its end, once it is recorded."""
-    state.extend(reader.new())
+    state.catch_up(reader)
     record = state.derived()
     if aside is None:
         return Outcome(record, directory)

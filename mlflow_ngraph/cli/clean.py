@@ -91,7 +91,8 @@ def _removed(chosen: Iterable[Holding]) -> dict[tuple[str, str], str]:
         try:
             holdings.remove(holding)
         except (JournalError, OSError) as error:
-            problems[holding.what, holding.name] = str(error)
+            told = isinstance(error, OSError) and error.strerror
+            problems[holding.what, holding.name] = told or str(error)
     return problems
 
 

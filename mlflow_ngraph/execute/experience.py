@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.execute import journal
+from mlflow_ngraph.execute.events import wrong
 
 Source = Literal["measured", "similar", "assumed"]
 """The same was done here; something like it was done here; a round figure."""
@@ -201,7 +202,8 @@ def learn(home: Path) -> Experience:
     for path in journals[:STUDIES]:
         events = _events(path)
         first = next(events, None)
-        with suppress(KeyError, TypeError, AttributeError):  # a journal of another version says other things
+        # A journal of another version says other things, and one that was changed may say anything.
+        with suppress(KeyError, TypeError, AttributeError, ValueError):
             if first is not None and _processors(first) == processors:
                 experience.take_in([first, *events])
     return experience
@@ -216,9 +218,13 @@ def _events(path: Path) -> Iterator[journal.Event]:
     try:
         with path.open("rb") as file:
             for line in file:
-                if not line.startswith(_SLICE):
-                    yield json.loads(line)
-    except (OSError, ValueError):
+                if line.startswith(_SLICE):
+                    continue
+                event = json.loads(line)
+                if wrong(event):
+                    return
+                yield event
+    except (OSError, ValueError, RecursionError, LookupError, TypeError):
         return
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from mlflow_ngraph.errors import JournalError
+from mlflow_ngraph.execute import events as known
 from mlflow_ngraph.execute import journal
 from mlflow_ngraph.execute.record import CellRecord, EngineRecord, Lane, LaneRecord, StudyRecord
 from mlflow_ngraph.parity import Parity, worse
+from mlflow_ngraph.validation import shortened
 from mlflow_ngraph.verdicts import Verdict
 
 
@@ -22,10 +25,10 @@ def load(directory: Path) -> StudyRecord:
     JournalError
         As in `journal.read`, or the journal does not begin as the one of a study.
     """
-    try:
-        return fold(journal.read(directory))
-    except EventError as error:
-        raise JournalError(f"{directory / journal.FILE_NAME}: {error}") from error
+    state = Fold()
+    state.catch_up(journal.Reader(directory))
+    with _named(directory):
+        return state.derived()
 
 
 class EventError(JournalError):
@@ -76,13 +79,16 @@ class Fold:
         Raises
         ------
         JournalError
-            There were no events.
+            There were no events, or no figures follow from them.
         """
         # Statistics stand on SciPy, for which nobody should wait who wants no figures.
         from mlflow_ngraph.execute.derive import derive
 
         wanted = self._outdated if workload is None else self._outdated & {workload}
-        derive(self.record, self._cells.companions, wanted)
+        try:
+            derive(self.record, self._cells.companions, wanted)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise EventError(f"has samples that no study measures: {_shown(error)}") from error
         self._outdated = self._outdated - wanted
         return self.record
 
@@ -96,12 +102,24 @@ class Fold:
         """
         for event in events:
             self._events += 1
+            where = f"line {self._events} ({shortened(event['event'])}) is none that a study writes there"
+            if problem := known.wrong(event):
+                raise EventError(f"{where}: {problem}")
             try:
                 self._take(event)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise EventError(
-                    f"line {self._events} ({event['event']!r}) is none that a study writes there: {type(error).__name__}: {error}"
-                ) from error
+                raise EventError(f"{where}: {_shown(error)}") from error
+
+    def catch_up(self, reader: journal.Reader) -> None:
+        """Take in what a reader has not read before.
+
+        Raises
+        ------
+        JournalError
+            As `extend` and `journal.Reader.new`; names the file.
+        """
+        with _named(reader.directory):
+            self.extend(reader.new())
 
     def _take(self, event: journal.Event) -> None:
         kind = event["event"]
@@ -115,6 +133,19 @@ class Fold:
         elif kind in _OF_CELLS:
             self._cells.apply(self._record, event)
             self._outdated.update(_touched(self._record, event))
+
+
+@contextmanager
+def _named(directory: Path) -> Iterator[None]:
+    """Say of which file an event is that does not fit."""
+    try:
+        yield
+    except EventError as error:
+        raise JournalError(f"{directory / journal.FILE_NAME}: {error}") from error
+
+
+def _shown(error: Exception) -> str:
+    return f"{type(error).__name__}: {shortened(error.args[0] if error.args else '')}"
 
 
 def _touched(record: StudyRecord, event: journal.Event) -> Iterable[str]:

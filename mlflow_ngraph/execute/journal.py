@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -75,7 +76,7 @@ class Journal:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._acquire(on_wait)
-            self._check = _drop_half_line(self.path)
+            self._check, self._latest = _drop_half_line(self.path)
             self._file = self.path.open("ab", buffering=0)
         except JournalError:
             self._lock.release()
@@ -105,7 +106,8 @@ class Journal:
         DiskFullError
             There is no room for it; nothing of it is left behind.
         """
-        line = {"event": event, "at": time.time(), **fields}
+        # A clock that is set back, also between two sessions, takes no study to an end before its beginning.
+        line = {"event": event, "at": max(time.time(), self._latest), **fields}
         # A line that is written and not counted would make the next one look like a forgery.
         with interruption.whole():
             self._write(line)
@@ -125,7 +127,7 @@ class Journal:
             if space.is_lacking(error):
                 raise space.lacking("writing the journal", self.path.parent) from error
             raise
-        self._check = check
+        self._check, self._latest = check, line["at"]
 
     def tell(self, event: str, **fields: Any) -> None:
         """Tell the observer something that need not survive, such as what is being compiled."""
@@ -179,7 +181,7 @@ class Reader:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self.directory = directory
         self.lines = 0
         """How many were read."""
         self._offset = 0
@@ -193,7 +195,7 @@ class Reader:
         JournalError
             There is no journal, a line is damaged, or a newer version wrote it; says which line of which file.
         """
-        path = _path(self._directory)
+        path = _path(self.directory)
         with path.open("rb") as file:
             file.seek(self._offset)
             for line in file:
@@ -330,18 +332,19 @@ def _lines_from_end(file: BinaryIO) -> Iterator[bytes]:
     yield begun
 
 
-def _drop_half_line(path: Path) -> str:
+def _drop_half_line(path: Path) -> tuple[str, float]:
     """Cut off a last line that a kill interrupted, so that the next event starts a line of its own.
 
     Returns
     -------
-    str
-        The check of the last line that is whole; empty where there is none.
+    tuple[str, float]
+        The check of the last line that is whole, and its time; empty and 0 where there is none.
     """
     if not path.exists():
-        return ""
+        return "", 0.0
     with path.open("r+b") as file:
         half, *last = islice(_lines_from_end(file), 2)
-        check = _event(path, last[0] + b"\n", "the last line")[1] if last else ""
+        event, check = _event(path, last[0] + b"\n", "the last line") if last else ({}, "")
         file.truncate(file.seek(0, os.SEEK_END) - len(half))
-    return check
+    at = event.get("at")
+    return check, at if isinstance(at, float) and math.isfinite(at) else 0.0

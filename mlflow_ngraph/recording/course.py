@@ -132,7 +132,7 @@ class Recording:
 
     def _record(self, workload: str | None = None) -> StudyRecord:
         """What the journal says by now, with the figures of one workload up to date, or of all of them."""
-        self._fold.extend(self._reader.new())
+        self._fold.catch_up(self._reader)
         return self._fold.derived(workload)
 
     def _close(self, record: StudyRecord, status: str) -> None:

@@ -26,6 +26,16 @@ def test_an_event_is_on_disk_before_the_observer_hears_of_it(tmp_path):
     assert seen == [("first", 1), ("second", 2)]
 
 
+def test_a_clock_that_is_set_back_takes_no_event_before_an_earlier_one(tmp_path, monkeypatch):
+    for now in (5000.0, 4000.0, 6000.0):
+        monkeypatch.setattr("time.time", lambda now=now: now)
+        with Journal(tmp_path) as writer:
+            writer.append("one")
+            monkeypatch.setattr("time.time", lambda now=now: now - 100.0)
+            writer.append("two")
+    assert [event["at"] for event in journal.read(tmp_path)] == [5000.0] * 4 + [6000.0] * 2
+
+
 def test_what_is_only_told_is_not_kept(tmp_path):
     heard: list[dict[str, Any]] = []
     with Journal(tmp_path, heard.append) as writer:

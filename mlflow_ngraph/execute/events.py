@@ -1,0 +1,285 @@
+"""What the events of a journal may hold: types and ranges, so that nobody who reads one meets text where a number belongs.
+
+Anybody can write lines whose checks fit. Only what is there is looked at: who needs a field that an event lacks says so, and
+what nobody reads here may be anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from mlflow_ngraph.compilers.base import FlagValue
+from mlflow_ngraph.validation import shortened
+from mlflow_ngraph.verdicts import Verdict
+
+_VERDICTS = "|".join(Verdict)
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, lt=1e12, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+Batch = Annotated[int, Field(ge=1, lt=1 << 31)]
+Nanoseconds = Annotated[int, Field(ge=1, lt=1 << 62)]
+Name = Annotated[str, Field(min_length=1, max_length=20_000)]
+Flags = dict[str, FlagValue]
+Numbers = dict[str, Number]
+Texts = dict[str, str]
+
+
+class _Any(TypedDict, total=False):
+    """What events have in common."""
+
+    __pydantic_config__ = ConfigDict(strict=True, extra="ignore")  # type: ignore[misc]
+    at: Seconds
+    lane: Name
+    cell: Name
+    workload: Name
+    batch: Batch
+    reason: str
+    seconds: Seconds
+
+
+class _Lane(TypedDict, total=False):
+    __pydantic_config__ = ConfigDict(strict=True, extra="ignore")  # type: ignore[misc]
+    id: Name
+    workload: Name
+    label: str
+    family: str
+    compiler: Name
+    compiler_label: str
+    flags: Flags
+    precision: str
+    mode: str
+    threads: Annotated[int, Field(ge=1, le=1_000_000)] | None
+    device: str
+    batch_sizes: Annotated[list[Batch], Field(min_length=1)]
+    transfers: str
+
+
+class _Cpu(TypedDict, total=False):
+    threads: Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+class _Hardware(TypedDict, total=False):
+    cpu: _Cpu
+
+
+class _Fingerprint(TypedDict, total=False):
+    digest: str
+    hardware: _Hardware
+
+
+class _Study(TypedDict, total=False):
+    name: Name
+
+
+class _Started(_Any, total=False):
+    study_id: Name
+    study: _Study
+    device: Name
+    fingerprint: _Fingerprint
+    versions: dict[str, str | None]
+    lanes: list[_Lane]
+
+
+class _Session(_Any, total=False):
+    lanes: list[_Lane]
+
+
+class _Tensor(TypedDict, total=False):
+    name: str
+    dtype: str
+    shape: list[int | str]
+
+
+class _Info(TypedDict, total=False):
+    ref: Name
+    label: str
+    family: str
+    inputs: list[_Tensor]
+    parameters: Count | None
+    paper_macs: Count | None
+    true_macs: Count | None
+
+
+class _Materials(TypedDict, total=False):
+    info: _Info
+    digest: str | None
+    outputs: list[_Tensor]
+    formats: dict[str, Any]
+    behaviour: dict[str, Any]
+
+
+class _Prepared(_Any, total=False):
+    materials: _Materials
+
+
+class _Built(_Any, total=False):
+    id: Name
+    batch_sizes: Annotated[list[Batch], Field(min_length=1)]
+    directory: Name
+    key: str
+    files: Texts
+    size_bytes: Count
+    built_beside: Count
+    reused: dict[str, Any] | None
+    stages: dict[str, Seconds]
+    flags: Flags
+    requires: Texts
+
+
+class _Parity(TypedDict, total=False):
+    max_abs: float
+    max_rel: float
+    cosine: float
+    top1: float
+    integers: float
+
+
+class _Verified(_Any, total=False):
+    load_s: Seconds
+    parity: _Parity | None
+    inputs: Count
+
+
+class _Ready(_Any, total=False):
+    engine: Name | None
+    continued: bool
+    load_s: Seconds
+    first_inference_s: Seconds
+    precision: str | None
+    flags: Flags
+    requests: Batch
+    parity: _Parity | None
+
+
+class _Machine(TypedDict, total=False):
+    seconds: Seconds
+    cpu_s: Seconds
+    counted: Numbers
+    busy_s: Numbers
+    values: Numbers
+
+
+class _Seen(_Any, total=False):
+    """What is seen of the machine and of the process around a slice."""
+
+    session: Count
+    round: Count
+    position: Count
+    companion: bool
+    loading: Count
+    started_ns: Count
+    wall_s: Seconds
+    page_faults: Count
+    peak_bytes: Count
+    resident_bytes: Count
+    settle_s: Seconds
+    machine: _Machine | None
+    harness_cpu_s: Seconds
+    harness_wall_s: Seconds
+
+
+class _Slice(_Seen, total=False):
+    durations_ns: Annotated[list[Nanoseconds], Field(min_length=1)]
+
+
+class _Arrivals(_Seen, total=False):
+    rate: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    window_s: Seconds
+    process: str
+    purpose: str
+    step: Count
+    servers: Batch
+    due_ns: list[int]
+    waited_ns: list[int]
+    served_ns: list[int]
+
+
+class _WarmUp(TypedDict, total=False):
+    repetitions: Count
+    seconds: Seconds
+    steady: bool
+    call_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    fastest_s: Seconds
+
+
+class _Finished(_Any, total=False):
+    verdict: Annotated[str, Field(pattern=f"^(?:{_VERDICTS})$")]
+    noise: str
+    stderr_tail: str
+    engine: Name | None
+    warm_up: _WarmUp | None
+
+
+class _LaneEnded(_Any, total=False):
+    overhead_s: Number | None
+
+
+class _StudyEnded(_Any, total=False):
+    offline: bool
+
+
+class _LeftOut(_Any, total=False):
+    final: bool
+
+
+class _Contender(TypedDict, total=False):
+    cell: Name
+    lane: Name
+    batch: Batch
+    rounds: Count
+    ratio: Number
+    low: Number
+    high: Number
+
+
+class _Race(_Any, total=False):
+    ending: str
+    leader: Name | None
+    contenders: list[_Contender]
+
+
+class _Left(_Any, total=False):
+    round: Count
+    rounds: Count
+    rival: Name | None
+    shared: Count | None
+    ratio: Number | None
+    bound: Number | None
+
+
+_KNOWN: Mapping[str, TypeAdapter[Any]] = {
+    kind: TypeAdapter(model)
+    for kind, model in {
+        "study_started": _Started,
+        "session_started": _Session,
+        "workload_prepared": _Prepared,
+        "engine_built": _Built,
+        "cell_verified": _Verified,
+        "cell_ready": _Ready,
+        "slice": _Slice,
+        "arrivals": _Arrivals,
+        "cell_finished": _Finished,
+        "lane_finished": _LaneEnded,
+        "study_finished": _StudyEnded,
+        "left_out": _LeftOut,
+        "race_ended": _Race,
+        "lane_left": _Left,
+    }.items()
+}
+_OTHERS = TypeAdapter(_Any)
+
+
+def wrong(event: Mapping[str, Any]) -> str:
+    """What is in an event that no study writes, or empty."""
+    try:
+        _KNOWN.get(event["event"], _OTHERS).validate_python(event)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part)[:40] for part in first["loc"])
+        return f"{where}: {first['msg'][:1].lower()}{first['msg'][1:]}, found {shortened(first['input'])}"
+    return ""
