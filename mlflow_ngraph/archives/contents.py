@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
-from mlflow_ngraph import formats
+from mlflow_ngraph import documents, formats
 from mlflow_ngraph.engines.files import is_long, is_plain
 from mlflow_ngraph.engines.store import FrozenModel
 from mlflow_ngraph.errors import ArchiveError
 from mlflow_ngraph.execute.journal import FILE_NAME as JOURNAL
 from mlflow_ngraph.tracking.schema import Artifact
-from mlflow_ngraph.validation import DoubledError, each_once, explain
+from mlflow_ngraph.validation import explain
 
 FILE = "archive.json"
 SIGNATURE_FILE = "archive.json.sig"
@@ -95,18 +94,16 @@ class Contents(FrozenModel):
             It is none, or one of a newer version; says which reads it.
         """
         try:
-            document = json.loads(content, object_pairs_hook=each_once)
-            if isinstance(document, dict) and "schema_version" in document:
-                other = formats.foreign(document["schema_version"], SCHEMA_VERSION, document.get("package"))
+            document = documents.from_json(content)
+            if isinstance(document, dict):
+                other = formats.foreign(document.get("schema_version"), SCHEMA_VERSION, document.get("package"))
                 if other:
                     raise ArchiveError(f"{where}: {other}")
             return cls.model_validate_json(content)
-        except (RecursionError, DoubledError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise ArchiveError(f"{where}: {FILE} is not readable: {error}") from None
         except ValidationError as error:
             raise ArchiveError(f"{where}: {FILE} is not readable: {explain(error, cls)}") from None
-        except ValueError:  # a number with more digits than Python reads
-            raise ArchiveError(f"{where}: {FILE} is not readable: it has a number that cannot be") from None
+        except ValueError as error:
+            raise ArchiveError(f"{where}: {FILE} is not readable: {error}") from None
 
     def to_json(self) -> bytes:
         """The text of the file; equal contents have equal text."""

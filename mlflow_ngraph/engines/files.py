@@ -9,6 +9,8 @@ import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
+from mlflow_ngraph.text import harmless
+
 _CHUNK = 1 << 20
 _LONGEST_PATH, _LONGEST_NAME = 1024, 255
 """Characters of a path, and bytes of a name in it."""
@@ -40,10 +42,22 @@ def damage(directory: Path, files: Mapping[str, str]) -> str:
     """
     for path, digest in sorted(files.items()):
         file = directory / path
+        if file.is_symlink():
+            return f"{file} is a link"
         if not file.is_file():
             return f"{file} is missing"
         if sha256(file) != digest:
             return f"{file} has changed since it was compiled"
+    return ""
+
+
+def strange(directory: Path) -> str:
+    """What in a directory is neither a file nor a directory of its own, such as a link, which could lead anywhere; or empty."""
+    for path in sorted([directory, *directory.rglob("*")]):
+        if path.is_symlink():
+            return f"{harmless(str(path))} is a link"
+        if not (path.is_file() or path.is_dir()):
+            return f"{harmless(str(path))} is no file"
     return ""
 
 
@@ -56,9 +70,14 @@ def escapes(path: str) -> bool:
 def is_plain(path: str) -> bool:
     """Whether a relative path that somebody else wrote names a file below its directory, in the one spelling that is normal.
 
-    A second spelling could name a file that is already checked.
+    A second spelling could name a file that is already checked, and what cannot be printed hides what it names.
     """
-    return not escapes(path) and all(part not in ("", ".") for part in path.split("/"))
+    return (
+        not escapes(path)
+        and all(part not in ("", ".") for part in path.split("/"))
+        and harmless(path) == path
+        and path.isprintable()
+    )
 
 
 def is_long(path: str) -> bool:

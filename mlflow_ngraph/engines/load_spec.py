@@ -7,16 +7,19 @@ their digests are in the journal, in the store and in the manifest.
 
 from __future__ import annotations
 
+import math
+import zipfile
 from collections.abc import Sequence
 from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
+from mlflow_ngraph import documents
 from mlflow_ngraph.compilers.base import Compiler, FlagValue, Target
-from mlflow_ngraph.engines.store import FrozenModel
+from mlflow_ngraph.engines.store import BatchSize, FrozenModel
 from mlflow_ngraph.errors import EngineError
 
 if TYPE_CHECKING:
@@ -41,11 +44,11 @@ class LoadSpec(FrozenModel):
     """Every flag as it was asked for, defaults included."""
     target: dict[str, FlagValue]
     """Precision, mode, threads, accelerator, transfers."""
-    batch_sizes: list[int]
+    batch_sizes: list[BatchSize] = Field(min_length=1)
     """Batch sizes that the engine was compiled for."""
     packages: dict[str, str]
     """Versions of the distributions that loading needs beside this package, by their names."""
-    probe_batch: int
+    probe_batch: BatchSize
     """Batch size of the probe."""
 
     @classmethod
@@ -59,7 +62,7 @@ class LoadSpec(FrozenModel):
         """
         path = directory / FILE
         try:
-            return cls.model_validate_json(path.read_bytes())
+            return cls.model_validate_json(documents.content(path))
         except OSError as error:
             raise EngineError(f"{path} is not readable: {error.strerror}; compile the engine again") from None
         except ValidationError:
@@ -114,18 +117,41 @@ def read_probe(directory: Path) -> tuple[Arrays, Arrays]:
 
     path = directory / PROBE
     try:
+        _check_arrays(path)
         # NumPy's own default, said aloud: nothing in a package is ever unpickled.
         with np.load(path, allow_pickle=False) as content:
             arrays = tuple(
                 [content[f"{kind}_{index}"] for index in range(sum(name.startswith(kind) for name in content.files))]
                 for kind in ("input", "output")
             )
-    except (OSError, ValueError, LookupError) as error:
-        raise EngineError(f"{path} is not the probe of an engine: {error}") from None
+    except Exception as error:  # noqa: BLE001 - what reads archives and arrays raises anything on what is none
+        raise EngineError(f"{path} is not the probe of an engine: {' '.join(str(error).split())[:200]}") from None
     inputs, outputs = arrays
     if not inputs or not outputs:
         raise EngineError(f"{path} has no inputs or no outputs")
     return inputs, outputs
+
+
+def _check_arrays(path: Path) -> None:
+    """Make sure that arrays take the room that they say, and no more than the file: nothing in it unfolds.
+
+    Raises
+    ------
+    ValueError
+        One does not, or is none.
+    """
+    from numpy.lib import format as npy
+
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        if sum(member.file_size for member in members) > path.stat().st_size:
+            raise ValueError("it unfolds to more than it has")
+        for member in members:
+            with archive.open(member) as stream:
+                read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(stream)]
+                shape, _, dtype = read(stream)
+                if dtype.hasobject or math.prod(shape) * dtype.itemsize != member.file_size - stream.tell():
+                    raise ValueError(f"{member.filename[:80]!r} is no array of numbers, or has another size")
 
 
 def packages(compiler: Compiler[Any], target: Target, scheme: str) -> dict[str, str]:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
-from mlflow_ngraph import formats
+from mlflow_ngraph import documents, formats
 from mlflow_ngraph.compilers.base import FlagValue
 from mlflow_ngraph.engines.files import is_long, is_plain
 from mlflow_ngraph.engines.load_spec import LoadSpec
-from mlflow_ngraph.engines.store import EngineOrigin, FrozenModel, StoredEngine
+from mlflow_ngraph.engines.store import BatchSize, Bytes, EngineOrigin, FrozenModel, Stages, StoredEngine
 from mlflow_ngraph.errors import EngineError
-from mlflow_ngraph.validation import DoubledError, each_once
+from mlflow_ngraph.validation import shortened
 
 FILE = "manifest.json"
 SCHEMA_VERSION = 1
@@ -30,6 +29,19 @@ MAX_BYTES = 16 << 20
 """No manifest is larger; what is, was not written by this package."""
 
 _SHA256 = re.compile("[0-9a-f]{64}")
+
+
+class _Tensor(FrozenModel):
+    """An input or output, as `mlflow_ngraph.workloads.base.TensorSpec` reads it."""
+
+    name: str
+    dtype: str = Field(pattern="^(?:bool|u?int(?:8|16|32|64)|float(?:16|32|64)|complex(?:64|128))$")
+    shape: list[Annotated[int, Field(ge=0, lt=1 << 40, strict=True)] | Literal["batch"]]
+    low: int = 0
+    high: int = 2
+
+
+_TENSORS = TypeAdapter(list[_Tensor])
 
 
 class About(FrozenModel):
@@ -54,9 +66,15 @@ class About(FrozenModel):
     """The precision that the loaded engine computes in; None where it was never loaded."""
     mode: str
     threads: int | None
-    batch_sizes: list[Annotated[int, Field(ge=1)]] = Field(min_length=1)
+    batch_sizes: list[BatchSize] = Field(min_length=1)
     flags: dict[str, FlagValue]
     """Every flag with the value in force."""
+
+    @field_validator("inputs", "outputs")
+    @classmethod
+    def _are_tensors(cls, tensors: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        _TENSORS.validate_python(tensors)
+        return tensors
 
 
 class Compilation(FrozenModel):
@@ -66,9 +84,9 @@ class Compilation(FrozenModel):
     """Equal for engines into whose compilation the same things go."""
     compiled_at: float
     """Unix seconds."""
-    stages: dict[str, float]
+    stages: Stages
     """Seconds of ``export``, ``convert``, ``tune``, ``compile`` and ``save``, as far as the compiler has them."""
-    built_beside: int
+    built_beside: int = Field(ge=0)
     """The most others that were prepared or compiled beside it; 0 where the seconds are its own."""
     flags: dict[str, FlagValue]
     """Values that took effect at compile time."""
@@ -95,7 +113,7 @@ class Origin(FrozenModel):
 class Figures(FrozenModel):
     """What was measured at one batch size."""
 
-    batch: int = Field(ge=1)
+    batch: BatchSize
     verdict: str
     reason: str
     noise: str
@@ -121,7 +139,7 @@ class Manifest(FrozenModel):
     """What a machine must have to load the engine."""
     files: dict[str, str]
     """sha256 of every other file of the package, by path relative to the manifest."""
-    size_bytes: int = Field(ge=0)
+    size_bytes: Bytes
     """Of the engine's own files."""
     compilation: Compilation
     origin: Origin
@@ -133,11 +151,13 @@ class Manifest(FrozenModel):
         """Refuse whatever could write to or read from a place outside the package."""
         for path, digest in files.items():
             if path in BESIDE or not is_plain(path):
-                raise ValueError(f"the file {path!r} leads out of the package or stands in its manifest's place")
+                raise ValueError(
+                    f"the file {shortened(path)} leads out of the package or stands in its manifest's place"
+                )
             if is_long(path):
                 raise ValueError(f"the file {path[:40]!r}... has a name of {len(path)} characters, which no disk takes")
             if not _SHA256.fullmatch(digest):
-                raise ValueError(f"the file {path!r} has no sha256 but {digest!r}")
+                raise ValueError(f"the file {path!r} has no sha256 but {shortened(digest)}")
         if not any(path.startswith(f"{ENGINE_DIRECTORY}/") for path in files):
             raise ValueError(f"there is no file in {ENGINE_DIRECTORY!r}")
         return files
@@ -159,20 +179,18 @@ class Manifest(FrozenModel):
         if len(content) > MAX_BYTES:
             raise EngineError(f"{where} is no manifest: it has {len(content)} bytes")
         try:
-            document = json.loads(content, object_pairs_hook=each_once)
-            if isinstance(document, dict) and "schema_version" in document:
-                other = formats.foreign(document["schema_version"], SCHEMA_VERSION, _writer(document))
+            document = documents.from_json(content)
+            if isinstance(document, dict):
+                other = formats.foreign(document.get("schema_version"), SCHEMA_VERSION, _writer(document))
                 if other:
                     raise EngineError(f"{where} {other}")
             return cls.model_validate_json(content)
-        except (RecursionError, DoubledError, UnicodeDecodeError) as error:
-            raise EngineError(f"{where} is not readable: {error}") from None
-        except json.JSONDecodeError as error:
-            raise EngineError(f"{where} is not readable: invalid JSON: {error}") from None
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            place = ".".join(map(str, first["loc"]))
+            place = ".".join(str(part)[:80] for part in first["loc"])
             raise EngineError(f"{where} is not readable: {place + ': ' if place else ''}{first['msg']}") from None
+        except ValueError as error:
+            raise EngineError(f"{where} is not readable: {error}") from None
 
     def to_json(self) -> str:
         """The text of the file; equal manifests have equal text."""

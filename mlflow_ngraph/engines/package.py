@@ -14,10 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mlflow_ngraph import documents
 from mlflow_ngraph.engines import signing
 from mlflow_ngraph.engines.files import sha256
-from mlflow_ngraph.engines.manifest import BESIDE, DIGEST_FILE, ENGINE_DIRECTORY, FILE, SIGNATURE_FILE, Manifest
+from mlflow_ngraph.engines.manifest import (
+    BESIDE,
+    DIGEST_FILE,
+    ENGINE_DIRECTORY,
+    FILE,
+    MAX_BYTES,
+    SIGNATURE_FILE,
+    Manifest,
+)
 from mlflow_ngraph.errors import EngineError
+from mlflow_ngraph.text import harmless
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -86,7 +96,7 @@ def check_files(package: Package) -> None:
     Raises
     ------
     EngineError
-        A file is missing, has changed, is a link, or is not in the manifest; the message names it.
+        A file is missing, has changed, is a link, or is not in the manifest, or their sizes are others; the message names it.
     """
     directory, listed = package.directory, package.manifest.files
     for path, digest in sorted(listed.items()):
@@ -97,9 +107,13 @@ def check_files(package: Package) -> None:
             raise EngineError(f"{file} is missing")
         if sha256(file) != digest:
             raise EngineError(f"{file} has changed since it was packaged")
+    size = sum((package.engine / path).stat().st_size for path in package.manifest.engine_files())
+    if size != package.manifest.size_bytes:
+        said = f"{size} bytes, and its manifest says {package.manifest.size_bytes}"
+        raise EngineError(f"{package.engine} has {said}")
     for path in _present(directory):
         if path not in listed and path not in (*BESIDE, *_OF_MLFLOW):
-            raise EngineError(f"{directory / path} is not in the manifest of the package")
+            raise EngineError(f"{harmless(str(directory / path))} is not in the manifest of the package")
 
 
 def read_signature(directory: Path) -> bytes | None:
@@ -153,7 +167,7 @@ def _content(path: Path) -> bytes:
     if path.is_symlink():
         raise EngineError(f"{path} is a link: a package has files of its own")
     try:
-        return path.read_bytes()
+        return documents.content(path, MAX_BYTES)
     except OSError as error:
         raise EngineError(f"{path} is not readable: {error.strerror}") from None
 

@@ -15,16 +15,18 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 from uuid import uuid4
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
+from mlflow_ngraph import documents, formats
 from mlflow_ngraph.compilers.base import FlagValue
-from mlflow_ngraph.engines.files import damage, digest_files, escapes, link_files
+from mlflow_ngraph.engines.files import damage, digest_files, escapes, is_long, is_plain, link_files, strange
 from mlflow_ngraph.errors import EngineError
 
 RECORD = "record.json"
+SCHEMA_VERSION = 1
 RECORD_DIGEST = "record.json.sha256"
 """Has the digest of the record, as ``sha256sum`` writes it."""
 FILES = "engine"
@@ -37,6 +39,12 @@ class FrozenModel(BaseModel):
     """A piece of what is written beside an engine: nothing unknown in it, and never changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+Stages = dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]
+"""Seconds of a compilation, by what was done."""
+BatchSize = Annotated[int, Field(ge=1, lt=1 << 31, strict=True)]
+Bytes = Annotated[int, Field(ge=0, strict=True)]
 
 
 class EngineOrigin(FrozenModel):
@@ -65,17 +73,17 @@ class StoredEngine(FrozenModel):
     label: str
     compiler: str
     precision: str
-    batch_sizes: tuple[int, ...]
-    stages: dict[str, float]
+    batch_sizes: tuple[BatchSize, ...] = Field(min_length=1)
+    stages: Stages
     """Seconds of the original compilation."""
-    built_beside: int
+    built_beside: int = Field(ge=0)
     """The most others that were prepared or compiled beside it."""
     flags: dict[str, FlagValue]
     """Values that took effect at compile time."""
     requires: dict[str, str]
     files: dict[str, str]
     """sha256 by path."""
-    size_bytes: int
+    size_bytes: Bytes
     origin: EngineOrigin
 
     def serves(self, requires: Mapping[str, str]) -> str:
@@ -105,14 +113,21 @@ class EngineStore:
             There is one, and it is damaged; the caller may `remove` it.
         """
         directory = self.root / key
-        if not (directory / RECORD).is_file():
+        if not os.path.lexists(directory):
             return None
+        if what := strange(directory):
+            raise EngineError(f"{what}: an engine has files of its own")
         stored = self._read(directory)
         if stored.key != key:
             raise EngineError(f"{directory} says that it is {stored.key}")
-        if digest_files(directory / FILES) != stored.files:
-            more = f"{directory / FILES} holds files that nobody compiled"
-            raise EngineError(damage(directory / FILES, stored.files) or more)
+        engine, more = directory / FILES, EngineError(f"{directory} holds files that nobody compiled")
+        if {path.name for path in directory.iterdir()} != {FILES, RECORD, RECORD_DIGEST}:
+            raise more
+        if digest_files(engine) != stored.files:
+            raise EngineError(problem) if (problem := damage(engine, stored.files)) else more
+        size = sum((engine / path).stat().st_size for path in stored.files)
+        if size != stored.size_bytes:
+            raise EngineError(f"{engine} has {size} bytes, and its record says {stored.size_bytes}")
         with suppress(OSError):
             os.utime(directory / RECORD)
         return stored
@@ -216,15 +231,20 @@ class EngineStore:
     def _read(self, directory: Path) -> StoredEngine:
         path = directory / RECORD
         try:
-            content = path.read_bytes()
-            digest = (directory / RECORD_DIGEST).read_bytes()
+            content, digest = (documents.content(directory / name) for name in (RECORD, RECORD_DIGEST))
         except OSError as error:
             raise EngineError(f"{path} is not readable: {error}") from None
         if digest != f"{hashlib.sha256(content).hexdigest()}  {RECORD}\n".encode():
             raise EngineError(f"{path} has changed since it was written")
         try:
-            return StoredEngine.model_validate_json(content)
-        except ValidationError:
+            said = documents.from_json(content)
+            stored = StoredEngine.model_validate_json(content)
+            if not all(is_plain(name) and not is_long(name) for name in stored.files):
+                raise ValueError("a file leads out of the entry")
+            if other := formats.foreign(said.get("schema_version"), SCHEMA_VERSION):
+                raise EngineError(f"{path} {other}")
+            return stored
+        except (ValueError, RecursionError):
             raise EngineError(f"{path} is not readable: not the record of an engine") from None
 
     def _sweep(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from mlflow_ngraph.compilers.base import Compiler, Target
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.engines import key
-from mlflow_ngraph.engines.files import digest_files
+from mlflow_ngraph.engines.files import digest_files, strange
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.execute.cache import EngineCache
 from mlflow_ngraph.execute.child import Child, ChildFailure
@@ -119,7 +119,7 @@ class LaneEngines:
     def reuse(self, engine: EngineRecord) -> bool:
         """Take over an engine of an earlier session if its files are still what was built."""
         directory = self._session.places.root / engine.directory
-        if not directory.is_dir() or digest_files(directory) != dict(engine.files):
+        if not directory.is_dir() or strange(directory) or digest_files(directory) != dict(engine.files):
             return False
         self.made.update(dict.fromkeys(engine.batch_sizes, engine))
         return True

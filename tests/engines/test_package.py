@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,12 @@ def _nothing_loads(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.fail("a runtime was given a file that nobody had checked")
 
     monkeypatch.setattr(local_engine.LoadedEngine, "_engine", refuse)
+
+
+def npy_of(size: int, given: int) -> bytes:
+    """A file of an array that says that it has so many numbers, with so many bytes."""
+    head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({size},), }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head.encode() + bytes(given)
 
 
 def refused(package: Path, name: str, **how: Any) -> str:
@@ -163,7 +171,12 @@ def test_a_manifest_that_is_edited_with_its_digest_passes_only_where_nobody_else
     before = open_package(package).digest
     probe = package / "engine" / PROBE
     probe.write_bytes((logged.packages["onnxruntime"] / "engine" / PROBE).read_bytes() + b"\0")
-    edit(package, lambda manifest: manifest["files"].update({f"engine/{PROBE}": sha256(probe)}), believed=True)
+
+    def believe(manifest: dict[str, Any]) -> None:
+        manifest["files"][f"engine/{PROBE}"] = sha256(probe)
+        manifest["size_bytes"] = sum(path.stat().st_size for path in (package / "engine").rglob("*") if path.is_file())
+
+    edit(package, believe, believed=True)
     open_package(package)
     with pytest.raises(EngineError, match="is not the manifest that was logged"):
         open_package(package, before)
@@ -214,7 +227,7 @@ def test_a_manifest_of_another_format_names_what_reads_it(logged: Logged, tmp_pa
             '"schema_version": 1, "schema_version": 1',
             "the key 'schema_version' stands in it twice",
         ),
-        ('"schema_version": 1', f'"schema_version": {"[" * 100_000}', "recursion"),
+        ('"schema_version": 1', f'"schema_version": {"[" * 100_000}', "nested too deeply"),
     ],
 )
 def test_what_readers_would_not_agree_on_is_refused(
@@ -242,11 +255,72 @@ def test_a_probe_that_would_have_to_be_unpickled_is_refused(tmp_path: Path) -> N
     import numpy as np
 
     np.savez(tmp_path / PROBE, input_0=np.array([{}], dtype=object), output_0=np.zeros(1))
-    with pytest.raises(EngineError, match="allow_pickle"):
+    with pytest.raises(EngineError, match="no array of numbers"):
         read_probe(tmp_path)
     (tmp_path / PROBE).write_bytes(b"PK")
     with pytest.raises(EngineError, match="is not the probe of an engine"):
         read_probe(tmp_path)
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize("content", [b"\x80\x04N.", npy_of(2**50, 64), npy_of(-1, 64), npy_of(2**18, 2**20)])
+def test_a_probe_that_unfolds_or_lies_about_its_size_is_refused(
+    content: bytes, compression: int, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(tmp_path / PROBE, "w", compression) as archive:
+        archive.writestr("input_0.npy", content)
+        archive.writestr("output_0.npy", npy_of(1, 4))
+    if compression == zipfile.ZIP_STORED and content == npy_of(2**18, 2**20):
+        assert read_probe(tmp_path)[0][0].size == 2**18
+        return
+    with pytest.raises(EngineError, match="is not the probe of an engine") as error:
+        read_probe(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", DIGEST_FILE, "engine/loading.json"])
+def test_what_is_no_file_is_waited_for_by_nobody(logged: Logged, tmp_path: Path, name: str) -> None:
+    package = logged.copy("onnxruntime", tmp_path / "package")
+    (package / name).unlink()
+    os.mkfifo(package / name)
+    refused(package, Path(name).name)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda content: content.update(size_bytes=content["size_bytes"] + 1), "bytes, and its manifest says"),
+        (lambda content: content.update(size_bytes="12"), "size_bytes"),
+        (lambda content: content.pop("schema_version"), "has format None"),
+        (lambda content: content["files"].update({"engine/a\nb": "0" * 64}), "leads out of the package"),
+        (lambda content: content["files"].update({"engine/\u202egpj.so": "0" * 64}), "leads out of the package"),
+        (lambda content: content["about"]["inputs"][0].update(shape="many"), "shape"),
+        (lambda content: content["about"]["inputs"][0].update(shape=["x"]), "shape"),
+        (lambda content: content["about"]["inputs"][0].update(dtype="object"), "dtype"),
+        (lambda content: content["about"].update(batch_sizes=["1"]), "batch_sizes"),
+        (lambda content: content["loading"].update(batch_sizes=[]), "batch_sizes"),
+        (lambda content: content["compilation"]["stages"].update(save=-1.0), "stages"),
+    ],
+)
+def test_a_manifest_that_lies_is_refused_where_its_digest_fits(
+    change: Callable[[dict[str, Any]], None], said: str, logged: Logged, tmp_path: Path
+) -> None:
+    package = logged.copy("onnxruntime", tmp_path / "package")
+    edit(package, change, believed=True)
+    assert "\n" not in refused(package, said)
+
+
+@pytest.mark.parametrize("text", ['{"schema_version": ' + "9" * 5000, "[" + "[]," * 10**6 + "0]"])
+def test_a_manifest_that_no_memory_or_number_holds_is_refused(text: str) -> None:
+    with pytest.raises(EngineError, match="is not readable: "):
+        Manifest.parse(text.encode(), "it")
+
+
+def test_an_odd_name_of_a_file_is_no_order_to_a_terminal(logged: Logged, tmp_path: Path) -> None:
+    package = logged.copy("onnxruntime", tmp_path / "package")
+    (package / "engine" / "\x1b[2Jred\nblue").touch()
+    assert "\x1b" not in (said := refused(package, "is not in the manifest"))
+    assert "\n" not in said
 
 
 def test_there_is_nothing_at_all(tmp_path: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -203,3 +206,50 @@ def test_an_engine_serves_equal_machines_only(tmp_path: Path) -> None:
     assert engine.serves({}) == ""
     assert engine.serves({"fake": "1.1"}) == "it needs fake 1.0, here is 1.1"
     assert engine.serves({"fake": "1.0", "isa": "avx2"}) == "it needs isa unknown, here is avx2"
+
+
+def _sealed(entry: Path, **changed: object) -> None:
+    """Change a record, and its digest with it."""
+    record = json.loads((entry / store.RECORD).read_text())
+    content = json.dumps({**record, **changed}).encode()
+    for name, written in (
+        (store.RECORD, content),
+        (store.RECORD_DIGEST, f"{hashlib.sha256(content).hexdigest()}  {store.RECORD}\n".encode()),
+    ):
+        (entry / name).unlink()
+        (entry / name).write_bytes(written)
+
+
+def _linked(file: Path) -> None:
+    """A link to what a file had."""
+    outside = file.parents[3] / "outside"
+    file.rename(outside)
+    file.symlink_to(outside)
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (lambda entry: _linked(entry / store.RECORD), "is a link"),
+        (lambda entry: _linked(entry / store.FILES / "model.bin"), "is a link"),
+        (lambda entry: _linked(entry / store.FILES / "nested"), "is a link"),
+        (lambda entry: (entry / store.RECORD).unlink(), "is not readable"),
+        (lambda entry: (entry / "sitecustomize.py").touch(), "files that nobody compiled"),
+        (lambda entry: os.mkfifo(entry / store.FILES / "pipe"), "is no file"),
+        (lambda entry: _sealed(entry, size_bytes=5), "its record says 5"),
+        (lambda entry: _sealed(entry, schema_version=2), "not the record of an engine"),
+        (lambda entry: _sealed(entry, files={"../../outside": "0" * 64}), "not the record of an engine"),
+        (lambda entry: _sealed(entry, files={"y/" * 3000 + "z": "0" * 64}), "not the record of an engine"),
+        (lambda entry: _sealed(entry, batch_sizes=[0]), "not the record of an engine"),
+    ],
+)
+def test_an_entry_that_is_not_what_was_kept_is_refused_and_can_be_kept_again(
+    harm: Callable[[Path], object], said: str, filled: tuple[EngineStore, StoredEngine], tmp_path: Path
+) -> None:
+    kept, engine = filled
+    harm(kept.root / KEY)
+    with pytest.raises(EngineError, match=said):
+        kept.find(KEY)
+    kept.remove(KEY)
+    kept.add(engine, compiled(tmp_path / "again")[1])
+    assert kept.find(KEY) == engine
