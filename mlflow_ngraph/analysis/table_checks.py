@@ -34,7 +34,7 @@ _MAY_BE_INFINITE = re.compile(rf"parity_\w+|\w+{FREEDOM}")
 _JSON = ("flags", "custom_metrics", ROUNDS)
 _LONGEST, _LONGEST_JSON = 20_000, 1_000_000
 """Characters of a text."""
-_MOST_ROWS, _MOST_COLUMNS, _MOST_BYTES = 1_000_000, 5_000, 1 << 30
+_MOST_ROWS, _MOST_COLUMNS, _MOST_VALUES, _MOST_BYTES = 1_000_000, 5_000, 20_000_000, 256 << 20
 _MOST_BATCH = 10**9
 _CLOCKS_DIFFER_S = 86_400.0
 """How far ahead the clock of another machine may be."""
@@ -80,9 +80,14 @@ def _read(content: bytes) -> pa.Table:
         raise _ForeignError(other)
     metadata = file.metadata
     size = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
-    if metadata.num_rows > _MOST_ROWS or metadata.num_columns > _MOST_COLUMNS or size > _MOST_BYTES:
-        raise ValueError(f"{metadata.num_rows} rows, {metadata.num_columns} columns and {size} bytes are too many")
-    table = file.read(use_threads=False)
+    rows, columns = metadata.num_rows, metadata.num_columns
+    if rows > _MOST_ROWS or columns > _MOST_COLUMNS or rows * columns > _MOST_VALUES or size > _MOST_BYTES:
+        raise ValueError(f"{rows} rows, {columns} columns and {size} bytes are too many")
+    # A text that stands in a million rows is in the file once: it stays so until it is known what it unfolds to.
+    texts = [field.name for field in file.schema_arrow if pa.types.is_string(field.type)]
+    table = pq.ParquetFile(pa.BufferReader(content), read_dictionary=texts).read(use_threads=False)
+    if (size := sum(_text_bytes(column) for column in table.columns)) > _MOST_BYTES:
+        raise ValueError(f"its texts unfold to {size} bytes")
     if len(set(table.column_names)) != table.num_columns:
         raise ValueError("two columns have one name")
     table = cast(table)
@@ -91,6 +96,15 @@ def _read(content: bytes) -> pa.Table:
             harmless = pc.replace_substring_regex(table.column(place), CONTROLS.pattern, REPLACEMENT)
             table = table.set_column(place, field.name, harmless)
     return table
+
+
+def _text_bytes(column: pa.ChunkedArray) -> int:
+    """What the texts of a column take once each row has its own; 0 where they have that already."""
+    if not pa.types.is_dictionary(column.type) or not pa.types.is_string(column.type.value_type):
+        return 0
+    return sum(
+        pc.sum(pc.take(pc.binary_length(chunk.dictionary), chunk.indices)).as_py() or 0 for chunk in column.chunks
+    )
 
 
 def _wrong(table: pa.Table, run: Listed) -> Iterator[str]:

@@ -44,15 +44,19 @@ def typed(frame: pd.DataFrame, columns: Collection[str]) -> pd.DataFrame:
 def cast(table: pa.Table) -> pa.Table:
     """A table with the types of the documented columns, so that tables of many versions fit together."""
     types = [_arrow(field) for field in table.schema]
+    for place, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            table = table.set_column(place, field.name, table.column(place).cast(field.type.value_type))
     schema = pa.schema([field.with_type(kind) for field, kind in zip(table.schema, types, strict=True)])
     return table.cast(schema.remove_metadata())
 
 
 def _arrow(field: pa.Field) -> pa.DataType:
-    if field.name in TEXT_COLUMNS or field.name in RUN_COLUMNS or pa.types.is_string(field.type):
+    # What a column is documented to be comes first: text where numbers belong is to be refused, not to be kept as text.
+    if field.name in TEXT_COLUMNS or field.name in RUN_COLUMNS:
         return pa.large_string()
     if field.name in INTEGER_COLUMNS:
         return pa.int64()
     if field.name in NUMBERS or pa.types.is_null(field.type):
         return pa.float64()
-    return field.type
+    return pa.large_string() if pa.types.is_string(field.type) else field.type

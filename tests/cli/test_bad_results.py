@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from mlflow import MlflowClient
+from pyarrow import parquet as pq
 
 from benchmarks import seed_server
 from mlflow_ngraph import load_results
@@ -46,6 +48,16 @@ def changed(**columns: Any) -> Callable[[pd.DataFrame], bytes]:
     return lambda table: table.assign(**columns).to_parquet(index=False)
 
 
+def unfolding(table: pd.DataFrame) -> bytes:
+    """A table of a few bytes whose texts would take gigabytes if each row had its own."""
+    rows = 50_000
+    whole = pa.Table.from_pandas(table.iloc[[0] * rows], preserve_index=False)
+    text = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), ["x" * 19_000])
+    stream = io.BytesIO()
+    pq.write_table(whole.set_column(whole.column_names.index("reason"), "reason", text), stream, compression="zstd")
+    return stream.getvalue()
+
+
 BAD = {
     "empty": (lambda table: b"", "is not readable"),
     "garbage": (lambda table: b"\x00\xff" * 500, "is not readable"),
@@ -62,6 +74,8 @@ BAD = {
     "rounds": (changed(log_medians='{"0.1": "x"}'), "in column log_medians"),
     "flags": (changed(flags="{"), "is not readable"),
     "declared": (changed(custom_metrics='{"a": {"unit": 1}}'), "in column custom_metrics"),
+    "text for a number": (changed(cpu_reduction="torch:os:system"), "is not readable"),
+    "unfolding": (unfolding, "texts unfold to"),
     "long": (changed(reason="x" * 30_000), "has a text of 30000 characters in column reason"),
 }
 """What somebody who may write to an experiment of his own can put there."""
