@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from mlflow_ngraph.validation import shortened
+
 Process = Literal["poisson", "uniform"]
 """How arriving requests are spread."""
 AUTO_FRACTIONS = (0.5, 0.7, 0.8, 0.9, 0.95)
@@ -81,7 +83,9 @@ class Arrivals(Section):
         rates = [value] if _number(value) else value
         if rates == "auto" or (isinstance(rates, list) and rates and all(_number(rate) and rate > 0 for rate in rates)):
             return rates
-        raise ValueError(f"expected requests per second above 0, one or a list of them, or 'auto', found {value!r}")
+        raise ValueError(
+            f"expected requests per second above 0, one or a list of them, or 'auto', found {shortened(value)}"
+        )
 
     @staticmethod
     def from_rates(value: Any) -> Any:
