@@ -24,6 +24,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from support import small_study
@@ -114,14 +115,14 @@ class _Corpus:
 
         for name, change in of_files(self._left.package, rng):
             target = self._copied(self._left.package, change)
-            yield "package", name, lambda target=target: load_model(target)
+            yield "package", name, partial(load_model, target)
 
     def _manifests(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
         from mlflow_ngraph import load_model
 
         for name, edit in (*of_document(), *of_manifests()):
             target = self._copied(self._left.package, _sealed("manifest.json", _SEAL, edit))
-            yield "manifest whose digest fits", name, lambda target=target: load_model(target)
+            yield "manifest whose digest fits", name, partial(load_model, target)
 
     def _probes(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
         """Arrays that harm who reads them, in packages in which everything fits."""
@@ -133,7 +134,7 @@ class _Corpus:
                 (target / "engine" / "probe.npz").write_bytes(content)
 
             target = self._copied(self._left.package, change)
-            yield "probe", name, lambda target=target: read_probe(target / "engine")
+            yield "probe", name, partial(read_probe, target / "engine")
 
     def _cache(self, rng: random.Random) -> Iterator[tuple[str, str, Callable[[], object]]]:
         from mlflow_ngraph.engines.store import EngineStore

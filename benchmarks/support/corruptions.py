@@ -8,6 +8,7 @@ import random
 import shutil
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def of_files(folder: Path, rng: random.Random, flips: int = 2) -> Iterator[tuple
             yield f"{name}: byte {place} flipped", _rewritten(name, _flip(place, 1 << rng.randrange(8)))
         yield f"{name}: cut off", _rewritten(name, lambda content: content[: len(content) // 2])
         yield f"{name}: longer", _rewritten(name, lambda content: content + b"\0")
-        yield f"{name}: removed", lambda target, name=name: (target / name).unlink()
+        yield f"{name}: removed", _removed(name)
         yield f"{name}: a link to the same content", _linked(name)
         yield f"{name}: a folder", _folder(name)
     for one, other in zip(names, names[1:] + names[:1], strict=True):
@@ -53,7 +54,7 @@ def of_files(folder: Path, rng: random.Random, flips: int = 2) -> Iterator[tuple
         for name in (names[0], names[-1]):
             yield f"{name}: a {kind}", _special(name, make)
     for name in ODD_NAMES:
-        yield f"a file {name!r} more", lambda target, name=name: _write(target / name, b"import os")
+        yield f"a file {name!r} more", _added(name)
     folders = sorted({name.rpartition("/")[0] for name in names} - {""})
     for name in folders[:2]:
         yield f"{name}: a link to a folder", _linked_folder(name)
@@ -75,6 +76,14 @@ def _write(path: Path, content: bytes) -> None:
     """A new file: it may be read only, or have other names."""
     path.unlink(missing_ok=True)
     path.write_bytes(content)
+
+
+def _removed(name: str) -> Change:
+    return lambda target: (target / name).unlink()
+
+
+def _added(name: str) -> Change:
+    return lambda target: _write(target / name, b"import os")
 
 
 def _linked(name: str) -> Change:
@@ -139,31 +148,55 @@ def _nowhere(path: Path) -> None:
 def of_document() -> Iterator[tuple[str, Edit]]:
     """What can be done to the text of any document whose ``files`` have digests, and which has a ``size_bytes``."""
     for name in TRAVERSALS:
-        yield f"a file {name[:30]!r}", _edited(lambda document, name=name: document["files"].update({name: "0" * 64}))
-    for digest in ("", "0", "0" * 63, "F" * 64, "g" * 64, None, 5, ["0" * 64]):
-        yield f"the digest {digest!r}", _edited(lambda document, digest=digest: _first(document["files"], digest))
-    for size in (-1, 0, 1, 10**15, 10**400, "12", None, True, 1.5, float("nan"), []):
-        yield f"the size {str(size)[:20]}", _edited(lambda document, size=size: document.update(size_bytes=size))
-    yield "a byte less", _edited(lambda document: document.update(size_bytes=document["size_bytes"] - 1))
-    yield "a byte more", _edited(lambda document: document.update(size_bytes=document["size_bytes"] + 1))
-    for version in (0, 2, -1, "1", None, True, [], 10**300):
-        yield (
-            f"format {str(version)[:20]}",
-            _edited(lambda document, version=version: document.update(schema_version=version)),
-        )
+        yield f"a file {name[:30]!r}", _updated("files", name, value="0" * 64)
+    digests: tuple[Any, ...] = ("", "0", "0" * 63, "F" * 64, "g" * 64, None, 5, ["0" * 64])
+    for digest in digests:
+        yield f"the digest {digest!r}", _edited(partial(_first, value=digest))
+    sizes: tuple[Any, ...] = (-1, 0, 1, 10**15, 10**400, "12", None, True, 1.5, float("nan"), [])
+    for size in sizes:
+        yield f"the size {str(size)[:20]}", _updated("size_bytes", value=size)
+    for more, words in ((-1, "a byte less"), (1, "a byte more")):
+        yield words, _edited(partial(_resized, more=more))
+    versions: tuple[Any, ...] = (0, 2, -1, "1", None, True, [], 10**300)
+    for version in versions:
+        yield f"format {str(version)[:20]}", _updated("schema_version", value=version)
     for key in ("files", "schema_version", "size_bytes"):
-        yield f"{key} twice", lambda text, document, key=key: _doubled(text, key, document[key])
-        yield f"no {key}", _edited(lambda document, key=key: document.pop(key))
-    yield "a file twice", lambda text, document: text.replace('"files"', '"files": {"a": "b", "a": "c"}, "files"', 1)
-    yield "an unknown key", _edited(lambda document: document.update(more=1))
-    yield "endless digits", lambda text, document: text.replace('"size_bytes": ', '"size_bytes": ' + "9" * 5000, 1)
-    yield "nested too deeply", lambda text, document: "[" * 100_000
-    yield "much of nothing", lambda text, document: "[" + "[]," * 1_300_000 + "[]]"
-    yield "not JSON", lambda text, document: text[:-20]
-    yield "something behind it", lambda text, document: text + "{}"
-    yield "a mark before it", lambda text, document: "\ufeff" + text
+        yield f"{key} twice", partial(_doubled, key)
+        yield f"no {key}", _edited(partial(_without, key=key))
+    yield "a file twice", lambda text, _: text.replace('"files"', '"files": {"a": "b", "a": "c"}, "files"', 1)
+    yield "an unknown key", _updated("more", value=1)
+    yield "endless digits", lambda text, _: text.replace('"size_bytes": ', '"size_bytes": ' + "9" * 5000, 1)
+    yield "nested too deeply", partial(_instead, "[" * 100_000)
+    yield "much of nothing", partial(_instead, "[" + "[]," * 1_300_000 + "[]]")
+    yield "not JSON", lambda text, _: text[:-20]
+    yield "something behind it", lambda text, _: text + "{}"
+    yield "a mark before it", lambda text, _: "\ufeff" + text
     for other in ("", "null", "[]", "5", '"text"', "{}"):
-        yield f"the document {other!r}", lambda text, document, other=other: other
+        yield f"the document {other!r}", partial(_instead, other)
+
+
+def _instead(other: str, text: str, document: dict[str, Any]) -> str:
+    return other
+
+
+def _updated(*path: str, value: Any) -> Edit:
+    """Another value at a place."""
+
+    def change(document: dict[str, Any]) -> None:
+        place = document
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = value
+
+    return _edited(change)
+
+
+def _resized(document: dict[str, Any], more: int) -> None:
+    document["size_bytes"] += more
+
+
+def _without(document: dict[str, Any], key: str) -> None:
+    del document[key]
 
 
 def _edited(change: Callable[[dict[str, Any]], object]) -> Edit:
@@ -175,9 +208,10 @@ def _edited(change: Callable[[dict[str, Any]], object]) -> Edit:
     return apply
 
 
-def _first(mapping: dict[str, Any], value: Any) -> None:
-    mapping[next(iter(mapping))] = value
+def _first(document: dict[str, Any], value: Any) -> None:
+    """Another digest for a file."""
+    document["files"][next(iter(document["files"]))] = value
 
 
-def _doubled(text: str, key: str, value: Any) -> str:
-    return text.replace(f'"{key}":', f'"{key}": {json.dumps(value)}, "{key}":', 1)
+def _doubled(key: str, text: str, document: dict[str, Any]) -> str:
+    return text.replace(f'"{key}":', f'"{key}": {json.dumps(document[key])}, "{key}":', 1)

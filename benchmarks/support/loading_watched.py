@@ -36,7 +36,7 @@ class Watch:
         from mlflow_ngraph.compilers.registry import COMPILERS
 
         for name in ("onnxruntime", "identity"):
-            COMPILERS.get(name).load = self._asked  # type: ignore[method-assign]
+            COMPILERS.get(name).load = self._asked  # type: ignore[method-assign, assignment]
 
     def __enter__(self) -> Watch:
         self.seen.clear()

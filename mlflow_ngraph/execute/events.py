@@ -232,9 +232,9 @@ class _Contender(TypedDict, total=False):
     lane: Name
     batch: Batch
     rounds: Count
-    ratio: Number
-    low: Number
-    high: Number
+    ratio: float
+    low: float
+    high: float
 
 
 class _Race(_Any, total=False):
@@ -248,8 +248,8 @@ class _Left(_Any, total=False):
     rounds: Count
     rival: Name | None
     shared: Count | None
-    ratio: Number | None
-    bound: Number | None
+    ratio: float | None
+    bound: float | None
 
 
 _KNOWN: Mapping[str, TypeAdapter[Any]] = {
