@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlflow_ngraph.validation import DoubledError, each_once
-
 MAX_BYTES = 4 << 20
 """No file that a person writes is larger."""
 _MOST_VALUES = 300_000
 """Values of a document, each as often as an alias repeats it."""
+
+
+class DoubledError(ValueError):
+    """A key stands twice: readers do not agree on which of them counts."""
 
 
 def content(path: Path, most: int = MAX_BYTES) -> bytes:
@@ -76,7 +78,7 @@ def from_json(text: bytes) -> Any:
     if sum(text.count(mark) for mark in (b",", b"[", b"{")) > _MOST_VALUES:
         raise ValueError(f"it has more than {_MOST_VALUES} values")
     try:
-        return json.loads(text, object_pairs_hook=each_once)
+        return json.loads(text, object_pairs_hook=_each_once)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -85,6 +87,21 @@ def from_json(text: bytes) -> Any:
         raise
     except ValueError:  # more digits than Python reads
         raise ValueError("it has a number that cannot be") from None
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The mapping of a JSON document's pairs, for ``object_pairs_hook``.
+
+    Raises
+    ------
+    DoubledError
+        A key stands twice.
+    """
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise DoubledError(f"the key {max(names, key=names.count)[:40]!r} stands in it twice")
+    return mapping
 
 
 def _values(value: Any, known: dict[int, int]) -> int:

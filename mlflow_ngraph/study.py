@@ -21,7 +21,8 @@ from mlflow_ngraph.objectives import BOUNDS, OBJECTIVES, Limit, Raced, limits
 from mlflow_ngraph.process_memory import FreedMemory
 from mlflow_ngraph.study_metrics import CustomMetric
 from mlflow_ngraph.study_settings import Adaptive, Arrivals, Limits, Section, Stability, WarmUp
-from mlflow_ngraph.validation import duration_s, explain, shortened
+from mlflow_ngraph.text import shortened
+from mlflow_ngraph.validation import duration_s, explain
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
 
 BASELINE = "identity"

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mlflow_ngraph.expressions import FUNCTIONS, Expression
 from mlflow_ngraph.metrics import CELL_METRICS, MODEL_COLUMNS, TABLE, Better, is_uncertainty
-from mlflow_ngraph.validation import shortened
+from mlflow_ngraph.text import shortened
 
 FACTS = ("batch", "threads", *MODEL_COLUMNS)
 """What a formula may name besides metrics and constants: known of a cell without measuring it."""

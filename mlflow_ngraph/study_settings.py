@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from mlflow_ngraph.validation import shortened
+from mlflow_ngraph.text import shortened
 
 Process = Literal["poisson", "uniform"]
 """How arriving requests are spread."""

@@ -14,6 +14,8 @@ CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069
 """Characters that a terminal or a reader of lines would obey rather than show: escapes, line breaks, changes of direction."""
 REPLACEMENT = "\ufffd"
 _FORMULA = ("=", "+", "-", "@")
+LONGEST = 100
+"""Characters of a value that a message shows."""
 UNSTEADY_MARK = "~"
 """Before a figure that what disturbed the machine is in."""
 
@@ -21,6 +23,15 @@ UNSTEADY_MARK = "~"
 def harmless(text: str) -> str:
     """A text that somebody else chose, as one line in which nothing is an order to a terminal."""
     return CONTROLS.sub(REPLACEMENT, text)
+
+
+def shortened(value: Any) -> str:
+    """A value as Python writes it, cut where that is long: a number may have thousands of digits."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        return f"a {type(value).__name__} that is too long to be shown"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def csv_cell(text: str) -> str:

@@ -8,8 +8,7 @@ from typing import Any, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-_LONGEST = 100
-"""Characters of a value that a message shows."""
+from mlflow_ngraph.text import LONGEST, shortened
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
@@ -17,7 +16,7 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     # An unknown key first: it is often the misspelling of one that another finding misses.
     findings = sorted(error.errors(include_url=False), key=lambda finding: finding["type"] != "extra_forbidden")
     first = findings[0]
-    where = ".".join(str(part)[:_LONGEST] for part in first["loc"] if not _is_type_tag(part)) or "(top level)"
+    where = ".".join(str(part)[:LONGEST] for part in first["loc"] if not _is_type_tag(part)) or "(top level)"
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][-1])
@@ -29,25 +28,6 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     value = first.get("input")
     shown = "" if first["type"] in ("missing", "value_error") else f", found {shortened(value)}"
     return f"{where}: {message[:1].lower()}{message[1:]}{shown}{more}"
-
-
-class DoubledError(ValueError):
-    """A key stands twice: readers do not agree on which of them counts."""
-
-
-def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The mapping of a JSON document's pairs, for ``object_pairs_hook``.
-
-    Raises
-    ------
-    DoubledError
-        A key stands twice.
-    """
-    mapping = dict(pairs)
-    if len(mapping) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise DoubledError(f"the key {max(names, key=names.count)[:40]!r} stands in it twice")
-    return mapping
 
 
 _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0}
@@ -71,15 +51,6 @@ def duration_s(value: object) -> float:
         if seconds > 0 and "".join(number + unit for number, unit in parts) == text:
             return seconds
     raise ValueError(f"expected a duration such as 90s, 5m or 1h30m, found {shortened(value)}")
-
-
-def shortened(value: Any) -> str:
-    """A value as Python writes it, cut where that is long: a number may have thousands of digits."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):
-        return f"a {type(value).__name__} that is too long to be shown"
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _is_type_tag(part: Any) -> bool:

@@ -13,7 +13,7 @@ from mlflow_ngraph.engines.files import is_long, is_plain
 from mlflow_ngraph.engines.load_spec import LoadSpec
 from mlflow_ngraph.engines.store import BatchSize, Bytes, EngineOrigin, FrozenModel, Stages, StoredEngine
 from mlflow_ngraph.errors import EngineError
-from mlflow_ngraph.validation import shortened
+from mlflow_ngraph.text import shortened
 
 FILE = "manifest.json"
 SCHEMA_VERSION = 1

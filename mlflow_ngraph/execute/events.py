@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from mlflow_ngraph.compilers.base import FlagValue
-from mlflow_ngraph.validation import shortened
+from mlflow_ngraph.text import shortened
 from mlflow_ngraph.verdicts import Verdict
 
 _VERDICTS = "|".join(Verdict)

@@ -13,7 +13,7 @@ from mlflow_ngraph.execute import events as known
 from mlflow_ngraph.execute import journal
 from mlflow_ngraph.execute.record import CellRecord, EngineRecord, Lane, LaneRecord, StudyRecord
 from mlflow_ngraph.parity import Parity, worse
-from mlflow_ngraph.validation import shortened
+from mlflow_ngraph.text import shortened
 from mlflow_ngraph.verdicts import Verdict
 
 

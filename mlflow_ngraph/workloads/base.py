@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import parse_qsl, urlencode
 
 from mlflow_ngraph.errors import WorkloadError
-from mlflow_ngraph.validation import shortened
+from mlflow_ngraph.text import shortened
 
 if TYPE_CHECKING:
     import numpy as np

@@ -129,11 +129,12 @@ def _change(package: Path, plant: Plant, number: int) -> None:
         manifest["requires"]["fake"] = "0.9"
     if flags:
         spec = package / "engine" / FILE
-        content = json.loads(spec.read_text())
+        before, content = spec.stat().st_size, json.loads(spec.read_text())
         content["flags"].update(flags)
         spec.write_text(json.dumps(content))
         manifest["loading"]["flags"].update(flags)
         manifest["files"][f"engine/{FILE}"] = sha256(spec)
+        manifest["size_bytes"] += len(spec.read_bytes()) - before
     _write(package, manifest)
 
 

@@ -50,9 +50,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     _Now.quick = item.get_closest_marker("slow") is None
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown() -> None:
-    """After them."""
+    """Before what tests share is ended: the last of a server's tests need not be one that asks for it."""
     _Now.quick = False
 
 
