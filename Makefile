@@ -92,7 +92,8 @@ lint: $(STAMP)
 
 # What make says about where to record is not for tests.
 TESTED := env -u MLFLOW_TRACKING_URI -u MLFLOW_EXPERIMENT_NAME
-PYTEST := pytest -n 2 --dist loadfile
+# Files in the order of tests/support/quick.py: those that take longest are begun first.
+PYTEST := pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # All that needs no process, server or compiler; tests/support/quick.py sees to it.
 check: lint
