@@ -17,7 +17,7 @@ from typing import IO, Any
 import psutil
 
 from mlflow_ngraph.errors import CellError, NGraphError
-from mlflow_ngraph.execute import interruption, space, worker_process
+from mlflow_ngraph.execute import interruption, logs, space, worker_process
 from mlflow_ngraph.execute.time_budget import TIME_UP
 from mlflow_ngraph.execute.worker_process import Warden
 from mlflow_ngraph.verdicts import Verdict
@@ -196,6 +196,7 @@ class Child:
                 os.killpg(self.pid, signal.SIGKILL)
             self._reap()
         self._stdout.close()
+        logs.shorten(self._log)
         self._warden.remove(self.pid)
 
     def resident_bytes(self) -> int:

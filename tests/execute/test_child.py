@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -57,6 +58,20 @@ def test_results_come_back_and_the_child_stays(child):
         assert run_module(worker, "fine") is None
         assert run_module(worker, "fine") is None
         assert "noise on standard output" in worker.tail()
+
+
+@pytest.mark.usefixtures("processes")
+def test_of_a_log_without_end_the_beginning_and_the_end_are_kept(child, tmp_path):
+    with child(talks="print('at first'); print('noise ' * 1_000_000); print('at last')") as worker:
+        run_module(worker, "talks")
+        assert "at last" in worker.tail()
+    log = (tmp_path / "child.log").read_text()
+    assert len(log) < 2_000_000
+    assert log.startswith("at first\nnoise")
+    assert log.endswith("noise \nat last\n")
+    (left_out,) = re.findall(r"^\[(\d+) bytes were left out here\]$", log, re.MULTILINE)
+    kept = len(log) - len(f"\n[{left_out} bytes were left out here]\n")
+    assert kept + int(left_out) == len("at first\n" + "noise " * 1_000_000 + "\nat last\n")
 
 
 @pytest.mark.usefixtures("processes")

@@ -1,0 +1,29 @@
+"""What children write to standard error, kept beside the journal: its beginning and its end, however much it was."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+MOST_BYTES = 4 << 20
+"""A log that is longer when its child has ended is shortened. A model may print at every inference."""
+_HEAD_BYTES = 256 << 10
+_TAIL_BYTES = 1 << 20
+
+
+def shorten(log: Path) -> None:
+    """Leave the beginning and the end of a log that is too long, and say between them how much is gone.
+
+    What cannot be read or written stays as it is: nobody needs it for a figure.
+    """
+    with contextlib.suppress(OSError), log.open("r+b") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        if size <= MOST_BYTES:
+            return
+        stream.seek(size - _TAIL_BYTES)
+        end = stream.read(_TAIL_BYTES)
+        stream.seek(_HEAD_BYTES)
+        stream.write(b"\n[%d bytes were left out here]\n" % (size - _HEAD_BYTES - _TAIL_BYTES))
+        stream.write(end)
+        stream.truncate()
