@@ -49,6 +49,19 @@ def csv_table(frame: pd.DataFrame) -> str:
     return str(frame.assign(**guarded).rename(columns=lambda name: csv_cell(str(name))).to_csv(index=False))
 
 
+def rounded(value: float, digits: int = 4) -> str:
+    """A number with so many significant digits, written out: ``36060`` where Python would say ``3.606e+04``.
+
+    Parameters
+    ----------
+    value : float
+        Whole units, or a share of one.
+    digits : int
+        What follows them says less than it seems to.
+    """
+    return f"{float(f'{value:.{digits}g}'):.15g}"
+
+
 def counted(number: int, one: str, many: str = "") -> str:
     """``1 cell``, ``2 cells``."""
     return f"{number} {one if number == 1 else many or one + 's'}"

@@ -20,7 +20,7 @@ from mlflow_ngraph.analysis.listing import Server, study_run
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.errors import TrackingError, UnknownNameError, UsageError
 from mlflow_ngraph.tables import vocabulary
-from mlflow_ngraph.text import counted
+from mlflow_ngraph.text import counted, rounded
 from mlflow_ngraph.tracking.schema import Artifact, Kind, Param, Tag
 from mlflow_ngraph.verdicts import Verdict
 
@@ -201,7 +201,7 @@ def _state(both: pd.DataFrame, pairs: Sequence[tuple[int, int]]) -> list[dict[st
         if len(sides) == 2 and all(np.isfinite(side) for side in sides):
             largest = max(map(abs, sides))
             rows.append(
-                {"aspect": "state", "name": f"{name}, median", "left": f"{sides[0]:.4g}", "right": f"{sides[1]:.4g}",
+                {"aspect": "state", "name": f"{name}, median", "left": rounded(sides[0]), "right": rounded(sides[1]),
                  "differs": bool(largest and abs(sides[0] - sides[1]) / largest > _STATE_MARGIN)}
             )  # fmt: skip
     return rows
@@ -247,7 +247,7 @@ def _name(row: Any) -> str:
 
 
 def _shown(row: Any, metric: str) -> str:
-    number = "" if pd.isna(row[metric]) else f"{row[metric]:.4g}"
+    number = "" if pd.isna(row[metric]) else rounded(row[metric])
     verdict = "" if row["verdict"] == str(Verdict.OK) else str(row["verdict"])
     return " ".join(part for part in (number, verdict) if part)
 

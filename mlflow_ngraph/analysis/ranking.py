@@ -12,6 +12,7 @@ from mlflow_ngraph.analysis.undecided import Rival
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.metrics import CELL_METRICS, COLUMNS, TABLE, with_estimates
 from mlflow_ngraph.objectives import Limit
+from mlflow_ngraph.text import rounded
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ def _nothing(measured: pd.DataFrame, question: EngineQuestion, left_out: Mapping
         column = measured[limit.metric]
         best = column.max() if limit.bound == "min" else column.min()
         keeping = int(limit.kept(measured).sum())
-        best_known = "was not measured" if best != best else f"is {best:.4g} at best"  # noqa: PLR0124 - NaN
+        best_known = "was not measured" if best != best else f"is {rounded(best)} at best"  # noqa: PLR0124 - NaN
         said.append(
             f"{objectives.option(limit)} alone is kept by {keeping} of {len(measured)}, {limit.metric} {best_known}"
         )

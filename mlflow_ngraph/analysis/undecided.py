@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from mlflow_ngraph.text import counted
+from mlflow_ngraph.text import counted, rounded
 from mlflow_ngraph.verdicts import Verdict
 
 _SHOWN = 3
@@ -132,7 +132,7 @@ def named(row: Mapping[str, Any]) -> str:
 
 def figure(value: float, metric: str, unit: str) -> str:
     """A figure with its unit, or with its name where it has none."""
-    return f"{metric} {value:.4g}" if unit == "1" else f"{value:.4g} {unit}"
+    return f"{metric} {rounded(value)}" if unit == "1" else f"{rounded(value)} {unit}"
 
 
 def _compiler(label: str) -> str:

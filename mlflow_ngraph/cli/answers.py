@@ -9,6 +9,7 @@ from mlflow_ngraph.analysis import undecided
 from mlflow_ngraph.analysis.ranking import FIGURES
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.metrics import CELL_METRICS
+from mlflow_ngraph.text import rounded
 
 if TYPE_CHECKING:
     from mlflow_ngraph.analysis.ranking import Candidate
@@ -88,7 +89,7 @@ def _text(candidate: Candidate, metric: str) -> str:
     if figure is None:
         return "–"
     value, low, high = figure
-    return f"{value:.4g}" + (f" [{low:.4g}, {high:.4g}]" if low is not None and high is not None else "")
+    return rounded(value) + (f" [{rounded(low)}, {rounded(high)}]" if low is not None and high is not None else "")
 
 
 def _described(candidate: Candidate) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.objectives import limits
 from mlflow_ngraph.study import BASELINE
-from mlflow_ngraph.text import missing
+from mlflow_ngraph.text import missing, rounded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,11 +48,12 @@ def answers(record: StudyRecord) -> list[str]:
 def _sentence(row: dict[Any, Any], measured: dict[Any, Any], ties: pd.DataFrame, unit: str) -> Iterator[str]:
     from mlflow_ngraph.analysis import undecided
 
-    yield f"{undecided.named(row)}, {row['value']:.3g} {unit}{_ends(row['ci_low'], row['ci_high'], '.3g')}"
+    three = partial(rounded, digits=3)
+    yield f"{undecided.named(row)}, {three(row['value'])} {unit}{_ends(row['ci_low'], row['ci_high'], three)}"
     if row["compiler"] == BASELINE:
         yield "no compiler was faster than eager execution"
     elif not missing(measured["speedup"]):
-        ends = _ends(measured["speedup_ci_low"], measured["speedup_ci_high"], ".2f")
+        ends = _ends(measured["speedup_ci_low"], measured["speedup_ci_high"], "{:.2f}".format)
         yield f"{measured['speedup']:.2f} times eager{ends}"
     if len(ties):
         names = [undecided.named(tie) for tie in ties.head(_TIES).to_dict("records")]
@@ -59,6 +61,6 @@ def _sentence(row: dict[Any, Any], measured: dict[Any, Any], ties: pd.DataFrame,
         yield f"not told apart from {', '.join(names)}{more}"
 
 
-def _ends(low: Any, high: Any, form: str) -> str:
+def _ends(low: Any, high: Any, written: Callable[[float], str]) -> str:
     """The interval; without one it is said that there is none."""
-    return " (no interval)" if missing(low) or missing(high) else f" [{low:{form}}, {high:{form}}]"
+    return " (no interval)" if missing(low) or missing(high) else f" [{written(low)}, {written(high)}]"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.tables.summary import fallback_note
-from mlflow_ngraph.text import UNSTEADY_MARK, csv_cell, harmless, markdown_row
+from mlflow_ngraph.text import UNSTEADY_MARK, csv_cell, harmless, markdown_row, rounded
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -121,11 +121,11 @@ def _text(number: dict[str, Any], several_precisions: bool, intervals: bool) -> 
     interval = f" {_interval(number)}" if intervals and number["ci_low"] is not None else ""
     mark = f" {BEST}" if number["best"] else f" {TIED}" if number["tied"] else ""
     unsteady = UNSTEADY_MARK if number["unsteady"] else ""
-    return f"{unsteady}{number['value']:.4g}{interval}{precision}" + (f" ({notes})" if notes else "") + mark
+    return f"{unsteady}{rounded(number['value'])}{interval}{precision}" + (f" ({notes})" if notes else "") + mark
 
 
 def _interval(number: dict[str, Any]) -> str:
-    return f"[{number['ci_low']:.4g}, {number['ci_high']:.4g}]"
+    return f"[{rounded(number['ci_low'])}, {rounded(number['ci_high'])}]"
 
 
 def _precisions(pivot: Pivot) -> set[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 from mlflow_ngraph.cli import output, tables
-from mlflow_ngraph.text import markdown_table, missing, plain
+from mlflow_ngraph.text import markdown_table, missing, plain, rounded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,7 +98,7 @@ def _notes(table: pd.DataFrame) -> Iterator[str]:
 def _cells(row: pd.Series[Any]) -> list[str]:
     names = ("outcome", "device", "label", "compiler_label", "precision", "batch", "metric")
     texts = ["" if missing(row[name]) else str(row[name]) for name in names]
-    numbers = ["" if missing(row[name]) else f"{row[name]:.4g}" for name in ("baseline", "candidate")]
+    numbers = ["" if missing(row[name]) else rounded(row[name]) for name in ("baseline", "candidate")]
     change = "" if missing(row["change"]) else _percent(row["change"])
     interval = "" if missing(row["ci_low"]) else f"{_percent(row['ci_low'])} to {_percent(row['ci_high'])}"
     return [*texts, *numbers, change, interval, str(row["reason"] or "")]

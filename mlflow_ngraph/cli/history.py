@@ -9,7 +9,7 @@ import click
 
 from mlflow_ngraph.cli import output, tables, writing
 from mlflow_ngraph.cli.filters import Asked, filter_options
-from mlflow_ngraph.text import counted, csv_table, markdown_table, missing, plain
+from mlflow_ngraph.text import counted, csv_table, markdown_table, missing, plain, rounded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,8 +89,8 @@ def _titles(table: pd.DataFrame) -> list[str]:
 def _row(row: pd.Series[Any]) -> list[str]:
     began = datetime.fromtimestamp(float(row["started_at"]), timezone.utc)
     commit = "" if missing(row["git_commit"]) else str(row["git_commit"])[:8]
-    value = "" if missing(row["value"]) else f"{row['value']:.4g}"
-    interval = "" if missing(row["ci_low"]) else f"{row['ci_low']:.4g} to {row['ci_high']:.4g}"
+    value = "" if missing(row["value"]) else rounded(row["value"])
+    interval = "" if missing(row["ci_low"]) else f"{rounded(row['ci_low'])} to {rounded(row['ci_high'])}"
     change = (
         ""
         if missing(row["change"])

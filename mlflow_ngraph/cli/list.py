@@ -10,7 +10,7 @@ import click
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.filters import Asked, filter_options
 from mlflow_ngraph.cli.waiting import waiting
-from mlflow_ngraph.text import plain
+from mlflow_ngraph.text import plain, rounded
 
 if TYPE_CHECKING:
     from mlflow_ngraph.release.inventory import Stocked
@@ -101,7 +101,7 @@ def _cells(engine: Stocked, misfit: str | None) -> tuple[Any, ...]:
 
 def _throughput(best: dict[str, Any]) -> str:
     throughput = plain(best.get("throughput"))
-    return "" if throughput is None else f"{throughput:.4g} (b{best['batch']})"
+    return "" if throughput is None else f"{rounded(throughput)} (b{best['batch']})"
 
 
 def _order(engine: Stocked) -> tuple[str, str, float]:

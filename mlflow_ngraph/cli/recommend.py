@@ -13,7 +13,7 @@ from mlflow_ngraph.cli.filters import Asked, bound_options, filter_options
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.objectives import BOUNDS, Limit
-from mlflow_ngraph.text import UNSTEADY_MARK, csv_table, markdown_table, missing, plain
+from mlflow_ngraph.text import UNSTEADY_MARK, csv_table, markdown_table, missing, plain, rounded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -174,20 +174,20 @@ def _row(table: pd.DataFrame, row: pd.Series[Any]) -> list[str]:
     mark = "*" if row["best"] else "?" if row["rank"] == 1 else "≈" if row["tied"] else ""
     mark += "^" if row["on_front"] else ""
     cost, ends = ("", "") if row["rank"] == 1 else costs.said(row, table.attrs)
-    interval = "" if missing(row["ci_low"]) else f"{row['ci_low']:.4g} to {row['ci_high']:.4g}"
+    interval = "" if missing(row["ci_low"]) else f"{rounded(row['ci_low'])} to {rounded(row['ci_high'])}"
     texts = [
         mark,
         str(row["compiler_label"]),
         _precision(row),
         str(row["batch"]),
         ("" if missing(row["unsteady"]) or table.attrs["metric"] not in row["unsteady"].split(",") else UNSTEADY_MARK)
-        + f"{row['value']:.4g}",
+        + rounded(row["value"]),
         interval,
         cost,
         ends,
     ]
     score = [f"{row['score']:.3f}", str(row["worst_device"])] if table.attrs["fleet"] else []
-    return [*texts, *score, *("" if missing(row[name]) else f"{row[name]:.4g}" for name in table.attrs["front"])]
+    return [*texts, *score, *("" if missing(row[name]) else rounded(row[name]) for name in table.attrs["front"])]
 
 
 def _precision(row: pd.Series[Any]) -> str:

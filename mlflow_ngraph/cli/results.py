@@ -11,7 +11,7 @@ from rich.text import Text
 
 from mlflow_ngraph.cli import tables
 from mlflow_ngraph.tables.summary import SummaryRow, summary_rows
-from mlflow_ngraph.text import UNSTEADY_MARK, counted
+from mlflow_ngraph.text import UNSTEADY_MARK, counted, rounded
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _tells_precision(rows: Sequence[SummaryRow], width: int) -> bool:
 
 def _cells(row: SummaryRow, width: int, *, precise: bool) -> list[Text]:
     style = "bold green" if row.best else "" if row.verdict is Verdict.OK else "yellow"
-    spread = f" ± {row.throughput_std:.3g}" if row.throughput_std is not None and width >= _WIDE else ""
+    spread = f" ± {rounded(row.throughput_std, 3)}" if row.throughput_std is not None and width >= _WIDE else ""
     shown = [row.workload, str(row.batch), row.compiler, _speedup(row, width), _absolute(row, row.throughput) + spread]
     shown += [_absolute(row, row.latency_p50_ms)]
     if width >= _NARROW:
@@ -99,4 +99,4 @@ def _noise(rows: Sequence[SummaryRow]) -> Iterator[Text]:
 def _number(value: float | None) -> str:
     if value is None:
         return ""
-    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
+    return f"{value:.0f}" if value >= 1000 else rounded(value, 3)

@@ -10,6 +10,7 @@ from mlflow_ngraph.engines import compatibility
 from mlflow_ngraph.engines.load_check import LoadCheck
 from mlflow_ngraph.engines.package import Package, open_package
 from mlflow_ngraph.errors import EngineError
+from mlflow_ngraph.text import rounded
 
 Status = Literal["ok", "problem", "skipped"]
 
@@ -133,11 +134,11 @@ def _throughput_check(package: Package, answer: dict[str, Any]) -> Check:
     if measured is None:
         return Check("throughput", "skipped", "because of the problem with its probe")
     recorded = [figures for figures in package.manifest.figures if figures.batch == measured["batch"]]
-    here = f"{measured['throughput']:.4g} samples/s at batch {measured['batch']:.0f}"
+    here = f"{rounded(measured['throughput'])} samples/s at batch {measured['batch']:.0f}"
     if not recorded or "throughput" not in recorded[0].metrics:
         return Check("throughput", "skipped", f"{here}; none was recorded")
     share = measured["throughput"] / recorded[0].metrics["throughput"]
-    said = f"{here}, {share:.0%} of the recorded {recorded[0].metrics['throughput']:.4g}"
+    said = f"{here}, {share:.0%} of the recorded {rounded(recorded[0].metrics['throughput'])}"
     return Check("throughput", "ok" if share >= FLOOR else "problem", said)
 
 

@@ -14,6 +14,7 @@ from mlflow_ngraph.execute.record import Lane
 from mlflow_ngraph.measure import open_loop_figures
 from mlflow_ngraph.study import Study
 from mlflow_ngraph.study_settings import Arrivals
+from mlflow_ngraph.text import rounded
 
 Offer = Callable[[float, float, int, str], Mapping[str, Any]]
 """Offers a rate for some seconds, as a step of the cell with a purpose, and returns `open_loop_figures.row` of what became of it."""
@@ -40,7 +41,7 @@ class Station:
         """An `Offer`. Raises `ChildFailure` when it has no result."""
         study, lane = self.study, self.lane
         asked: dict[str, Any] = {"rate": rate, "window_s": window_s, "process": self.settings.process}
-        self.journal.tell("stage", lane=lane.id, stage=f"requests at {rate:.4g}/s:", batch=self.batch)
+        self.journal.tell("stage", lane=lane.id, stage=f"requests at {rounded(rate)}/s:", batch=self.batch)
         result = self.child.request(
             "arrive",
             PATIENCE * window_s + study.limits.load_seconds,
@@ -99,7 +100,7 @@ class _Offers:
             if figures is None:
                 return
             if not figures["valid"]:
-                self._notes.append(f"the search ended at {rate:.4g}/s: {figures['reason']}")
+                self._notes.append(f"the search ended at {rounded(rate)}/s: {figures['reason']}")
                 return
 
     def _try(self, rate: float, purpose: str) -> Mapping[str, Any] | None:
@@ -107,7 +108,7 @@ class _Offers:
         seconds = self._settings.window_s(rate)
         if seconds > self._left_s:
             self._notes.append(
-                f"{rate:.4g}/s was not offered: it takes {seconds:.0f} s, and {self._left_s:.0f} s are left of max_seconds"
+                f"{rounded(rate)}/s was not offered: it takes {seconds:.0f} s, and {self._left_s:.0f} s are left of max_seconds"
             )
             return None
         figures = self._offer(rate, seconds, self._step, purpose)

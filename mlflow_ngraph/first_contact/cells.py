@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
 from mlflow_ngraph.first_contact.finding import Table
+from mlflow_ngraph.text import rounded
 from mlflow_ngraph.verdicts import Verdict
 
 RIGHT = (Verdict.OK, Verdict.UNSUPPORTED)
@@ -53,7 +54,7 @@ def table(record: StudyRecord, heading: str) -> Table:
                 str(cell.batch),
                 str(cell.verdict),
                 "–" if cell.parity is None else f"{cell.parity.max_rel:.1e}",
-                f"{cell.metrics['throughput']:.4g}" if "throughput" in cell.metrics else "–",
+                rounded(cell.metrics["throughput"]) if "throughput" in cell.metrics else "–",
                 cell.remarks,
             ]
             for lane, cell in cells(record)

@@ -16,6 +16,7 @@ from mlflow_ngraph.execute.record import EngineRecord
 from mlflow_ngraph.first_contact import cells
 from mlflow_ngraph.first_contact.bench import BASELINE, Bench
 from mlflow_ngraph.first_contact.finding import Finding, Table, worst
+from mlflow_ngraph.text import rounded
 
 # Its telemetry would start a process beside the measurement.
 BENCHMARK_APP = """
@@ -155,4 +156,4 @@ def _measure(
 
 
 def _figure(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
+    return "–" if value is None else rounded(value)

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from mlflow_ngraph.devices.sensors import ENERGY, POWER, Change, Sensors
 from mlflow_ngraph.first_contact.bench import Bench
 from mlflow_ngraph.first_contact.finding import Finding, Table
+from mlflow_ngraph.text import rounded
 
 _WATCHED_S = {"short": 3.0, "full": 20.0}
 
@@ -78,7 +79,7 @@ def _told(change: Change) -> dict[str, float]:
 
 
 def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
+    return "–" if value is None else rounded(value)
 
 
 @contextmanager

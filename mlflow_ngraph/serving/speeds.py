@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mlflow_ngraph.serving.planning import Speed
+from mlflow_ngraph.text import rounded
 
 if TYPE_CHECKING:
     from mlflow_ngraph.engines.local_engine import LoadedEngine
@@ -68,7 +69,7 @@ def look(engine: LoadedEngine, batch: int, seconds: float = LOOK_S) -> Speed:
 def shown(speeds: Mapping[int, Speed]) -> str:
     """All of them in a line."""
     return "; ".join(
-        f"batch {size}: {speed.throughput:.4g} samples/s, p99 {1000 * speed.p99_s:.4g} ms"
+        f"batch {size}: {rounded(speed.throughput)} samples/s, p99 {rounded(1000 * speed.p99_s)} ms"
         for size, speed in sorted(speeds.items())
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
-from mlflow_ngraph.text import markdown_row
+from mlflow_ngraph.text import markdown_row, rounded
 
 TEXT = ("study_id", "lane", "cell", "label", "compiler_label", "precision", "mode", "purpose", "process", "reason")
 WHOLE = ("batch", "session", "step", "servers", "requests", "unserved")
@@ -134,4 +134,4 @@ def _row(lane: LaneRecord, cell: CellRecord, values: list[str]) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None or not math.isfinite(value) else f"{value:.4g}"
+    return "" if value is None or not math.isfinite(value) else rounded(value)

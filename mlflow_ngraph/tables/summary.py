@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from mlflow_ngraph.text import UNSTEADY_MARK, counted, markdown_row
+from mlflow_ngraph.text import UNSTEADY_MARK, counted, markdown_row, rounded
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -192,4 +192,4 @@ def _line(row: SummaryRow) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
+    return "" if value is None else rounded(value)

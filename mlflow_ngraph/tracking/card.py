@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 
 from mlflow_ngraph.execute.record import EngineRecord, StudyRecord
-from mlflow_ngraph.text import UNSTEADY_MARK
+from mlflow_ngraph.text import UNSTEADY_MARK, rounded
 from mlflow_ngraph.tracking import study_manifest
 
 FILE = "README.md"
@@ -80,7 +80,7 @@ def _figures(record: StudyRecord, engine: EngineRecord) -> Iterator[str]:
         if batch in cells:
             cell = cells[batch]
             shown = [
-                (UNSTEADY_MARK if name in cell.unsteady else "") + f"{cell.metrics[name]:.4g}"
+                (UNSTEADY_MARK if name in cell.unsteady else "") + rounded(cell.metrics[name])
                 if name in cell.metrics
                 else ""
                 for name in _FIGURES

@@ -13,7 +13,7 @@ from mlflow_ngraph.compilers.base import FlagValue
 from mlflow_ngraph.execute.record import CellRecord, EngineRecord, LaneRecord, StudyRecord
 from mlflow_ngraph.metrics import FREEDOM, LOG_ERROR
 from mlflow_ngraph.study import CompilerChoice, WorkloadChoice
-from mlflow_ngraph.text import UNSTEADY_MARK
+from mlflow_ngraph.text import UNSTEADY_MARK, rounded
 from mlflow_ngraph.tracking import schema
 from mlflow_ngraph.tracking.schema import Kind, Param, Tag
 from mlflow_ngraph.verdicts import Verdict
@@ -277,7 +277,7 @@ def _cell_of_table(text: str) -> str:
 
 
 def _figure(value: float | None) -> str:
-    return "" if value is None or not math.isfinite(value) else f"{value:.4g}"
+    return "" if value is None or not math.isfinite(value) else rounded(value)
 
 
 def _study_params(record: StudyRecord) -> dict[str, str]:
