@@ -157,7 +157,7 @@ class Attempt:
         if self._case.no_tensor is not None:
             return Outcome(NO_TENSOR, self._case.no_tensor)
         try:
-            outputs = self._bare() if compiler == BARE else self.outputs(compiler)
+            outputs = self._bare(compiler) if compiler in BARE else self.outputs(compiler)
         except CellError as error:
             return Outcome(error.verdict.value, str(error))
         except NGraphError as error:
@@ -171,15 +171,22 @@ class Attempt:
         """What the package says, without the names of this case's folder."""
         return re.sub(r"workload onnx:\S+?:? ", "", str(error).replace(f"{self._directory}{os.sep}", ""))
 
-    def _bare(self) -> Arrays:
-        """What ONNX Runtime gives by itself."""
+    def _bare(self, runtime: str) -> Arrays:
+        """What a runtime gives by itself."""
+        model, inputs = self._case.model.SerializeToString(), self._case.data()[0]
+        if BARE[runtime] == "openvino":
+            from mlflow_ngraph.compilers.openvino.library import library
+
+            core = library().Core()
+            request = core.compile_model(core.read_model(model), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+            return [np.array(value) for value in request(inputs).values()]
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
-        session = onnxruntime.InferenceSession(self._case.model.SerializeToString(), options)
+        session = onnxruntime.InferenceSession(model, options)
         names = [node.name for node in session.get_inputs()]
-        return session.run(None, dict(zip(names, self._case.data()[0], strict=True)))  # type: ignore[no-any-return]
+        return session.run(None, dict(zip(names, inputs, strict=True)))  # type: ignore[no-any-return]
 
     def outputs(self, compiler: str) -> Arrays:
         """What an engine gives that was compiled, saved and loaded for the case."""

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from mlflow_ngraph.devices.fingerprint import fingerprint, summary
 
-BARE = "bare"
-"""Stands among the compilers for ONNX Runtime without this package."""
+BARE = {"bare": "onnxruntime", "openvino-bare": "openvino"}
+"""Stand among the compilers for runtimes without this package, each with the compiler that has to do what it does."""
 VERDICTS = ("ok", "unsupported", "wrong", "failed")
 NO_TENSOR = "not a tensor"
-_TITLES = {BARE: "ONNX Runtime, bare"}
+_TITLES = {"bare": "ONNX Runtime, bare", "openvino-bare": "OpenVINO, bare"}
 _ABOUT = ("onnx", "onnxruntime", "openvino", "apache-tvm", "torch")
 _LONGEST = 140
 _CASES = 2
@@ -62,9 +62,9 @@ def read(path: Path) -> list[Row]:
 
 
 def lost(rows: Sequence[Row]) -> list[Row]:
-    """What ONNX Runtime does right by itself, and its adapter does not."""
-    bare = {row.case for row in rows if row.compiler == BARE and row.verdict == "ok"}
-    return [row for row in rows if row.compiler == "onnxruntime" and row.verdict != "ok" and row.case in bare]
+    """What a runtime does right by itself, and its adapter does not."""
+    right = {(BARE[row.compiler], row.case) for row in rows if row.compiler in BARE and row.verdict == "ok"}
+    return [row for row in rows if row.verdict != "ok" and (row.compiler, row.case) in right]
 
 
 def page(rows: Sequence[Row], compilers: Sequence[str]) -> str:
@@ -85,8 +85,6 @@ def page(rows: Sequence[Row], compilers: Sequence[str]) -> str:
 
 def _introduction(rows: Sequence[Row]) -> list[str]:
     cases = {row.case: row.verdict for row in rows}
-    bare = {row.case for row in rows if row.compiler == BARE and row.verdict == "ok"}
-    kept = len(bare) - len(lost(rows))
     return [
         "# ONNX conformance",
         "",
@@ -106,10 +104,19 @@ def _introduction(rows: Sequence[Row]) -> list[str]:
         "* `failed`: neither; also crashes, and cases that took too long.",
         f"* `{NO_TENSOR}`: an input or output is a string, a sequence, a map or an optional; workloads have tensors only.",
         "",
-        f"ONNX Runtime by itself, without this package, does {len(bare)} cases; through its adapter {kept} of them are ok.",
+        *_kept(rows),
         "torch-compile, which starts a C++ compiler for every model, did at most one case of an operator, many of them in one",
         "model.",
     ]
+
+
+def _kept(rows: Sequence[Row]) -> Iterator[str]:
+    """How many of the cases that a runtime does by itself its adapter does."""
+    losses = Counter(row.compiler for row in lost(rows))
+    for name, compiler in BARE.items():
+        count = sum((row.compiler, row.verdict) == (name, "ok") for row in rows)
+        runtime = _TITLES[name].removesuffix(", bare")
+        yield f"{runtime} by itself, without this package, does {count} cases; through its adapter {count - losses[compiler]} of them are ok."
 
 
 def _totals(rows: Sequence[Row], compilers: Sequence[str]) -> list[str]:

@@ -17,17 +17,17 @@ from mlflow_ngraph.workloads.materials import Source
 if TYPE_CHECKING:
     import torch
 
-Damage = Literal["weight", "swapped", "dropped", "clipped", "repeated", "rounded"]
+Damage = Literal["number", "weight", "swapped", "dropped", "clipped", "repeated", "rounded"]
 
 
 class BrokenFlags(TorchScriptFlags):
     """What is wrong with the engine, and where."""
 
-    damage: Damage = "weight"
-    """``weight``: one number of a weight is 1 % too large. ``swapped``: two output channels of a weight have changed
-    places. ``dropped``: of a sum of two branches or of a ``where`` the second side is missing. ``clipped``: an activation
-    ends at ``limit``. ``repeated``: the last sample of a batch gets the outputs of the one before. ``rounded``: all
-    weights went through bf16."""
+    damage: Damage = "number"
+    """``number``: one number of a weight is 1 % too large. ``weight``: all numbers of one weight are. ``swapped``: two
+    output channels of a weight have changed places. ``dropped``: of a sum of two branches or of a ``where`` the second
+    side is missing. ``clipped``: an activation ends at ``limit``. ``repeated``: the last sample of a batch gets the
+    outputs of the one before. ``rounded``: all weights went through bf16."""
     place: int = 0
     """Seeds which layer, channels, branch or activation it is."""
     limit: float = 6.0

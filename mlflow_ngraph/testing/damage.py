@@ -23,11 +23,11 @@ _SUMS = ("aten::add", "aten::add_")
 
 
 def weights(module: nn.Module, damage: str, place: int) -> nn.Module:
-    """Change weights in place: one number (``weight``), two channels (``swapped``) or all (``rounded``)."""
+    """Change weights in place: one number (``number``), one of them (``weight``), two channels (``swapped``) or all (``rounded``)."""
     if damage == "rounded":
         for parameter in module.parameters():
             parameter.data = parameter.data.bfloat16().to(parameter.dtype)
-    if damage in ("weight", "swapped"):
+    if damage in ("number", "weight", "swapped"):
         rng = np.random.default_rng(place)
         layers = [weight for name, weight in module.named_parameters() if weight.ndim > 1 and name.endswith("weight")]
         layers = [weight for weight in layers if len(weight) > 1]
@@ -35,6 +35,8 @@ def weights(module: nn.Module, damage: str, place: int) -> nn.Module:
             raise UnsupportedError("the model has no weight of several channels to damage")
         layer = layers[rng.integers(len(layers))].data
         if damage == "weight":
+            layer *= _FACTOR
+        elif damage == "number":
             layer.view(-1)[int(rng.integers(layer.numel()))] *= _FACTOR
         else:
             one, other = (int(channel) for channel in rng.choice(len(layer), 2, replace=False))

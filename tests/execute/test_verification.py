@@ -26,7 +26,7 @@ TELLING = {
     "numbers": ("FarStep", "TwoScales"),
     "structures": ("ListOutput", "Constant", "ChangesInput", "IgnoresSecond"),
 }
-DAMAGES = ("weight", "swapped", "dropped", "repeated", "rounded", "clipped")
+DAMAGES = ("number", "weight", "swapped", "dropped", "repeated", "rounded", "clipped")
 NETS = ("cnn", "parallel")
 BATCH = 3
 
