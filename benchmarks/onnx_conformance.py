@@ -8,7 +8,7 @@ A case is put through the ways of the package: its file and its inputs become a 
 prepared, and each compiler compiles, saves, loads and runs it. The outputs are compared with those that come with the
 case. Children do many cases each; one that crashes or hangs costs its case. ``bare`` is ONNX Runtime by itself, and
 ``openvino-bare`` OpenVINO: what one of them runs and its adapter does not is told, and for ONNX Runtime the exit code is 1.
-torch-compile, which starts a C++ compiler for every model, does one case of each operator, many of them in one model.
+torch-compile, which starts a C++ compiler for every model, does what eager execution does, many small cases in one model.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> None:
         if not compilers:
             continue
         done = {(row.case, row.compiler) for row in ([] if options.anew else read(options.results))}
-        wanted = _one_per_operator(chosen, options.results) if compilers == [MERGED] else chosen
+        wanted = _done_eagerly(chosen, options.results) if compilers == [MERGED] else chosen
         missing = [case for case in wanted if any((case.name, name) not in done for name in compilers)]
         about = {case.name: case for case in missing}
         for name, compiler, outcome in results(list(about), compilers):
@@ -85,14 +85,10 @@ def run(options: argparse.Namespace) -> None:
                 print(f"{compiler:14} {name} {outcome.verdict} {outcome.reason[:160]}", flush=True)
 
 
-def _one_per_operator(chosen: Sequence[Case], results: Path) -> list[Case]:
-    """For each operator the first case that eager execution does, of those that are about it."""
+def _done_eagerly(chosen: Sequence[Case], results: Path) -> list[Case]:
+    """The cases that eager execution does: it starts from the same module, and what that lacks is refused to both."""
     able = {row.case for row in read(results) if row.compiler == "identity" and row.verdict == "ok"}
-    found: dict[str, Case] = {}
-    for case in chosen:
-        if len(case.operators) == 1 and case.name in able:
-            found.setdefault(case.operators[0], case)
-    return list(found.values())
+    return [case for case in chosen if case.name in able]
 
 
 def results(names: Sequence[str], compilers: Sequence[str]) -> Iterator[tuple[str, str, Outcome]]:
@@ -189,7 +185,8 @@ def _one_by_one(chosen: Sequence[Case], compilers: Sequence[str], tell: Callable
 
 
 def _together(chosen: Sequence[Case], tell: Callable[..., None]) -> None:
-    for group in alike(chosen, CASES_OF_A_MODEL):
+    networks = [[case] for case in chosen if case.group == "light"]
+    for group in [*networks, *alike([case for case in chosen if case.group != "light"], CASES_OF_A_MODEL)]:
         with tempfile.TemporaryDirectory(prefix="onnx-") as directory:
             for case, outcome in together(group, Path(directory), MERGED, ["module", "exported"]):
                 tell(case=case.name, compiler=MERGED, **(asdict(outcome) if outcome else {}))

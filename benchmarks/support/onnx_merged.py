@@ -73,5 +73,6 @@ def merged(cases: Sequence[Case]) -> Case:
 def _opset(case: Case) -> int:
     """The newest set in which the operators of a case are still what they were, else its own."""
     own: int = next(entry.version for entry in case.model.opset_import if entry.domain in ("", "ai.onnx"))
-    kept = all(onnx.defs.get_schema(name, NEWEST, "").since_version <= own for name in case.operators)
+    standard = all("." not in name for name in case.operators)
+    kept = standard and all(onnx.defs.get_schema(name, NEWEST, "").since_version <= own for name in case.operators)
     return NEWEST if kept else own

@@ -105,7 +105,7 @@ def _introduction(rows: Sequence[Row]) -> list[str]:
         f"* `{NO_TENSOR}`: an input or output is a string, a sequence, a map or an optional; workloads have tensors only.",
         "",
         *_kept(rows),
-        "torch-compile, which starts a C++ compiler for every model, did at most one case of an operator, many of them in one",
+        "torch-compile, which starts a C++ compiler for every model, did those that eager execution does, many of them in one",
         "model.",
     ]
 

@@ -82,6 +82,16 @@ def test_fewer_than_two_rounds_tell_nothing(texts: list[str | None]) -> None:
     ).known.any()
 
 
+def test_rows_that_are_equal_have_equal_numbers() -> None:
+    frame = pd.DataFrame({"a": ["x", "x", None, np.nan, "y", "x"], "b": [1, 2, 1, 1, 1, 1], "c": range(6)})
+    numbers = shared_rounds.codes(frame, ["a", "b"])
+    assert numbers.tolist() == [0, 1, 2, 2, 3, 0]
+    assert shared_rounds.codes(frame, ["b"]).tolist() == [0, 1, 0, 0, 0, 0]
+    places = np.arange(6)
+    assert shared_rounds.alike(frame, ["a", "b"], places, places[::-1]).tolist() == [True, False, True, True, False, True]
+    assert not shared_rounds.alike(frame, ["a", "z"], places, places).any()
+
+
 def test_what_slows_rounds_down_is_in_neither() -> None:
     """The noise that lanes share is five times their own: direct intervals do not know of it."""
     truth = grid(lambda compiler, batch: {"identity": 50.0, "onnxruntime": 100.0, "openvino": 104.0}[compiler],

@@ -80,7 +80,17 @@ def test_holm() -> None:
     assert holm([0.01, 0.04, 0.03, np.nan]) == pytest.approx([0.03, 0.06, 0.06, np.nan], nan_ok=True)
     assert holm([0.01], 10) == pytest.approx([0.1])
     assert holm([0.6, 0.5]) == pytest.approx([1.0, 1.0])
+    assert holm([0.9, 0.8]) == pytest.approx([1.0, 1.0])
+    assert holm([1, 0]) == pytest.approx([1.0, 0.0])
     assert holm([]).size == 0
+
+
+def test_noise_touches_the_metrics_that_a_row_names() -> None:
+    frame = pd.DataFrame({"unsteady": ["throughput,rtr", None, "", "throughput_p50"]})
+    assert significance.unsteady(frame, "throughput").tolist() == [True, False, False, False]
+    assert significance.unsteady(frame, "rtr").tolist() == [True, False, False, False]
+    assert significance.unsteady(frame, "throughput_p50").tolist() == [False, False, False, True]
+    assert significance.unsteady(frame[[]], "throughput").tolist() == [False] * 4
 
 
 def test_equal_cells_differ_as_rarely_as_promised() -> None:

@@ -1,0 +1,225 @@
+"""Every figure of a journal with its interval, beside formulas that are written here once more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from mlflow_ngraph.execute.record import CellRecord
+from mlflow_ngraph.verdicts import Verdict
+from tests.support.script import Script
+
+ROUNDS, REPETITIONS = 5, 7
+MEAN_MS = {("identity", 1): 10.0, ("identity", 4): 32.0, ("fast", 1): 5.0, ("fast", 4): 9.0}
+BUSY = {"identity": 1.5, "fast": 0.6}
+"""Processors, of four."""
+
+Slices = dict[tuple[str, int], NDArray[np.float64]]
+"""Durations in milliseconds by compiler and batch size; shape (rounds, repetitions)."""
+
+
+@pytest.fixture
+def drawn() -> Slices:
+    rng = np.random.default_rng(11)
+    shape = ROUNDS, REPETITIONS
+    # Of these a journal, which has whole nanoseconds, loses nothing.
+    return {key: np.round(64 * mean * rng.lognormal(0, 0.1, shape)) / 64 for key, mean in MEAN_MS.items()}
+
+
+def written(drawn: Slices, noise: dict[tuple[str, int], str] | None = None, requests: int = 1) -> Script:
+    """The journal of a study with these durations; how busy the lanes were changes from round to round."""
+    script = Script()
+    for (compiler, batch), rounds in drawn.items():
+        script.ready(compiler, batch, requests)
+        for number, durations in enumerate(rounds):
+            script.slice(compiler, batch, number, durations)
+            seen = script.events[-1]["machine"]
+            seen["cpu_s"] = busy(compiler, number) * seen["seconds"]
+            seen["counted"]["machine_busy_s"] = seen["cpu_s"]
+        script.finished(compiler, batch, noise=(noise or {}).get((compiler, batch), ""))
+    return script
+
+
+def busy(compiler: str, number: int) -> float:
+    return BUSY[compiler] * (1 + 0.1 * (number % 3))
+
+
+def logs(rounds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Logarithms of the medians of slices."""
+    return np.log(np.median(rounds, axis=1))
+
+
+def of_mean(values: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Mean, its standard error and degrees of freedom."""
+    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(values.size)), values.size - 1.0
+
+
+def of_difference(one: tuple[float, float, float], other: tuple[float, float, float]) -> tuple[float, float, float]:
+    """Of two that were measured independently: Welch and Satterthwaite."""
+    variance = one[1] ** 2 + other[1] ** 2
+    freedom = variance**2 / (one[1] ** 4 / one[2] + other[1] ** 4 / other[2])
+    return one[0] - other[0], float(np.sqrt(variance)), freedom
+
+
+def check(metrics: dict[str, float], name: str, log: float, error: float, freedom: float) -> None:
+    """A figure, its interval, and what that was made of."""
+    reach = stats.t.ppf(0.975, freedom) * error
+    expected = {
+        name: np.exp(log), f"{name}_ci_low": np.exp(log - reach), f"{name}_ci_high": np.exp(log + reach),
+        f"{name}_log_se": error, f"{name}_df": freedom,
+    }  # fmt: skip
+    assert {key: metrics[key] for key in expected} == pytest.approx(expected, rel=1e-9)
+
+
+def test_timings(drawn: Slices) -> None:
+    metrics = written(drawn).cell("fast", 4).metrics
+    rounds = drawn["fast", 4]
+    flat, per_second = rounds.ravel(), 4 * 1e3
+    assert metrics["repetitions"] == ROUNDS * REPETITIONS
+    assert metrics["rounds"] == ROUNDS
+    assert metrics["throughput_std"] == pytest.approx(np.std(per_second / flat, ddof=1))
+    assert metrics["throughput_p50"] == pytest.approx(per_second / np.median(flat))
+    assert metrics["latency_mean_ms"] == pytest.approx(flat.mean())
+    assert metrics["latency_std_ms"] == pytest.approx(np.std(flat, ddof=1))
+    assert metrics["latency_p90_ms"] == pytest.approx(np.percentile(flat, 90))
+    assert metrics["latency_p99_ms"] == pytest.approx(np.percentile(flat, 99))
+    _, error, freedom = of_mean(logs(rounds))
+    check(metrics, "latency_p50_ms", np.log(np.median(flat)), error, freedom)
+    # All slices have equally many repetitions: the error of the mean is that of their means.
+    means = rounds.mean(axis=1)
+    error = np.std(means, ddof=1) / np.sqrt(ROUNDS) / flat.mean()
+    check(metrics, "throughput", np.log(per_second / flat.mean()), error, ROUNDS - 1.0)
+
+
+def test_what_compares_cells(drawn: Slices) -> None:
+    script = written(drawn)
+    metrics = script.cell("fast", 4).metrics
+    pairs = {batch: of_mean(logs(drawn["identity", batch]) - logs(drawn["fast", batch])) for batch in (1, 4)}
+    check(metrics, "speedup", *pairs[4])
+    check(metrics, "bsr", *of_difference(pairs[4], pairs[1]))
+    own = {batch: of_mean(-logs(drawn["fast", batch])) for batch in (1, 4)}
+    log, error, freedom = of_difference(own[4], own[1])
+    check(metrics, "rtr", log + np.log(4), error, freedom)
+    check(metrics, "ase", log, error, freedom)
+    for compiler in ("identity", "fast"):
+        single = script.cell(compiler, 1).metrics
+        assert [single[name] for name in ("rtr", "ase", "bsr")] == [1.0, 1.0, 1.0]
+        assert [single[f"rtr_ci_{end}"] for end in ("low", "high")] == [1.0, 1.0]
+        assert "rtr_df" not in single, "what is known exactly has no degrees of freedom"
+
+
+def test_the_cpu_reduction_is_that_of_shared_rounds(drawn: Slices) -> None:
+    drawn["fast", 1] = drawn["fast", 1][:3]
+    script = written(drawn)
+    metrics = script.cell("fast", 1).metrics
+    assert metrics["cpu_reduction"] == pytest.approx(1 - BUSY["fast"] / BUSY["identity"])
+    assert script.cell("identity", 1).metrics["cpu_reduction"] == 0.0
+    assert script.cell("identity", 1).metrics["speedup"] == 1.0
+
+
+def test_the_cpu_reduction_has_its_ends_turned_round(drawn: Slices) -> None:
+    script = written(drawn)
+    factors = np.array([1.0, 1.1, 0.9, 1.2, 0.95])
+    slices = [event for event in script.events if event["event"] == "slice" and event["cell"] == "fast-b4"]
+    for event, factor in zip(slices, factors, strict=True):
+        event["machine"]["cpu_s"] *= factor
+    log, error, freedom = of_mean(np.log(factors * BUSY["fast"] / BUSY["identity"]))
+    reach = stats.t.ppf(0.975, freedom) * error
+    metrics = script.cell("fast", 4).metrics
+    expected = {
+        "cpu_reduction": 1 - np.exp(log),
+        "cpu_reduction_ci_low": 1 - np.exp(log + reach),
+        "cpu_reduction_ci_high": 1 - np.exp(log - reach),
+        "cpu_reduction_log_se": error,
+        "cpu_reduction_df": freedom,
+    }
+    assert {key: metrics[key] for key in expected} == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("silent", ["identity", "fast"])
+def test_there_is_no_cpu_reduction_where_a_lane_seems_to_have_done_nothing(drawn: Slices, silent: str) -> None:
+    script = written(drawn)
+    slices = [event for event in script.events if event["event"] == "slice" and event["cell"] == f"{silent}-b1"]
+    slices[2]["machine"]["cpu_s"] = 0.0
+    assert "cpu_reduction" not in script.cell("fast", 1).metrics
+    assert "cpu_reduction" in script.cell("fast", 4).metrics
+
+
+def test_medians_of_rounds_are_those_of_a_sample_and_have_their_names(drawn: Slices) -> None:
+    cell = written(drawn, requests=2).cell("fast", 4)
+    expected = logs(drawn["fast", 4] * 1e6) - np.log(4 * 2)
+    assert cell.log_medians == pytest.approx({f"1.{number}@4": log for number, log in enumerate(expected)})
+
+
+def test_requests_in_flight_are_in_what_is_done_and_not_in_what_one_waits(drawn: Slices) -> None:
+    metrics = written(drawn, requests=2).cell("fast", 4).metrics
+    assert metrics["throughput_p50"] == pytest.approx(4 * 2 * 1e3 / np.median(drawn["fast", 4]))
+    assert metrics["speedup"] == pytest.approx(np.exp(np.mean(logs(drawn["identity", 4]) - logs(drawn["fast", 4]))))
+    assert not [name for name in metrics if name.startswith("latency_")]
+
+
+def test_what_verification_said_is_in_the_metrics(drawn: Slices) -> None:
+    script = written(drawn)
+    ready = next(event for event in script.events if event["event"] == "cell_ready" and event["cell"] == "fast-b4")
+    ready["parity"] = {"max_abs": 1e-3, "max_rel": 2e-3, "cosine": 0.999, "top1": 0.75}
+    ready["load_s"], ready["first_inference_s"] = 0.125, 0.5
+    metrics = script.built("fast", [4]).cell("fast", 4).metrics
+    expected = {
+        "parity_max_abs": 1e-3, "parity_max_rel": 2e-3, "parity_cosine": 0.999, "parity_top1": 0.75,
+        "load_s": 0.125, "first_inference_s": 0.5, "warmup_repetitions": 10.0,
+    }  # fmt: skip
+    assert {key: metrics[key] for key in expected} == expected
+
+
+def unsteady(cell: CellRecord) -> set[str]:
+    return set(cell.unsteady)
+
+
+def test_noise_touches_what_is_absolute_and_what_stands_on_it(drawn: Slices) -> None:
+    quiet = {key: written(drawn).cell(*key) for key in drawn}
+    assert not any(unsteady(cell) for cell in quiet.values())
+    script = written(drawn, noise={("fast", 1): "others used 30 % of the machine"})
+    single, larger = script.cell("fast", 1), script.cell("fast", 4)
+    assert {"throughput", "throughput_p50", "latency_p50_ms", "cpu_percent"} <= unsteady(single)
+    assert not {"rtr", "ase", "bsr", "speedup", "cpu_reduction"} & unsteady(single)
+    assert unsteady(larger) == {"rtr", "ase"}
+    assert not unsteady(script.cell("identity", 4))
+    assert not unsteady(script.cell("identity", 1))
+    both = written(drawn, noise={("fast", 4): "others used 30 % of the machine"}).cell("fast", 4)
+    assert {"throughput", "rtr", "ase"} <= unsteady(both)
+    assert not {"bsr", "speedup"} & unsteady(both)
+
+
+@pytest.mark.parametrize("name", ["throughput", "latency_p50_ms"])
+def test_noise_widens_the_intervals_of_absolute_figures_alone(drawn: Slices, name: str) -> None:
+    # Rounds drift: neighbours are alike.
+    drift = np.exp(np.linspace(-0.2, 0.2, ROUNDS))[:, None]
+    drawn = {key: np.round(64 * rounds * drift) / 64 for key, rounds in drawn.items()}
+    quiet = written(drawn).cell("fast", 4).metrics
+    noisy = written(drawn, noise={("fast", 4): "others used 30 % of the machine"}).cell("fast", 4).metrics
+    assert noisy[name] == quiet[name]
+    assert noisy[f"{name}_log_se"] > 1.2 * quiet[f"{name}_log_se"]
+    assert noisy[f"{name}_df"] < quiet[f"{name}_df"]
+    for key in ("speedup_log_se", "speedup_df"):
+        assert noisy[key] == quiet[key]
+
+
+def test_an_engine_says_what_it_cost(drawn: Slices) -> None:
+    script = written(drawn).built("fast", [1, 4])
+    script.events[-1].update(built_beside=3, size_bytes=1_500_000, stages={"export": 1.0, "compile": 2.5})
+    metrics: dict[str, Any] = script.cell("fast", 4).metrics
+    expected = {"export_s": 1.0, "compile_s": 2.5, "compile_total_s": 3.5, "built_beside": 3.0, "engine_size_mb": 1.5}
+    assert {key: metrics[key] for key in expected} == expected
+
+
+def test_a_cell_without_samples_has_no_timings() -> None:
+    script = Script([1])
+    script.measured("identity", 1, 10).ready("fast", 1).finished("fast", 1, "crashed", "killed by SIGSEGV")
+    cell = script.cell("fast", 1)
+    assert cell.verdict is Verdict.CRASHED
+    assert not {"throughput", "repetitions", "speedup", "peak_memory_mb"} & set(cell.metrics)
+    assert cell.log_medians == {}
