@@ -4,6 +4,7 @@
     nox -s check-3.12              make check with Python 3.12
     nox -s 'mlflow(oldest)'        make check with the oldest MLflow that is supported
     nox -s check-3.12 -- lint      another target of the Makefile
+    nox -s mutants                 do the tests notice small changes of the formulas?
 
 Pythons, versions of MLflow and what is installed come from pyproject.toml. Interpreters that are missing are skipped.
 """
@@ -46,6 +47,17 @@ def mlflow(session: nox.Session, mlflow: str) -> None:
     install(session, "--upgrade", "--upgrade-strategy=only-if-needed", wanted)
     session.run("python", "-c", "import mlflow; print('== MLflow', mlflow.__version__)")
     run(session)
+
+
+@nox.session(default=False)
+def mutants(session: nox.Session) -> None:
+    """Change the statistics and the derivation of figures in small ways, and list the changes that no quick test notices.
+
+    Which modules, by which tests, is in pyproject.toml. Behind ``--``: names of mutants to try (again).
+    """
+    install(session, "mutmut>=3.8,<4")
+    session.run("mutmut", "run", *session.posargs)
+    session.run("mutmut", "results")
 
 
 def install(session: nox.Session, *more: str) -> None:
