@@ -89,7 +89,8 @@ def test_rows_that_are_equal_have_equal_numbers() -> None:
     assert shared_rounds.codes(frame, ["b"]).tolist() == [0, 1, 0, 0, 0, 0]
     places = np.arange(6)
     assert shared_rounds.alike(frame, ["a", "b"], places, places[::-1]).tolist() == [True, False, True, True, False, True]
-    assert not shared_rounds.alike(frame, ["a", "z"], places, places).any()
+    assert shared_rounds.alike(frame, ["a", "z"], places, places).tolist() == [False] * 6
+    assert shared_rounds.alike(frame, ["a", "b", "c"], places, places).tolist() == [True] * 6
 
 
 def test_what_slows_rounds_down_is_in_neither() -> None:

@@ -170,11 +170,11 @@ def test_a_slope_is_a_weighted_sum():
 def test_what_cannot_be_estimated_is_refused():
     with pytest.raises(ValueError, match="same rounds"):
         statistics.paired_ratio(np.ones(3), np.ones(2))
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="^a geometric mean needs at least one figure"):
         statistics.geometric_mean(np.array([]))
     with pytest.raises(ValueError, match="positive"):
         statistics.geometric_mean(np.array([1.0, 0.0]))
-    with pytest.raises(ValueError, match="at least one repetition"):
+    with pytest.raises(ValueError, match="^a mean needs at least one repetition$"):
         statistics.mean_duration([])
 
 
@@ -221,3 +221,49 @@ def test_of_few_rounds_nothing_can_be_told_and_the_error_is_that_of_one():
     wider = statistics.persistent(estimate, logs)
     assert wider.error == pytest.approx(logs.std(ddof=1))
     assert wider.freedom == 2
+
+
+def _persistent(logs):
+    """Autocorrelation, error and freedom by the formulas of the documentation, for five rounds or more."""
+    count, centred = len(logs), logs - np.mean(logs)
+    raw = np.sum(centred[1:] * centred[:-1]) / np.sum(centred**2) if np.ptp(logs) else 0.0
+    alike = np.clip((count * raw + 1) / (count - 4), 0, 1)
+    counted = max(count * (1 - alike) / (1 + alike), 1)
+    return logs.std(ddof=1) / np.sqrt(counted), max((count - 1) * counted / count, 1)
+
+
+@pytest.mark.parametrize(
+    "logs",
+    [
+        [0.0, 0.1, -0.1, 0.05, 0.02],  # as few as can tell anything
+        [0.0, 0.1, -0.1, 0.05, 0.02, 0.08],
+        [0.0, 0.02, 0.03, -0.01, -0.02, 0.01, 0.02, 0.0, 0.03, -0.03, -0.02, 0.01],  # a little alike
+        [0.1, -0.1] * 6,  # turns round each time: not alike
+        list(np.linspace(-0.2, 0.2, 12)),  # a drift: hardly more than one round
+        [0.3] * 8,
+    ],
+    ids=["five", "six", "a little", "alternating", "drift", "equal"],
+)
+def test_rounds_that_are_alike_count_as_fewer(logs):
+    logs = np.array(logs)
+    wider = statistics.persistent(statistics.geometric_mean(np.exp(logs)), logs)
+    error, freedom = _persistent(logs)
+    assert wider.error == pytest.approx(error, abs=1e-12)
+    assert wider.freedom == pytest.approx(freedom)
+
+
+def test_two_rounds_and_four_are_as_one_and_a_single_one_stays_without_an_interval():
+    for logs in (np.array([0.0, 0.1]), np.array([0.0, 0.1, 0.3, 0.2])):
+        wider = statistics.persistent(statistics.geometric_mean(np.exp(logs)), logs)
+        assert wider.error == pytest.approx(logs.std(ddof=1))
+        assert wider.freedom == logs.size - 1
+    alone = statistics.geometric_mean(np.array([3.0]))
+    assert statistics.persistent(alone, alone.log[None]) is alone
+
+
+def test_whole_numbers_are_figures_too():
+    slices = [np.array([3, 5]), np.array([4, 4, 7])]
+    assert statistics.mean_duration(slices).value == pytest.approx(23 / 5)
+    for estimate in (statistics.mean_duration(slices[:1]), statistics.geometric_mean(np.array([4]))):
+        assert estimate.error.dtype == estimate.freedom.dtype == float
+        assert np.isnan([estimate.error, estimate.freedom]).all()
