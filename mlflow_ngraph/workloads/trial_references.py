@@ -179,7 +179,7 @@ def amplification(
 ) -> tuple[float, ...]:
     """As `Trial.amplification`, for any inputs with the baseline's outputs; ``seed`` draws the disturbance."""
     rng = np.random.default_rng([seed, 1])
-    moved = disturbed([_disturb(array, rng) for array in inputs])
+    moved = disturbed([np.asarray(_disturb(array, rng)) for array in inputs])
     if len(moved) != len(outputs):
         return (CHAOTIC,) * len(outputs)
     return tuple(map(_grown, moved, outputs))

@@ -46,7 +46,8 @@ def draw(
     kind = KINDS[number % len(KINDS)]
     rng = np.random.default_rng([seed, batch, 1 + number])
     return kind, [
-        array if given and array.dtype.kind in "iub" else _draw_one(kind, spec, batch, rng, array)
+        # What NumPy makes of arrays without axes are numbers, which no runtime takes.
+        array if given and array.dtype.kind in "iub" else np.asarray(_draw_one(kind, spec, batch, rng, array))
         for spec, array in zip(inputs, example, strict=True)
     ]
 

@@ -88,7 +88,14 @@ def test_rows_that_are_equal_have_equal_numbers() -> None:
     assert numbers.tolist() == [0, 1, 2, 2, 3, 0]
     assert shared_rounds.codes(frame, ["b"]).tolist() == [0, 1, 0, 0, 0, 0]
     places = np.arange(6)
-    assert shared_rounds.alike(frame, ["a", "b"], places, places[::-1]).tolist() == [True, False, True, True, False, True]
+    assert shared_rounds.alike(frame, ["a", "b"], places, places[::-1]).tolist() == [
+        True,
+        False,
+        True,
+        True,
+        False,
+        True,
+    ]
     assert shared_rounds.alike(frame, ["a", "z"], places, places).tolist() == [False] * 6
     assert shared_rounds.alike(frame, ["a", "b", "c"], places, places).tolist() == [True] * 6
 

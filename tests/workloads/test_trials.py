@@ -1,0 +1,55 @@
+"""Inputs on which engines have to prove themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from mlflow_ngraph.workloads.base import BATCH, TensorSpec
+from mlflow_ngraph.workloads.trial_references import amplification
+from mlflow_ngraph.workloads.trials import KINDS, draw
+
+SPECS = (
+    TensorSpec("numbers", "float32", (BATCH, 3)),
+    TensorSpec("half", "float16", (BATCH,)),
+    TensorSpec("tokens", "int32", (BATCH, 5), 2, 90),
+    TensorSpec("mask", "bool", (BATCH, 5)),
+    TensorSpec("scale", "float32", ()),
+    TensorSpec("count", "int64", (), 1, 7),
+    TensorSpec("switch", "bool", ()),
+    TensorSpec("nothing", "float32", (0, 2)),
+)
+
+
+@pytest.mark.parametrize("number", range(2 * len(KINDS)))
+def test_every_trial_has_arrays_of_the_types_and_shapes_of_the_inputs_and_integers_within_their_range(
+    number: int,
+) -> None:
+    rng = np.random.default_rng(number)
+    example = [spec.random(4, rng) for spec in SPECS]
+    kind, drawn = draw(SPECS, 4, 0, number, example)
+    assert kind == KINDS[number % len(KINDS)]
+    for spec, array in zip(SPECS, drawn, strict=True):
+        assert isinstance(array, np.ndarray), spec.name  # no runtime takes NumPy's numbers
+        assert (array.dtype, array.shape) == (np.dtype(spec.dtype), spec.resolve(4))
+        if array.dtype.kind == "i":
+            assert spec.low <= array.min() <= array.max() < spec.high
+        assert np.isfinite(array).all()
+    again = draw(SPECS, 4, 0, number, example)[1]
+    assert all(np.array_equal(one, other) for one, other in zip(drawn, again, strict=True))
+
+
+def test_a_model_is_disturbed_with_arrays_alone() -> None:
+    given: list[Any] = []
+
+    def disturbed(inputs: Sequence[NDArray[Any]]) -> Sequence[NDArray[Any]]:
+        given.extend(inputs)
+        return [2 * inputs[0]]
+
+    (grown,) = amplification(disturbed, [np.array(3.0, np.float32), np.array(2)], [np.array(6.0, np.float32)])
+    assert all(isinstance(array, np.ndarray) for array in given)
+    assert grown <= 1.1
