@@ -170,11 +170,11 @@ def test_a_slope_is_a_weighted_sum():
 def test_what_cannot_be_estimated_is_refused():
     with pytest.raises(ValueError, match="same rounds"):
         statistics.paired_ratio(np.ones(3), np.ones(2))
-    with pytest.raises(ValueError, match="^a geometric mean needs at least one figure"):
+    with pytest.raises(ValueError, match=r"^a geometric mean needs at least one figure"):
         statistics.geometric_mean(np.array([]))
     with pytest.raises(ValueError, match="positive"):
         statistics.geometric_mean(np.array([1.0, 0.0]))
-    with pytest.raises(ValueError, match="^a mean needs at least one repetition$"):
+    with pytest.raises(ValueError, match=r"^a mean needs at least one repetition$"):
         statistics.mean_duration([])
 
 
