@@ -82,6 +82,23 @@ def test_fewer_than_two_rounds_tell_nothing(texts: list[str | None]) -> None:
     ).known.any()
 
 
+def test_many_pairs_at_once_have_each_their_own_ratio() -> None:
+    rounds = [
+        {f"0.{place}": level + 0.01 * place * level for place in range(count)}
+        for level, count in ((1, 3), (2, 3), (3, 5))
+    ]
+    frame = cells(compiler=["a", "b", "c"], compiler_label=["a", "b", "c"], log_medians=list(map(json.dumps, rounds)))
+    tops, bottoms = np.array([0, 2, 0, 1, 1]), np.array([1, 1, 2, 1, 0])
+    ratios = shared_rounds.throughput_ratios(frame, tops, bottoms)
+    expected = [
+        np.mean([rounds[b][f"0.{i}"] - rounds[t][f"0.{i}"] for i in range(3)])
+        for t, b in zip(tops, bottoms, strict=True)
+    ]
+    assert ratios.log[[0, 1, 2, 4]] == pytest.approx(np.array(expected)[[0, 1, 2, 4]])
+    assert np.isnan([ratios.log[3], ratios.error[3]]).all(), "a row does not race with itself"
+    assert ratios.freedom[[0, 1, 2, 4]].tolist() == [2, 2, 2, 2]
+
+
 def test_rows_that_are_equal_have_equal_numbers() -> None:
     frame = pd.DataFrame({"a": ["x", "x", None, np.nan, "y", "x"], "b": [1, 2, 1, 1, 1, 1], "c": range(6)})
     numbers = shared_rounds.codes(frame, ["a", "b"])

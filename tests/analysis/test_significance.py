@@ -60,6 +60,28 @@ def test_what_is_known_exactly_and_what_has_no_interval() -> None:
     assert np.isnan(significance.figures(frame.assign(cpu_percent=3.0), "cpu_percent").error[0])
 
 
+def test_a_complement_has_the_logarithm_of_what_is_left() -> None:
+    frame = pd.DataFrame(
+        {"cpu_reduction": [0.6, 0.2], "cpu_reduction_log_se": [0.1, 0.0], "cpu_reduction_df": [4.0, np.nan]}
+    )
+    left = significance.figures(frame, "cpu_reduction")
+    assert left.value == pytest.approx([0.4, 0.8])
+    assert left.freedom.tolist() == [4.0, np.inf], "what is known without an error is known exactly"
+
+
+def test_a_row_over_itself_is_one_and_over_nothing_is_unknown() -> None:
+    frame = cells(throughput=[100.0, 0.0, 50.0], batch=[1, 2, 4]).assign(page_faults_per_sample=[3.0, 0.0, 6.0])
+    with np.errstate(all="raise"):
+        faults = significance.ratios(frame, "page_faults_per_sample", [0, 0, 1, 2], [0, 1, 1, 0])
+    assert faults.value == pytest.approx([1.0, np.nan, 1.0, 2.0], nan_ok=True)
+    assert faults.error[[0, 2]].tolist() == [0.0, 0.0]
+    declared = significance.ratios(frame.assign(of_mine=[2.0, 4.0, 8.0]), "of_mine", [2], [0])
+    assert declared.value == pytest.approx([4.0])
+    twice = pd.concat([frame.assign(study_id="one"), frame.assign(study_id="two")], ignore_index=True)
+    others = significance.ratios(twice, "page_faults_per_sample", [0, 3], [3, 0])
+    assert np.isnan(others.error).all(), "the same cell of another study is another measurement"
+
+
 def test_a_mean_latency_has_the_error_of_the_throughput() -> None:
     frame = cells(throughput=[100.0, 120.0])
     speed, latency = (significance.figures(frame, name) for name in ("throughput", "latency_mean_ms"))

@@ -9,8 +9,12 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+from mlflow_ngraph.execute.derive import derive
+from mlflow_ngraph.execute.fold import fold
 from mlflow_ngraph.execute.record import CellRecord
+from mlflow_ngraph.measure import open_loop_figures
 from mlflow_ngraph.verdicts import Verdict
+from tests.measure.test_open_loop_figures import event as arrivals
 from tests.support.script import Script
 
 ROUNDS, REPETITIONS = 5, 7
@@ -83,10 +87,10 @@ def test_timings(drawn: Slices) -> None:
     assert metrics["rounds"] == ROUNDS
     assert metrics["throughput_std"] == pytest.approx(np.std(per_second / flat, ddof=1))
     assert metrics["throughput_p50"] == pytest.approx(per_second / np.median(flat))
-    assert metrics["latency_mean_ms"] == pytest.approx(flat.mean())
-    assert metrics["latency_std_ms"] == pytest.approx(np.std(flat, ddof=1))
-    assert metrics["latency_p90_ms"] == pytest.approx(np.percentile(flat, 90))
-    assert metrics["latency_p99_ms"] == pytest.approx(np.percentile(flat, 99))
+    assert metrics["latency_mean_ms"] == pytest.approx(flat.mean(), rel=1e-9)
+    assert metrics["latency_std_ms"] == pytest.approx(np.std(flat, ddof=1), rel=1e-9)
+    assert metrics["latency_p90_ms"] == pytest.approx(np.percentile(flat, 90), rel=1e-9)
+    assert metrics["latency_p99_ms"] == pytest.approx(np.percentile(flat, 99), rel=1e-9)
     _, error, freedom = of_mean(logs(rounds))
     check(metrics, "latency_p50_ms", np.log(np.median(flat)), error, freedom)
     # All slices have equally many repetitions: the error of the mean is that of their means.
@@ -155,6 +159,94 @@ def test_medians_of_rounds_are_those_of_a_sample_and_have_their_names(drawn: Sli
     assert cell.log_medians == pytest.approx({f"1.{number}@4": log for number, log in enumerate(expected)})
 
 
+def test_rounds_of_a_race_have_no_batch_size_in_their_names(drawn: Slices) -> None:
+    script = written(drawn)
+    for objective, name in (("throughput", "1.0"), ("latency", "1.0"), (None, "1.0@4")):
+        script.events[0]["study"]["objective"] = objective
+        assert next(iter(script.cell("fast", 4).log_medians)) == name
+
+
+def test_what_the_baseline_did_beside_a_later_session_counts_as_its_round(drawn: Slices) -> None:
+    script = written(drawn).session()
+    script.ready("identity", 4).slice("identity", 4, 7, [16.0, 16.0], companion=True)
+    assert script.cell("identity", 4).log_medians["2.7@4"] == pytest.approx(np.log(16e6 / 4))
+    assert len(script.cell("fast", 4).log_medians) == ROUNDS
+
+
+def test_one_repetition_does_not_scatter_and_two_do() -> None:
+    script = Script([1])
+    script.ready("identity", 1).slice("identity", 1, 0, [10]).finished("identity", 1)
+    script.ready("fast", 1).slice("fast", 1, 0, [5]).slice("fast", 1, 1, [6]).finished("fast", 1)
+    alone, both = script.cell("identity", 1).metrics, script.cell("fast", 1).metrics
+    assert (alone["throughput_std"], alone["latency_std_ms"]) == (0.0, 0.0)
+    assert both["latency_std_ms"] == pytest.approx(np.sqrt(0.5))
+    assert both["throughput_std"] == pytest.approx((200 - 1e3 / 6) * np.sqrt(0.5))
+
+
+def test_each_workload_and_precision_has_a_baseline_of_its_own() -> None:
+    script = Script([1], lanes=["identity", "fast", "n:fast", "n:identity"])
+    half = [script.lane(f"n:{name}", id=f"half-{name}", precision="bf16") for name in ("fast", "identity")]
+    for event in script.events:
+        event["lanes"] = [*event["lanes"], *half]
+    lanes = {"identity": 10, "fast": 5, "n:identity": 30, "n:fast": 6, "half-identity": 20, "half-fast": 2}
+    for lane, milliseconds in lanes.items():
+        script.measured(lane, 1, milliseconds)
+    speedups = {lane: script.cell(lane, 1).metrics["speedup"] for lane in lanes}
+    assert speedups == pytest.approx({**dict.fromkeys(lanes, 1.0), "fast": 2.0, "n:fast": 5.0, "half-fast": 10.0})
+
+
+def test_batch_size_2_is_compared_with_1_and_without_the_baseline_there_is_no_bsr() -> None:
+    script = Script([1, 2])
+    for lane, single, pair in (("identity", 10, 16), ("fast", 5, 6)):
+        script.measured(lane, 1, single)
+        script.ready(lane, 2)
+        for number in range(3):
+            script.slice(lane, 2, number, [pair] * 5)
+        script.finished(lane, 2)
+    metrics = script.cell("fast", 2).metrics
+    expected = {"rtr": 10 / 6, "ase": 5 / 6, "bsr": (5 / 6) / (10 / 16)}
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected)
+    script.events = [event for event in script.events if event.get("cell") != "identity-b2"]
+    metrics = script.cell("fast", 2).metrics
+    assert metrics["rtr"] == pytest.approx(10 / 6)
+    assert "bsr" not in metrics
+    script.events = [event for event in script.events if event.get("lane") != "identity"]
+    assert not {"speedup", "bsr"} & set(script.cell("fast", 2).metrics)
+    noisy = Script([1, 2])
+    noisy.ready("fast", 1).slice("fast", 1, 0, [5]).finished("fast", 1, noise="others used 30 %").measured("fast", 2, 6)
+    assert unsteady(noisy.cell("fast", 2)) == {"rtr", "ase"}
+
+
+def test_journals_that_do_not_say_how_many_requests_are_in_flight_had_one(drawn: Slices) -> None:
+    script = written(drawn)
+    for event in script.events:
+        event.pop("requests", None)
+    assert script.cell("fast", 4).metrics == written(drawn).cell("fast", 4).metrics
+
+
+def test_what_is_counted_is_told_for_a_sample(drawn: Slices) -> None:
+    script = written(drawn, requests=2)
+    slices = [event for event in script.events if event["event"] == "slice" and event["cell"] == "fast-b4"]
+    for number, event in enumerate(slices):
+        event["page_faults"] = 100 * number
+    found = script.cell("fast", 4).metrics["page_faults_per_sample"]
+    assert found == pytest.approx(1000 / (4 * 2 * ROUNDS * REPETITIONS))
+
+
+def test_rates_of_arrivals_are_judged_by_the_study_and_the_machine(drawn: Slices) -> None:
+    record = fold(written(drawn).events)
+    study = {"stability": {"max_foreign_cpu_percent": 10, "max_spread": 0.1}, "arrivals": {"max_p99_ms": 5.0}}
+    cell, event = record.lanes["fast"].cells[4], arrivals(700, 2)
+    record.study, cell.arrivals = study, [event]
+    derive(record)
+    row = open_loop_figures.row(event, 4, study["stability"])
+    assert cell.serving == [row]
+    headlines = open_loop_figures.headlines([row], 5.0)
+    assert headlines
+    assert {name: cell.metrics[name] for name in headlines} == headlines
+    assert record.lanes["fast"].cells[1].serving == []
+
+
 def test_requests_in_flight_are_in_what_is_done_and_not_in_what_one_waits(drawn: Slices) -> None:
     metrics = written(drawn, requests=2).cell("fast", 4).metrics
     assert metrics["throughput_p50"] == pytest.approx(4 * 2 * 1e3 / np.median(drawn["fast", 4]))
@@ -167,10 +259,13 @@ def test_what_verification_said_is_in_the_metrics(drawn: Slices) -> None:
     ready = next(event for event in script.events if event["event"] == "cell_ready" and event["cell"] == "fast-b4")
     ready["parity"] = {"max_abs": 1e-3, "max_rel": 2e-3, "cosine": 0.999, "top1": 0.75}
     ready["load_s"], ready["first_inference_s"] = 0.125, 0.5
+    verified = {"event": "cell_verified", "at": 1.0, "cell": "fast-b4", "lane": "fast", "batch": 4, "parity": None}
+    script.events.insert(script.events.index(ready), {**verified, "inputs": 24, "seconds": 3.5, "load_s": 0.5})
     metrics = script.built("fast", [4]).cell("fast", 4).metrics
     expected = {
         "parity_max_abs": 1e-3, "parity_max_rel": 2e-3, "parity_cosine": 0.999, "parity_top1": 0.75,
         "load_s": 0.125, "first_inference_s": 0.5, "warmup_repetitions": 10.0,
+        "parity_inputs": 24.0, "verify_s": 3.5,
     }  # fmt: skip
     assert {key: metrics[key] for key in expected} == expected
 

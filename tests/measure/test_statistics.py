@@ -168,8 +168,12 @@ def test_a_slope_is_a_weighted_sum():
 
 
 def test_what_cannot_be_estimated_is_refused():
-    with pytest.raises(ValueError, match="same rounds"):
+    with pytest.raises(ValueError, match=r"^a paired ratio needs the same rounds"):
         statistics.paired_ratio(np.ones(3), np.ones(2))
+    for wrong in ([0.0, 1.0], [-1.0, -2.0], []):
+        for sides in ((wrong, np.ones(len(wrong))), (np.ones(len(wrong)), wrong)):
+            with pytest.raises(ValueError, match=r"^a paired ratio needs at least one round, and positive figures$"):
+                statistics.paired_ratio(*map(np.array, sides))
     with pytest.raises(ValueError, match=r"^a geometric mean needs at least one figure"):
         statistics.geometric_mean(np.array([]))
     with pytest.raises(ValueError, match="positive"):
