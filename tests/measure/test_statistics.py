@@ -265,6 +265,12 @@ def test_two_rounds_and_four_are_as_one_and_a_single_one_stays_without_an_interv
     assert statistics.persistent(alone, alone.log[None]) is alone
 
 
+def test_single_rounds_of_many_pairs_have_figures_and_no_intervals():
+    several = statistics.trimmed_mean(np.array([[0.1], [0.2], [0.4]]))
+    assert several.log.tolist() == [0.1, 0.2, 0.4]
+    assert np.isnan(several.error).tolist() == np.isnan(several.freedom).tolist() == [True] * 3
+
+
 def test_whole_numbers_are_figures_too():
     slices = [np.array([3, 5]), np.array([4, 4, 7])]
     assert statistics.mean_duration(slices).value == pytest.approx(23 / 5)

@@ -53,6 +53,31 @@ def test_the_shares_are_those_of_the_variance_of_the_mean():
     assert {level: part.of_error for level, part in many.items()} == pytest.approx(expected, abs=0.05)
 
 
+def test_the_shares_of_an_unequal_design_follow_from_its_components_and_numbers():
+    sizes = [[3, 5, 2, 8], [4, 4], [9, 1, 3]]
+    found = components(*drawn(np.random.default_rng(5), sizes, 0.1, 0.1, 0.05))
+    total, of_slices, of_processes = 39, [3, 5, 2, 8, 4, 4, 9, 1, 3], [18, 8, 13]
+    parts = {
+        "repetition": found["repetition"].deviation ** 2 / total,
+        "slice": found["slice"].deviation ** 2 * sum(n**2 for n in of_slices) / total**2,
+        "process": found["process"].deviation ** 2 * sum(n**2 for n in of_processes) / total**2,
+    }
+    assert all(parts.values())
+    expected = {level: part / sum(parts.values()) for level, part in parts.items()}
+    assert {level: part.of_error for level, part in found.items()} == pytest.approx(expected)
+
+
+def test_slices_of_one_repetition_scatter_as_they_do_together():
+    logs = np.array([0.0, 0.2, 0.1, 0.4])
+    found = components(np.exp(logs), np.arange(4), np.array([0, 0, 1, 1]))
+    assert found["repetition"] is None
+    assert found["slice"].deviation ** 2 == pytest.approx((0.02 + 0.045) / 2)
+    two = components(np.exp([0.0, 0.2]), np.array([0, 0]), np.array([0, 0]))
+    assert two["repetition"].deviation ** 2 == pytest.approx(0.02)
+    equal = components(np.full(4, 2.0), np.arange(4), np.array([0, 0, 1, 1]))
+    assert {part.of_error for part in equal.values() if part} == {0.0}
+
+
 def test_a_balanced_design_agrees_with_the_textbook():
     rng = np.random.default_rng(2)
     durations, slices, processes = drawn(rng, [[4] * 3] * 5, 0.1, 0.05, 0.02)
@@ -81,7 +106,7 @@ def test_what_cannot_be_told_apart_is_not_told():
     one_repetition = components(np.array([2.0]), np.array([0]), np.array([0]))
     assert set(one_repetition.values()) == {None}
     for wrong in (np.array([]), np.array([1.0, 0.0])):
-        with pytest.raises(ValueError, match="positive durations"):
+        with pytest.raises(ValueError, match=r"^components of a variance need repetitions, and positive durations$"):
             components(wrong, np.zeros(wrong.size, int), np.zeros(wrong.size, int))
 
 
