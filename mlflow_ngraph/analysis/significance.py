@@ -92,7 +92,7 @@ def holm(p_values: ArrayLike, hypotheses: int | None = None) -> Array:
     order = known[np.argsort(values[known], kind="stable")]
     count = len(order) if hypotheses is None else hypotheses
     steps = values[order] * np.maximum(count - np.arange(len(order)), 1)
-    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0) if len(order) else steps
+    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
     return adjusted
 
 

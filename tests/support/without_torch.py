@@ -11,10 +11,14 @@ MISSING = frozenset(name for name in ("torch", "torchvision", "timm") if find_sp
 
 
 def lacks(error: BaseException | None) -> str | None:
-    """The package of PyTorch that was not there to be imported, if that is what went wrong."""
+    """The package of PyTorch that was not there, if that is what went wrong: an import failed, or the tool under test says
+    that a compiler lacks it."""
     while error is not None:
         if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in MISSING:
             return error.name
+        for name in MISSING:
+            if f"the package {name} is not installed" in str(error):
+                return name
         error = error.__cause__ or error.__context__
     return None
 
