@@ -104,6 +104,7 @@ def test_rows_that_are_equal_have_equal_numbers() -> None:
     numbers = shared_rounds.codes(frame, ["a", "b"])
     assert numbers.tolist() == [0, 1, 2, 2, 3, 0]
     assert shared_rounds.codes(frame, ["b"]).tolist() == [0, 1, 0, 0, 0, 0]
+    assert shared_rounds.codes(frame.assign(a=["", None, "x", np.nan, "", "x"]), ["a"]).tolist() == [0, 0, 1, 0, 0, 1]
     places = np.arange(6)
     assert shared_rounds.alike(frame, ["a", "b"], places, places[::-1]).tolist() == [
         True,

@@ -75,7 +75,8 @@ def test_a_row_over_itself_is_one_and_over_nothing_is_unknown() -> None:
         faults = significance.ratios(frame, "page_faults_per_sample", [0, 0, 1, 2], [0, 1, 1, 0])
     assert faults.value == pytest.approx([1.0, np.nan, 1.0, 2.0], nan_ok=True)
     assert faults.error[[0, 2]].tolist() == [0.0, 0.0]
-    declared = significance.ratios(frame.assign(of_mine=[2.0, 4.0, 8.0]), "of_mine", [2], [0])
+    frame = frame.assign(of_mine=[2.0, 4.0, 8.0], batch=1, log_medians='{"0.0": 1.0, "0.1": 1.1}')
+    declared = significance.ratios(frame, "of_mine", [2], [0])
     assert declared.value == pytest.approx([4.0])
     twice = pd.concat([frame.assign(study_id="one"), frame.assign(study_id="two")], ignore_index=True)
     others = significance.ratios(twice, "page_faults_per_sample", [0, 3], [3, 0])
@@ -96,6 +97,9 @@ def test_the_ends_that_are_shown_are_those_that_were_recorded_or_follow_from_the
         expected = np.log(frame["throughput_ci_high"]) - np.log(frame["throughput_ci_low"])
         assert np.log(high) - np.log(low) == pytest.approx(expected)
     assert np.isnan(significance.interval(frame, "batch")).all()
+    recorded = significance.interval(frame.assign(throughput_log_se=np.nan), "throughput")
+    assert np.array_equal(recorded[0], frame["throughput_ci_low"])
+    assert np.array_equal(recorded[1], frame["throughput_ci_high"])
 
 
 def test_holm() -> None:

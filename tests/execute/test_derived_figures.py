@@ -19,7 +19,7 @@ from tests.support.script import Script
 
 ROUNDS, REPETITIONS = 5, 7
 MEAN_MS = {("identity", 1): 10.0, ("identity", 4): 32.0, ("fast", 1): 5.0, ("fast", 4): 9.0}
-BUSY = {"identity": 1.5, "fast": 0.6}
+BUSY = {"identity": 0.9, "fast": 0.6}
 """Processors, of four."""
 
 Slices = dict[tuple[str, int], NDArray[np.float64]]
@@ -212,6 +212,8 @@ def test_batch_size_2_is_compared_with_1_and_without_the_baseline_there_is_no_bs
     assert "bsr" not in metrics
     script.events = [event for event in script.events if event.get("lane") != "identity"]
     assert not {"speedup", "bsr"} & set(script.cell("fast", 2).metrics)
+    alone = Script([1, 2], lanes=["fast"]).measured("fast", 1, 5).measured("fast", 2, 6)
+    assert alone.cell("fast", 2).metrics["rtr"] == pytest.approx(10 / 6)
     noisy = Script([1, 2])
     noisy.ready("fast", 1).slice("fast", 1, 0, [5]).finished("fast", 1, noise="others used 30 %").measured("fast", 2, 6)
     assert unsteady(noisy.cell("fast", 2)) == {"rtr", "ase"}

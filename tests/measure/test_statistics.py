@@ -266,6 +266,7 @@ def test_two_rounds_and_four_are_as_one_and_a_single_one_stays_without_an_interv
 
 
 def test_single_rounds_of_many_pairs_have_figures_and_no_intervals():
+    assert statistics.paired_ratio(np.ones(1), np.ones(1)).error.shape == ()
     several = statistics.trimmed_mean(np.array([[0.1], [0.2], [0.4]]))
     assert several.log.tolist() == [0.1, 0.2, 0.4]
     assert np.isnan(several.error).tolist() == np.isnan(several.freedom).tolist() == [True] * 3
