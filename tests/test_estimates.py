@@ -50,7 +50,7 @@ def test_a_ratio_of_independent_figures() -> None:
 
 def test_intervals_and_their_reach_are_those_of_student() -> None:
     reach = stats.t.ppf(0.975, PARTS.freedom) * PARTS.error
-    low, high = PARTS.ends
+    low, high = PARTS.interval()
     assert low == pytest.approx(PARTS.value * np.exp(-reach))
     assert high == pytest.approx(PARTS.value * np.exp(reach))
     assert PARTS.reach() == pytest.approx(np.exp(reach) - 1)
@@ -59,7 +59,7 @@ def test_intervals_and_their_reach_are_those_of_student() -> None:
 
 
 def test_without_end_of_freedom_they_are_those_of_the_normal_distribution() -> None:
-    assert EXACT.ends[1] == pytest.approx(1.1 * np.exp(stats.norm.ppf(0.975) * 0.05))
+    assert EXACT.interval()[1] == pytest.approx(1.1 * np.exp(stats.norm.ppf(0.975) * 0.05))
     score = np.log(1.1) / 0.05
     assert EXACT.p_differs() == pytest.approx(2 * stats.norm.sf(score))
     assert EXACT.p_above() == pytest.approx(stats.norm.sf(score))

@@ -112,8 +112,9 @@ def test_what_compares_cells(drawn: Slices) -> None:
     for compiler in ("identity", "fast"):
         single = script.cell(compiler, 1).metrics
         assert [single[name] for name in ("rtr", "ase", "bsr")] == [1.0, 1.0, 1.0]
-        assert [single[f"rtr_ci_{end}"] for end in ("low", "high")] == [1.0, 1.0]
-        assert "rtr_df" not in single, "what is known exactly has no degrees of freedom"
+        for name in ("rtr", "ase", "bsr"):
+            assert [single[f"{name}_ci_{end}"] for end in ("low", "high")] == [1.0, 1.0]
+            assert f"{name}_df" not in single, "what is known exactly has no degrees of freedom"
 
 
 def test_the_cpu_reduction_is_that_of_shared_rounds(drawn: Slices) -> None:
