@@ -66,6 +66,11 @@ def test_without_end_of_freedom_they_are_those_of_the_normal_distribution() -> N
     assert EXACT.p_below() == pytest.approx(stats.norm.cdf(score))
 
 
+def test_where_nothing_is_known_there_is_no_quantile() -> None:
+    quantiles = estimates.quantile([np.nan, 4, np.inf], 0.9)
+    assert quantiles == pytest.approx([np.nan, stats.t.ppf(0.95, 4), stats.norm.ppf(0.95)], nan_ok=True)
+
+
 def test_a_bound_is_one_unless_it_is_given() -> None:
     assert PARTS.p_below() == pytest.approx(PARTS.p_below(1.0))
     assert PARTS.p_above() == pytest.approx(stats.t.sf(PARTS.log / PARTS.error, PARTS.freedom))
