@@ -139,7 +139,7 @@ def _compare_exactly(ours: NDArray[Any], theirs: NDArray[Any]) -> Parity:
 
 
 def _compare_rounded(ours: NDArray[Any], theirs: NDArray[Any]) -> Parity:
-    ours, theirs = _rows(ours), _rows(theirs)
+    ours, theirs = rows(ours), rows(theirs)
     if not theirs.size:
         return EXACT
     # What the model means, such as the infinity of a masked score or NaN for a sample that has no answer, is no error
@@ -172,7 +172,7 @@ def _cosines(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> NDArray[
     return np.where(both_zero, 1.0, (ours * theirs).sum(axis=1) / np.where(product == 0, np.inf, product))
 
 
-def _rows(array: NDArray[Any]) -> NDArray[np.float64]:
+def rows(array: NDArray[Any]) -> NDArray[np.float64]:
     """A matrix with one row a sample; a scalar is one sample."""
     if array.dtype.kind == "c":
         array = np.stack([array.real, array.imag], axis=-1)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mlflow_ngraph import parity
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.parity import Parity
+from mlflow_ngraph.workloads.bands import parts
 from mlflow_ngraph.workloads.materials import Source
 from mlflow_ngraph.workloads.trial_references import Trial, save_arrays
 from mlflow_ngraph.workloads.trials import draw
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mlflow_ngraph.compilers.base import Engine
+    from mlflow_ngraph.workloads.bands import Band
 
 Arrays = Sequence["NDArray[Any]"]
 
@@ -82,7 +84,7 @@ def verify(
         if any(parity.tells(grown, precision) for grown in trial.amplification)
     ]
     verification.ill_conditioned = len(known.trials) - len(telling)
-    judge = _Judge(verification, engine, precision, keep)
+    judge = _Judge(verification, engine, precision, keep, known.bands)
     again: tuple[Trial, Arrays, Arrays] | None = None
     for trial, reference in telling:
         _, inputs = draw(source.inputs, batch, known.seed, trial.number, example, given=known.given)
@@ -109,13 +111,18 @@ class _Judge:
     ----------
     keep : Path
         Where inputs and outputs are written that disagree.
+    bands : Sequence[Band | None]
+        Of each output, which of its elements are smaller than the others.
     """
 
-    def __init__(self, found: Verification, engine: Engine, precision: str, keep: Path) -> None:
+    def __init__(
+        self, found: Verification, engine: Engine, precision: str, keep: Path, bands: Sequence[Band | None]
+    ) -> None:
         self._found = found
         self._engine = engine
         self._precision = precision
         self._keep = keep
+        self._bands = bands
         self.call_s = math.inf
         """The fastest call."""
 
@@ -160,9 +167,26 @@ class _Judge:
         self._found.parity = parity.worse(self._found.parity, near)
         problem, rounding = parity.problem(near, self._precision), trial.rounding[index]
         if problem is None and rounding is not None and self._precision == "fp32":
-            self._found.roundings = max(self._found.roundings, near.max_rel / rounding)
-            problem = parity.unexplained(near, rounding)
+            problem = self._unexplained(near, rounding) or self._of_small(
+                trial, index, outputs[index], reference[index]
+            )
         return problem
+
+    def _unexplained(self, near: Parity, rounding: float) -> str | None:
+        self._found.roundings = max(self._found.roundings, near.max_rel / rounding)
+        return parity.unexplained(near, rounding)
+
+    def _of_small(self, trial: Trial, index: int, ours: NDArray[Any], theirs: NDArray[Any]) -> str | None:
+        """Why the elements of an output are wrong that are always smaller than its others."""
+        band = self._bands[index]
+        # Of some the baseline's own error is not known.
+        for small, wanted, rounding in zip(parts(ours, band), parts(theirs, band), trial.small[index], strict=False):
+            if rounding is None:
+                continue
+            problem = self._unexplained(parity.compare([small], [wanted]), rounding)
+            if problem:
+                return f"in {small.shape[1]} elements that are smaller than the others: {problem}"
+        return None
 
     def _save(self, inputs: Arrays, outputs: Arrays, reference: Arrays) -> None:
         named = {

@@ -6,7 +6,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +14,15 @@ import numpy as np
 
 from mlflow_ngraph import parity
 from mlflow_ngraph.parity import Parity
+from mlflow_ngraph.workloads.bands import bands, parts
 from mlflow_ngraph.workloads.base import TensorSpec
 from mlflow_ngraph.workloads.baseline import DISTURBANCE, Baseline
 from mlflow_ngraph.workloads.trials import KINDS, draw, is_extreme
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from mlflow_ngraph.workloads.bands import Band
 
 Arrays = Sequence["NDArray[Any]"]
 
@@ -44,6 +47,10 @@ class Trial:
     rounding: tuple[float | None, ...]
     """Of each output: the relative error that the baseline itself has in fp32, at least what a rounding of every input and
     weight would make; None where that cannot be found out."""
+    small: tuple[tuple[float | None, ...], ...] = ()
+    """The same of each output's bands of smaller elements (`mlflow_ngraph.workloads.bands.parts`), relative to the largest element
+    of the band, and at least the median over all trials: a few elements may have hardly any error by chance. None where
+    rounding alone decides what they are, too."""
 
 
 @dataclass
@@ -61,6 +68,8 @@ class Trials:
     trials: list[Trial] = field(default_factory=list)
     outputs: list[Arrays] = field(default_factory=list)
     """The baseline's, of each trial."""
+    bands: list[Band | None] = field(default_factory=list)
+    """Of each output, which of its elements are smaller than the others."""
 
     def write(self, facts: Path, arrays: Path) -> None:
         """Write both files; the one with the facts last, so that whoever sees it sees all."""
@@ -75,6 +84,7 @@ class Trials:
             "variation": variation,
             "call_s": self.call_s,
             "trials": [asdict(trial) for trial in self.trials],
+            "bands": [None if band is None else band.tolist() for band in self.bands],
         }
         temporary = facts.with_name(f"partial-{facts.name}")
         temporary.write_text(json.dumps(content), encoding="utf-8")
@@ -85,7 +95,13 @@ class Trials:
         """The inverse of `write`."""
         content = json.loads(facts.read_text(encoding="utf-8"))
         trials = [
-            Trial(trial["number"], trial["kind"], tuple(trial["amplification"]), tuple(trial["rounding"]))
+            Trial(
+                trial["number"],
+                trial["kind"],
+                tuple(trial["amplification"]),
+                tuple(trial["rounding"]),
+                tuple(map(tuple, trial["small"])),
+            )
             for trial in content["trials"]
         ]
         variation = Parity(**content["variation"]) if content["variation"] is not None else None
@@ -94,7 +110,8 @@ class Trials:
             outputs: list[Arrays] = [
                 [saved[f"{place}.{index}"] for index in range(count)] for place in range(len(trials))
             ]
-        return cls(content["seed"], content["given"], variation, content["call_s"], trials, outputs)
+        found = [None if band is None else np.array(band, np.int8) for band in content["bands"]]
+        return cls(content["seed"], content["given"], variation, content["call_s"], trials, outputs, found)
 
 
 def collect(
@@ -119,6 +136,7 @@ def collect(
         Whether the example is the user's.
     """
     trials = Trials(seed, given, parity.compare(reference, reference))
+    trials.bands = _bands(baseline, inputs, batch, seed, example, reference, given=given)
     calls: list[float] = []
     start, size = time.perf_counter(), max(1, sum(array.nbytes for array in reference))
     most = max(FEWEST, min(MOST, _BYTES // size))
@@ -138,16 +156,83 @@ def collect(
         if is_extreme(kind) and not all(map(_finite, outputs)):
             continue
         calls.append(spent)
-        grown = amplification(baseline.disturbed, drawn, outputs, number)
-        trials.trials.append(Trial(number, kind, grown, _rounding(baseline, drawn, outputs, grown)))
+        moved, exact = disturbed_outputs(baseline.disturbed, drawn, number), baseline.exact(drawn)
+        grown = amplification(moved, outputs)
+        small = _small(trials.bands, outputs, moved, exact)
+        trials.trials.append(Trial(number, kind, grown, _rounding(exact, outputs, grown), small))
         trials.outputs.append(outputs)
         trials.variation = _further(trials.variation, outputs, reference)
     trials.call_s = statistics.median(calls) if calls else 0.0
+    trials.trials = _at_least_typical(trials.trials)
     return trials
 
 
-def _rounding(baseline: Baseline, inputs: Arrays, outputs: Arrays, grown: Sequence[float]) -> tuple[float | None, ...]:
-    exact = baseline.exact(inputs)
+def _bands(
+    baseline: Baseline,
+    inputs: Sequence[TensorSpec],
+    batch: int,
+    seed: int,
+    example: Arrays,
+    reference: Arrays,
+    *,
+    given: bool,
+) -> list[Band | None]:
+    """From inputs of each kind that a model is used with."""
+    runs = [reference]
+    for number, kind in enumerate(KINDS):
+        if not is_extreme(kind):
+            try:
+                runs.append(baseline.run(draw(inputs, batch, seed, number, example, given=given)[1]))
+            except MemoryError:
+                raise
+            except Exception:  # noqa: BLE001, S112 - the model refuses what it is not made for
+                continue
+    return bands(runs) if len({len(outputs) for outputs in runs}) == 1 else [None] * len(reference)
+
+
+def _small(
+    found: Sequence[Band | None], outputs: Arrays, moved: Arrays, exact: Arrays | None
+) -> tuple[tuple[float | None, ...], ...]:
+    """As `Trial.small`, of this trial alone."""
+    if exact is None or not len(exact) == len(moved) == len(outputs):
+        return ((),) * len(outputs)
+    return tuple(
+        tuple(map(_band_error, *(parts(arrays[index], band) for arrays in (outputs, exact, moved))))
+        for index, band in enumerate(found)
+    )
+
+
+def _band_error(ours: NDArray[Any], exact: NDArray[Any], moved: NDArray[Any]) -> float | None:
+    grown = _grown(moved, ours)
+    return _own_error(ours, exact, grown) if parity.tells(grown, "fp32") else None
+
+
+def _at_least_typical(trials: Sequence[Trial]) -> list[Trial]:
+    """The trials with errors of bands that are no smaller than the median of that band."""
+    typical: dict[tuple[int, int], float] = {}
+    places = {
+        (index, place) for trial in trials for index, errors in enumerate(trial.small) for place in range(len(errors))
+    }
+    for index, place in places:
+        known = [trial.small[index][place : place + 1] for trial in trials if index < len(trial.small)]
+        typical[index, place] = statistics.median(
+            [error for (error,) in filter(None, known) if error is not None] or [0.0]
+        )
+    return [
+        replace(
+            trial,
+            small=tuple(
+                tuple(
+                    None if error is None else max(error, typical[index, place]) for place, error in enumerate(errors)
+                )
+                for index, errors in enumerate(trial.small)
+            ),
+        )
+        for trial in trials
+    ]
+
+
+def _rounding(exact: Arrays | None, outputs: Arrays, grown: Sequence[float]) -> tuple[float | None, ...]:
     if exact is None or len(exact) != len(outputs):
         return (None,) * len(outputs)
     return tuple(map(_own_error, outputs, exact, grown))
@@ -174,12 +259,22 @@ _AT_ZERO = 1e-2
 """How much zeros are disturbed, as a share of the mean size of their tensor."""
 
 
-def amplification(
-    disturbed: Callable[[Arrays], Arrays], inputs: Arrays, outputs: Arrays, seed: int = 0
-) -> tuple[float, ...]:
-    """As `Trial.amplification`, for any inputs with the baseline's outputs; ``seed`` draws the disturbance."""
+def disturbed_outputs(disturbed: Callable[[Arrays], Arrays], inputs: Arrays, seed: int = 0) -> Arrays:
+    """What a model gives for inputs that are changed by a millionth.
+
+    Parameters
+    ----------
+    disturbed : Callable[[Arrays], Arrays]
+        Runs the model, with weights that are changed by as much.
+    seed : int
+        Draws the disturbance.
+    """
     rng = np.random.default_rng([seed, 1])
-    moved = disturbed([np.asarray(_disturb(array, rng)) for array in inputs])
+    return disturbed([np.asarray(_disturb(array, rng)) for array in inputs])
+
+
+def amplification(moved: Arrays, outputs: Arrays) -> tuple[float, ...]:
+    """As `Trial.amplification`, from outputs with and without a disturbance."""
     if len(moved) != len(outputs):
         return (CHAOTIC,) * len(outputs)
     return tuple(map(_grown, moved, outputs))

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
-from mlflow_ngraph.workloads.trial_references import amplification
+from mlflow_ngraph.workloads.trial_references import amplification, disturbed_outputs
 from mlflow_ngraph.workloads.trials import KINDS, draw
 
 SPECS = (
@@ -50,6 +50,7 @@ def test_a_model_is_disturbed_with_arrays_alone() -> None:
         given.extend(inputs)
         return [2 * inputs[0]]
 
-    (grown,) = amplification(disturbed, [np.array(3.0, np.float32), np.array(2)], [np.array(6.0, np.float32)])
+    moved = disturbed_outputs(disturbed, [np.array(3.0, np.float32), np.array(2)])
+    (grown,) = amplification(moved, [np.array(6.0, np.float32)])
     assert all(isinstance(array, np.ndarray) for array in given)
     assert grown <= 1.1
