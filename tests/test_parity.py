@@ -50,6 +50,11 @@ def test_equal_outputs_are_perfect():
     assert parity.problem(found, "fp32") is None
 
 
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0, 2), (0,)])
+def test_outputs_without_elements_are_equal(shape):
+    assert parity.compare([np.zeros(shape)], [np.zeros(shape)]) == parity.EXACT
+
+
 def test_rounding_passes_and_a_wrong_sample_fails():
     theirs = outputs()
     assert verdict([theirs[0] * np.float32(1 + 1e-6)], theirs) is None

@@ -28,6 +28,8 @@ TELLING = {
 }
 DAMAGES = ("number", "weight", "swapped", "dropped", "repeated", "rounded", "clipped")
 NETS = ("cnn", "parallel")
+DETECTOR = "Detector"
+"""Has scores below one beside boxes in pixels."""
 BATCH = 3
 
 
@@ -41,6 +43,7 @@ def _said_of_the_zoo(directory: Path) -> dict[tuple[str, int], Said]:
 
 def _said_of_the_broken(directory: Path) -> dict[tuple[str, int], Said]:
     workloads = {name: {"target": f"mlflow_ngraph.testing.models:{name}", "inputs": INPUTS[name]} for name in NETS}
+    workloads[DETECTOR] = {"target": f"tests.support.zoo.numbers:{DETECTOR}", "inputs": [{"shape": ["batch", 8]}]}
     return verdicts(workloads, [("broken", {"damage": damage}) for damage in DAMAGES], BATCH, directory)
 
 
@@ -73,3 +76,13 @@ def test_a_verdict_is_among_those_that_are_right(zoo: dict[tuple[str, int], Said
 def test_a_damaged_engine_is_found(broken: dict[tuple[str, int], Said], net: str, damage: str) -> None:
     verdict, reason = broken[net, DAMAGES.index(damage)]
     assert verdict == "parity_failed", reason
+
+
+@pytest.mark.usefixtures("compilers")
+@pytest.mark.parametrize("damage", ["number", "weight"])
+def test_damage_to_small_elements_does_not_hide_behind_large_ones(
+    broken: dict[tuple[str, int], Said], damage: str
+) -> None:
+    verdict, reason = broken[DETECTOR, DAMAGES.index(damage)]
+    assert verdict == "parity_failed", reason
+    assert "in 10 elements that are smaller than the others: relative error" in reason
