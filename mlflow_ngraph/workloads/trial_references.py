@@ -260,7 +260,7 @@ _AT_ZERO = 1e-2
 
 
 def disturbed_outputs(disturbed: Callable[[Arrays], Arrays], inputs: Arrays, seed: int = 0) -> Arrays:
-    """What a model gives for inputs that are changed by a millionth.
+    """What a model gives for inputs that are changed by a millionth; nothing where it refuses them without a change, too.
 
     Parameters
     ----------
@@ -270,7 +270,15 @@ def disturbed_outputs(disturbed: Callable[[Arrays], Arrays], inputs: Arrays, see
         Draws the disturbance.
     """
     rng = np.random.default_rng([seed, 1])
-    return disturbed([np.asarray(_disturb(array, rng)) for array in inputs])
+    # An input may have to be a whole number, or at most 1: then the weights alone are changed.
+    for given in ([np.asarray(_disturb(array, rng)) for array in inputs], inputs):
+        try:
+            return disturbed(given)
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001, S112 - a model raises anything
+            continue
+    return ()
 
 
 def amplification(moved: Arrays, outputs: Arrays) -> tuple[float, ...]:

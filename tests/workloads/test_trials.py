@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
-from mlflow_ngraph.workloads.trial_references import amplification, disturbed_outputs
+from mlflow_ngraph.workloads.trial_references import CHAOTIC, amplification, disturbed_outputs
 from mlflow_ngraph.workloads.trials import KINDS, draw
 
 SPECS = (
@@ -54,3 +54,16 @@ def test_a_model_is_disturbed_with_arrays_alone() -> None:
     (grown,) = amplification(moved, [np.array(6.0, np.float32)])
     assert all(isinstance(array, np.ndarray) for array in given)
     assert grown <= 1.1
+
+
+def test_inputs_that_a_model_takes_only_as_they_are_are_not_disturbed() -> None:
+    def picky(inputs: Sequence[NDArray[Any]]) -> Sequence[NDArray[Any]]:
+        if inputs[1] != 1.0:
+            raise ValueError("the threshold must be 1")
+        return [2 * inputs[0]]
+
+    given = [np.array([3.0, 4.0], np.float32), np.array(1.0, np.float32)]
+    (moved,) = disturbed_outputs(picky, given)
+    assert np.array_equal(moved, [6.0, 8.0])
+    assert disturbed_outputs(picky, [given[0], np.array(2.0, np.float32)]) == ()
+    assert amplification((), [moved]) == (CHAOTIC,)
