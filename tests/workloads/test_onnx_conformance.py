@@ -35,6 +35,8 @@ CHOSEN = (
     "test_top_k",
     "test_where_long_example",
 )
+PICKY = ("test_bitcast_scalar_float32_to_int32", "test_nonmaxsuppression_single_box", "test_onehot_without_axis")
+"""Take some inputs only as they are: numbers without axes, at most 1, or whole."""
 LIGHT = ("light_inception_v1", "light_shufflenet", "light_squeezenet")
 ALONE = "light_squeezenet"
 """Its scores are 1e10, where a rounding is a thousand: the softmax behind them makes 0 or 1 of one, on some processors."""
@@ -66,6 +68,14 @@ def test_operators_give_what_the_standard_says(tmp_path: Path) -> None:
     read = [key for key, outcome in bad.items() if "Python looks at the data" in outcome.reason]
     assert {name for name, _ in read} == {"torchscript"}
     assert {key: outcome for key, outcome in bad.items() if key not in read} == {}
+
+
+@pytest.mark.usefixtures("compilers")
+def test_inputs_that_no_change_leaves_valid_are_no_failure(tmp_path: Path) -> None:
+    for case in [case for case in cases(["node"]) if case.name in PICKY]:
+        assert Attempt(case, tmp_path / case.name, ["module", "onnx"]).through("onnxruntime") == Outcome("ok"), (
+            case.name
+        )
 
 
 @pytest.mark.usefixtures("processes")
