@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlflow_ngraph.workloads.base import TensorSpec
+from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,15 +41,25 @@ def draw(
     example : Sequence[NDArray[Any]]
         The seeded example at this batch size, which some trials are mutations of.
     given : bool
-        Whether the example is the user's. Integers remain as they are then: they may be shapes, or indices.
+        Whether the example is the user's. Integers remain as they are then: they may be shapes, or indices. So does what is no
+        batch and has at most one axis, such as scales and thresholds, where there is anything else.
     """
     kind = KINDS[number % len(KINDS)]
     rng = np.random.default_rng([seed, batch, 1 + number])
+    settings = [given and _is_setting(spec, array) for spec, array in zip(inputs, example, strict=True)]
+    kept = [
+        (given and array.dtype.kind in "iub") or (setting and not all(settings))
+        for setting, array in zip(settings, example, strict=True)
+    ]
     return kind, [
         # What NumPy makes of arrays without axes are numbers, which no runtime takes.
-        array if given and array.dtype.kind in "iub" else np.asarray(_draw_one(kind, spec, batch, rng, array))
-        for spec, array in zip(inputs, example, strict=True)
+        array if stays else np.asarray(_draw_one(kind, spec, batch, rng, array))
+        for stays, spec, array in zip(kept, inputs, example, strict=True)
     ]
+
+
+def _is_setting(spec: TensorSpec, array: NDArray[Any]) -> bool:
+    return array.dtype.kind in "iub" or (BATCH not in spec.shape and array.ndim <= 1)
 
 
 def is_extreme(kind: Kind) -> bool:

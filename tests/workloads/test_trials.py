@@ -67,3 +67,25 @@ def test_inputs_that_a_model_takes_only_as_they_are_are_not_disturbed() -> None:
     assert np.array_equal(moved, [6.0, 8.0])
     assert disturbed_outputs(picky, [given[0], np.array(2.0, np.float32)]) == ()
     assert amplification((), [moved]) == (CHAOTIC,)
+
+
+def test_what_a_user_gave_as_a_setting_stays_unless_there_is_nothing_else() -> None:
+    image, scales = TensorSpec("image", "float32", (1, 1, 4, 4)), TensorSpec("scales", "float32", (4,))
+    sizes, row = TensorSpec("sizes", "int64", (2,)), TensorSpec("row", "float32", (BATCH,))
+    given = [
+        np.ones((1, 1, 4, 4), np.float32),
+        np.array([1, 1, 2, 2], np.float32),
+        np.array([8, 8]),
+        np.ones(4, np.float32),
+    ]
+    for number in range(len(KINDS)):
+        drawn = draw([image, scales, sizes, row], 4, 0, number, given, given=True)[1]
+        assert drawn[1] is given[1]
+        assert drawn[2] is given[2]
+        assert not np.array_equal(drawn[0], given[0])
+        assert not np.array_equal(drawn[3], given[3])
+        alone = draw([scales, sizes], 4, 0, number, given[1:3], given=True)[1]
+        assert not np.array_equal(alone[0], given[1])
+        assert alone[1] is given[2]
+        seeded = draw([image, scales], 4, 0, number, given[:2])[1]
+        assert seeded[1] is not given[1]
