@@ -178,6 +178,8 @@ class _Judge:
 
     def _of_small(self, trial: Trial, index: int, ours: NDArray[Any], theirs: NDArray[Any]) -> str | None:
         """Why the elements of an output are wrong that are always smaller than its others."""
+        if not trial.small[index]:
+            return None
         band = self._bands[index]
         # Of some the baseline's own error is not known.
         for small, wanted, rounding in zip(parts(ours, band), parts(theirs, band), trial.small[index], strict=False):

@@ -146,13 +146,10 @@ def collect(
             break
         kind, drawn = draw(inputs, batch, seed, number, example, given=given)
         began = time.perf_counter()
-        try:
-            outputs = baseline.run(drawn)
-        except MemoryError:
-            raise
-        except Exception:  # noqa: BLE001, S112 - the model refuses what it is not made for; the example it has run on
-            continue
+        outputs = _accepted(baseline, drawn)
         spent = time.perf_counter() - began
+        if outputs is None:
+            continue
         if is_extreme(kind) and not all(map(_finite, outputs)):
             continue
         calls.append(spent)
@@ -178,23 +175,27 @@ def _bands(
     given: bool,
 ) -> list[Band | None]:
     """From inputs of each kind that a model is used with."""
-    runs = [reference]
-    for number, kind in enumerate(KINDS):
-        if not is_extreme(kind):
-            try:
-                runs.append(baseline.run(draw(inputs, batch, seed, number, example, given=given)[1]))
-            except MemoryError:
-                raise
-            except Exception:  # noqa: BLE001, S112 - the model refuses what it is not made for
-                continue
+    usual = [number for number, kind in enumerate(KINDS) if not is_extreme(kind)]
+    tried = [_accepted(baseline, draw(inputs, batch, seed, number, example, given=given)[1]) for number in usual]
+    runs = [reference, *(outputs for outputs in tried if outputs is not None)]
     return bands(runs) if len({len(outputs) for outputs in runs}) == 1 else [None] * len(reference)
+
+
+def _accepted(baseline: Baseline, inputs: Arrays) -> Arrays | None:
+    """The baseline's outputs; None where the model refuses what it is not made for. The example it has run on."""
+    try:
+        return baseline.run(inputs)
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - a model raises anything
+        return None
 
 
 def _small(
     found: Sequence[Band | None], outputs: Arrays, moved: Arrays, exact: Arrays | None
 ) -> tuple[tuple[float | None, ...], ...]:
     """As `Trial.small`, of this trial alone."""
-    if exact is None or not len(exact) == len(moved) == len(outputs):
+    if exact is None or not len(exact) == len(moved) == len(outputs) == len(found):
         return ((),) * len(outputs)
     return tuple(
         tuple(map(_band_error, *(parts(arrays[index], band) for arrays in (outputs, exact, moved))))
