@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -146,7 +147,7 @@ def collect(
             break
         kind, drawn = draw(inputs, batch, seed, number, example, given=given)
         began = time.perf_counter()
-        outputs = _accepted(baseline, drawn)
+        outputs = _accepted(baseline.run, drawn)
         spent = time.perf_counter() - began
         if outputs is None:
             continue
@@ -176,15 +177,15 @@ def _bands(
 ) -> list[Band | None]:
     """From inputs of each kind that a model is used with."""
     usual = [number for number, kind in enumerate(KINDS) if not is_extreme(kind)]
-    tried = [_accepted(baseline, draw(inputs, batch, seed, number, example, given=given)[1]) for number in usual]
+    tried = [_accepted(baseline.run, draw(inputs, batch, seed, number, example, given=given)[1]) for number in usual]
     runs = [reference, *(outputs for outputs in tried if outputs is not None)]
     return bands(runs) if len({len(outputs) for outputs in runs}) == 1 else [None] * len(reference)
 
 
-def _accepted(baseline: Baseline, inputs: Arrays) -> Arrays | None:
+def _accepted(run: Callable[[Arrays], Arrays], inputs: Arrays) -> Arrays | None:
     """The baseline's outputs; None where the model refuses what it is not made for. The example it has run on."""
     try:
-        return baseline.run(inputs)
+        return run(inputs)
     except MemoryError:
         raise
     except Exception:  # noqa: BLE001 - a model raises anything
@@ -210,15 +211,13 @@ def _band_error(ours: NDArray[Any], exact: NDArray[Any], moved: NDArray[Any]) ->
 
 def _at_least_typical(trials: Sequence[Trial]) -> list[Trial]:
     """The trials with errors of bands that are no smaller than the median of that band."""
-    typical: dict[tuple[int, int], float] = {}
-    places = {
-        (index, place) for trial in trials for index, errors in enumerate(trial.small) for place in range(len(errors))
-    }
-    for index, place in places:
-        known = [trial.small[index][place : place + 1] for trial in trials if index < len(trial.small)]
-        typical[index, place] = statistics.median(
-            [error for (error,) in filter(None, known) if error is not None] or [0.0]
-        )
+    known: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for trial in trials:
+        for index, errors in enumerate(trial.small):
+            for place, error in enumerate(errors):
+                if error is not None:
+                    known[index, place].append(error)
+    typical = {key: statistics.median(errors) for key, errors in known.items()}
     return [
         replace(
             trial,
@@ -273,12 +272,9 @@ def disturbed_outputs(disturbed: Callable[[Arrays], Arrays], inputs: Arrays, see
     rng = np.random.default_rng([seed, 1])
     # An input may have to be a whole number, or at most 1: then the weights alone are changed.
     for given in ([np.asarray(_disturb(array, rng)) for array in inputs], inputs):
-        try:
-            return disturbed(given)
-        except MemoryError:
-            raise
-        except Exception:  # noqa: BLE001, S112 - a model raises anything
-            continue
+        outputs = _accepted(disturbed, given)
+        if outputs is not None:
+            return outputs
     return ()
 
 

@@ -48,7 +48,7 @@ def draw(
     rng = np.random.default_rng([seed, batch, 1 + number])
     settings = [given and _is_setting(spec, array) for spec, array in zip(inputs, example, strict=True)]
     kept = [
-        (given and array.dtype.kind in "iub") or (setting and not all(settings))
+        setting and (array.dtype.kind in "iub" or not all(settings))
         for setting, array in zip(settings, example, strict=True)
     ]
     return kind, [
