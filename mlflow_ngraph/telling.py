@@ -81,6 +81,7 @@ _REWRITTEN: tuple[tuple[str, str], ...] = (
 _ABOUT = (
     re.compile(r"Error when translating node .*?target=torch\.ops\.(\w+\.\w+)"),
     re.compile(r"Error converting operator (\w+)"),
+    re.compile(r"Failed deserializing node Node\(target='torch\.ops\.(\w+\.\w+)"),
 )
 """How an exception says which operator its cause is about."""
 

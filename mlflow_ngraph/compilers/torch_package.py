@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import logging
 import re
 import zipfile
 from functools import cache
@@ -18,7 +17,9 @@ import torch
 
 from mlflow_ngraph.compilers.base import Target
 from mlflow_ngraph.compilers.explanation import Explanation, Kernel
+from mlflow_ngraph.compilers.reasons import operator
 from mlflow_ngraph.errors import UnsupportedError
+from mlflow_ngraph.workloads import programs
 
 _CALL = re.compile(
     r"\baoti_torch_(?:cpu|cuda)_(?P<extern>\w+)\("
@@ -47,34 +48,13 @@ def read_program(file: Path) -> torch.export.ExportedProgram:
     UnsupportedError
         It has an operator that PyTorch does not know in this process; names it.
     """
-    warned = _Warned()
-    log = logging.getLogger("torch.export")
-    log.addHandler(warned)
     try:
-        return torch.export.load(file)
-    except RuntimeError:
-        # What is raised points to what was logged before.
-        for text in warned.texts:
-            missing = _UNRESOLVED.search(text)
-            if missing:
-                raise UnsupportedError(f"torch-compile has no operator {missing[1]}") from None
+        return programs.read(file)
+    except RuntimeError as error:
+        missing = operator(error, _UNRESOLVED)
+        if missing:
+            raise UnsupportedError(f"torch-compile has no operator {missing}") from None
         raise
-    finally:
-        log.removeHandler(warned)
-
-
-class _Warned(logging.Handler):
-    """Keeps the exceptions that are logged, with their causes."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        error = record.exc_info[1] if record.exc_info else None
-        while error is not None:
-            self.texts.append(str(error))
-            error = error.__cause__ or error.__context__
 
 
 def open_package(path: Path, target: Target) -> Any:

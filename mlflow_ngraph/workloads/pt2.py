@@ -45,14 +45,14 @@ class ExportedWorkload(FileWorkload):
         return local
 
     def _load(self) -> torch.export.ExportedProgram:
-        import torch
+        from mlflow_ngraph.workloads import programs
 
         if not self._path.is_file():
             raise WorkloadError(
                 f"no exported program {self._path}: paths are relative to the directory where the study is started"
             )
         try:
-            return torch.export.load(self._path)
+            return programs.read(self._path)
         except Exception as error:  # torch raises whatever the damaged part of the file leads to
             raise WorkloadError(f"{self._path} is no torch.export program: {one_line(error)}") from error
 

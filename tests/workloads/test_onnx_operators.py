@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from mlflow_ngraph.errors import UnsupportedError
+from mlflow_ngraph.workloads import programs
 from mlflow_ngraph.workloads.onnx_torch.converter import OnnxModule
 
 BEYOND = {
@@ -175,6 +177,17 @@ def test_shapes_stay_symbolic_through_a_graph_that_computes_them() -> None:
     program = torch.export.export(module, (torch.rand(2, 6),), dynamic_shapes={"inputs": ({0: batch},)})
     assert program.module()(torch.rand(5, 6)).shape == (5, 3, 2)
     assert torch.jit.trace(module, (torch.rand(2, 6),))(torch.rand(2, 6)).shape == (2, 3, 2)
+
+
+def test_a_program_that_reduces_over_no_axes_can_be_read_again(tmp_path: Path) -> None:
+    helper = onnx.helper
+    kinds = {"x": onnx.TensorProto.FLOAT, "axes": onnx.TensorProto.INT64, "y": onnx.TensorProto.FLOAT}
+    x, axes, y = (helper.make_tensor_value_info(name, kind, None) for name, kind in kinds.items())
+    content = helper.make_graph([helper.make_node("ReduceSum", ["x", "axes"], ["y"])], "sum", [x, axes], [y])
+    module = OnnxModule(helper.make_model(content, opset_imports=[helper.make_opsetid("", 18)])).eval()
+    given = torch.rand(2, 6), torch.zeros(0, dtype=torch.int64)
+    torch.export.save(torch.export.export(module, given), tmp_path / "sum.pt2")
+    assert torch.allclose(programs.read(tmp_path / "sum.pt2").module()(*given), given[0].sum())
 
 
 PADDINGS = [

@@ -98,6 +98,8 @@ def tensor(value: torch.Tensor | Host, device: torch.device) -> torch.Tensor:
 
 def integers(value: torch.Tensor | Host) -> list[int]:
     """A value as a list of integers, some of which may be symbolic."""
+    if list(value.shape) == [0]:
+        return []  # a program that takes no elements out of a tensor without any can be exported, and not read again
     result: list[int] = value.reshape(-1).tolist()
     return result
 
