@@ -167,10 +167,18 @@ def _cosines(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> NDArray[
     """Cosine similarity of each row. A single number has a sign and no direction: its error alone judges it."""
     if ours.shape[1] == 1:
         return np.ones(len(ours))
+    ours, theirs = _near_one(ours), _near_one(theirs)
     lengths = np.linalg.norm(ours, axis=1), np.linalg.norm(theirs, axis=1)
     product = lengths[0] * lengths[1]
     both_zero = (lengths[0] == 0) & (lengths[1] == 0)
     return np.where(both_zero, 1.0, (ours * theirs).sum(axis=1) / np.where(product == 0, np.inf, product))
+
+
+def _near_one(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Each row by a power of two that makes its largest element about one: squares of 1e200 or 1e-200 are no numbers."""
+    _, exponents = np.frexp(np.abs(matrix).max(axis=1, keepdims=True))
+    scaled: NDArray[np.float64] = np.ldexp(matrix, -exponents)
+    return scaled
 
 
 def rows(array: NDArray[Any]) -> NDArray[np.float64]:

@@ -50,6 +50,15 @@ def test_equal_outputs_are_perfect():
     assert parity.problem(found, "fp32") is None
 
 
+@pytest.mark.parametrize("scale", [1e300, 1e199, 1e-170, 1e-310])
+def test_a_cosine_does_not_depend_on_how_large_outputs_are(scale):
+    reference = np.random.default_rng(0).standard_normal((4, 9))
+    assert parity.problem(parity.compare([scale * reference], [scale * reference]), "fp32") is None
+    turned = reference[:, ::-1]
+    same = parity.compare([turned], [reference]).cosine
+    assert parity.compare([scale * turned], [scale * reference]).cosine == pytest.approx(same, abs=1e-9)
+
+
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0, 2), (0,)])
 def test_outputs_without_elements_are_equal(shape):
     assert parity.compare([np.zeros(shape)], [np.zeros(shape)]) == parity.EXACT
