@@ -7,20 +7,19 @@ Each of ten small models, or of ten blocks, which load faster, at four batch siz
 two names (they differ in a flag that does nothing on a CPU) and with eager execution made slower by 3 %. A claim is a
 cell with verdict ok whose 95 % interval of the speed-up excludes 1. At most 5 % of the equal cells may be claimed to
 differ, and at least 95 % of the slower ones must be called slower. With ``--background`` another process keeps a
-processor busy for a few seconds now and then. Exit code 1: one of the two is not met.
+processor busy a third of the time, in bursts of 0.1 to 3 s. Exit code 1: one of the two is not met.
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 from support.compilers import registered
+from support.load import bursts
 
 from mlflow_ngraph.execute.record import CellRecord, StudyRecord
 from mlflow_ngraph.runner import run_study
@@ -43,15 +42,8 @@ SLICE = 10
 """Repetitions in a row, in one of twelve fresh processes."""
 SAME, SLOWER = "identity[cudnn_benchmark=True]", "slower"
 
-BACKGROUND = """
-import random, time
-rng = random.Random(0)
-while True:
-    deadline = time.monotonic() + rng.uniform(1, 4)
-    while time.monotonic() < deadline:
-        pass
-    time.sleep(rng.uniform(2, 12))
-"""
+BURSTS = 0.1, 3.0, 1 / 3
+"""The shortest and the longest of the background, in seconds, and the share of the time."""
 
 
 def main() -> int:
@@ -75,7 +67,7 @@ def main() -> int:
             "limits": {"cell_seconds": 30, "slice_seconds": 1, "reload_seconds": options.reload_seconds},
         }
     )
-    load = _background() if options.background else nullcontext()
+    load = bursts(*BURSTS) if options.background else nullcontext()
     place = nullcontext(str(options.keep)) if options.keep else tempfile.TemporaryDirectory()
     with registered("slower", "support.slower:Slower"), load, place as home:
         outcome = run_study(study, home=Path(home), offline=True)
@@ -121,16 +113,6 @@ def _claim(cell: CellRecord) -> str | None:
 def _shown(cell: CellRecord) -> str:
     low, value, high = (cell.metrics[name] for name in ("speedup_ci_low", "speedup", "speedup_ci_high"))
     return f"speed-up {value:.4f} ({low:.4f} to {high:.4f})"
-
-
-@contextmanager
-def _background() -> Iterator[None]:
-    process = subprocess.Popen([sys.executable, "-c", BACKGROUND])
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
 
 
 if __name__ == "__main__":

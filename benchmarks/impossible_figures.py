@@ -16,18 +16,17 @@ import math
 import os
 import re
 import statistics
-import subprocess
-import sys
 import tempfile
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pandas as pd
+from support.load import bursts
 from support.server import tracking_server
 from support.tiny import INPUTS
 
@@ -46,15 +45,8 @@ SHARES = ("cpu_percent", "cpu_percent_busiest_core", "foreign_cpu_percent")
 """Of the machine, or of one of its processors."""
 ROUNDED = 1e-9
 
-BURSTS = """
-import random, time
-rng = random.Random(0)
-while True:
-    deadline = time.monotonic() + rng.uniform(0.002, 0.4)
-    while time.monotonic() < deadline:
-        pass
-    time.sleep(rng.uniform(0.002, 0.4))
-"""
+BURSTS = 0.002, 0.4, 0.5
+"""The shortest and the longest, in seconds, and the share of the time."""
 
 Named = tuple[str, Any]
 """A value, or a text that somebody reads, and what it is called."""
@@ -78,7 +70,7 @@ def main() -> int:
         uri = f"sqlite:///{home}/mlflow.db"
         # MLflow puts the files of runs below the current directory.
         os.chdir(home)
-        with nullcontext() if options.quiet else _bursts():
+        with nullcontext() if options.quiet else bursts(*BURSTS):
             outcome = run_study(_study(options.repetitions), home=Path(home), tracking_uri=uri)
         frame = mlflow_ngraph.load_results(tracking_uri=uri, cache=False)
         events = [event for event in journal.read(outcome.directory) if event["event"] in MEASURED]
@@ -111,16 +103,6 @@ def _study(repetitions: int) -> Study:
             "limits": {"reload_seconds": 0},
         }
     )
-
-
-@contextmanager
-def _bursts() -> Iterator[None]:
-    process = subprocess.Popen([sys.executable, "-c", BURSTS])
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
 
 
 def _describe(events: list[dict[str, Any]], frame: pd.DataFrame) -> None:

@@ -1,0 +1,155 @@
+"""Does a study that is to decide name the right compiler, on this host as it is and beside a load that comes in bursts?
+
+``python benchmarks/right_decisions.py [--studies 20] [--reference-repetitions 300] [--workloads REF,...]
+[--compilers NAME,...] [--batch-size 1] [--keep DIRECTORY]``
+
+First a long study with paired rounds says which compiler is how fast, relative to eager execution, on each workload. Then
+workloads are decided one study after the other: one on the host as it is, the next beside another process that keeps a
+processor busy a third of the time, in bursts of 0.1 to 3 s. An answer is *right* if the reference has nothing that is more than 3 %
+faster than what it names. One that says *undecided* names candidates: of these the slowest counts. With ``--keep`` the
+reference and what was decided stay in a directory, and more studies are added to those that are there.
+Exit code 1: under one of the two conditions more than one in twenty studies was wrong, or any was more than 10 % off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from support.load import bursts
+
+from mlflow_ngraph.analysis.recommend import recommend
+from mlflow_ngraph.execute import fold
+from mlflow_ngraph.execute.record import StudyRecord
+from mlflow_ngraph.runner import run_study
+from mlflow_ngraph.study import parse
+from mlflow_ngraph.tables import results
+
+WORKLOADS = "timm:resnet18,timm:mobilenetv3_small_100,timm:deit_tiny_patch16_224"
+COMPILERS = "identity,torchscript,torch-compile,onnxruntime,openvino"
+RIGHT, OFF = 1.03, 1.10
+WRONG_SHARE = 0.05
+SHORTEST_S, LONGEST_S, SHARE = 0.1, 3.0, 1 / 3
+CONDITIONS = ("as it is", "beside bursts")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How one study ended."""
+
+    condition: str
+    workload: str
+    decided: bool
+    named: tuple[str, ...]
+    """The answer, or the candidates of an undecided study, by compiler."""
+    timed_s: float
+    departed: int
+    """Cells that left the race."""
+
+
+def main() -> int:
+    """Measure the reference, decide again and again, and count."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--studies", type=int, default=20, help="under each of the two conditions")
+    parser.add_argument("--reference-repetitions", type=int, default=300)
+    parser.add_argument("--workloads", default=WORKLOADS)
+    parser.add_argument("--compilers", default=COMPILERS)
+    parser.add_argument("--batch-size", type=int, default=1)
+    parser.add_argument("--keep", type=Path, help="a directory in which everything stays")
+    options = parser.parse_args()
+    asked = {"compilers": options.compilers.split(","), "batch_sizes": [options.batch_size]}
+    workloads = options.workloads.split(",")
+    place = nullcontext(str(options.keep)) if options.keep else tempfile.TemporaryDirectory()
+    with place as home:
+        kept = Path(home, "decisions.jsonl")
+        long = {"name": "reference", "repetitions": options.reference_repetitions, "limits": {"cell_seconds": 600}}
+        reference = run_study(parse({**asked, **long, "workloads": workloads}), home=Path(home), offline=True).record
+        truth = {workload: speedups(reference, workload) for workload in workloads}
+        for workload in workloads:
+            print(f"reference: {workload}: {_figures(truth[workload])}", flush=True)
+        decisions = _read(kept)
+        while len(decisions) < len(CONDITIONS) * options.studies:
+            number = len(decisions)
+            decision = _decide(asked, CONDITIONS[number % 2], workloads[number // 2 % len(workloads)], Path(home))
+            with kept.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(asdict(decision)) + "\n")
+            decisions.append(decision)
+            print(f"{number + 1}: {_told(decision, truth)}", flush=True)
+    missed = [_missed(condition, decisions, truth) for condition in CONDITIONS]
+    return int(any(missed))
+
+
+def speedups(record: StudyRecord, workload: str) -> dict[str, float]:
+    """The speed-up of each compiler on a workload."""
+    return {
+        lane.lane.compiler_label: cell.metrics["speedup"]
+        for lane in record.lanes.values()
+        if lane.lane.workload == workload
+        for cell in lane.cells.values()
+        if "speedup" in cell.metrics
+    }
+
+
+def _decide(asked: Mapping[str, object], condition: str, workload: str, home: Path) -> Decision:
+    study = parse({**asked, "name": "decision", "workloads": [workload], "purpose": "decide"})
+    load = bursts(SHORTEST_S, LONGEST_S, SHARE) if condition == CONDITIONS[1] else nullcontext()
+    with load:
+        directory = run_study(study, home=home, offline=True, resume="never").directory
+    record = fold.load(directory)
+    table = recommend(results.from_record(record), objective="throughput")
+    best = table[table["best"]]["compiler_label"].tolist()
+    leading = table[table["rank"] == 1]["compiler_label"].tolist()
+    rivals = [rival["row"]["compiler_label"] for doubt in table.attrs["undecided"] for rival in doubt["rivals"]]
+    cells = [cell for lane in record.lanes.values() for cell in lane.cells.values()]
+    timed = sum(part["wall_s"] for cell in cells for part in cell.samples)
+    departed = sum(bool(cell.left) for cell in cells)
+    return Decision(condition, workload, bool(best), tuple(best or dict.fromkeys(leading + rivals)), timed, departed)
+
+
+def behind(decision: Decision, truth: Mapping[str, Mapping[str, float]]) -> float:
+    """How many times faster the best is than the slowest that a study named; infinite where it named nothing."""
+    known = truth[decision.workload]
+    return max((max(known.values()) / known[name] for name in decision.named), default=float("inf"))
+
+
+def _missed(condition: str, decisions: Sequence[Decision], truth: Mapping[str, Mapping[str, float]]) -> bool:
+    made = [decision for decision in decisions if decision.condition == condition]
+    answers = [behind(decision, truth) for decision in made if decision.decided]
+    doubts = [behind(decision, truth) for decision in made if not decision.decided]
+    wrong = sum(times > RIGHT for times in answers + doubts)
+    print(
+        f"{condition}: {len(made)} studies; {len(answers)} answers, of which {sum(times <= RIGHT for times in answers)} right, "
+        f"the worst {_off(answers)} off; {len(doubts)} undecided, of which {sum(times <= RIGHT for times in doubts)} named nothing "
+        f"slower than that, the worst {_off(doubts)} off; {sum(decision.timed_s for decision in made) / len(made):.1f} s timed each"
+    )
+    return wrong > WRONG_SHARE * len(made) or any(times > OFF for times in answers + doubts)
+
+
+def _off(times: Sequence[float]) -> str:
+    return f"{100 * (max(times) - 1):.1f} %" if times else "-"
+
+
+def _told(decision: Decision, truth: Mapping[str, Mapping[str, float]]) -> str:
+    word = "answer" if decision.decided else "undecided between"
+    return (
+        f"{decision.condition}, {decision.workload}: {word} {', '.join(decision.named)}, {_off([behind(decision, truth)])} off, "
+        f"{decision.timed_s:.1f} s timed, {decision.departed} left"
+    )
+
+
+def _figures(known: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {known[name]:.3f}" for name in sorted(known, key=known.__getitem__, reverse=True))
+
+
+def _read(kept: Path) -> list[Decision]:
+    lines = kept.read_text(encoding="utf-8").splitlines() if kept.is_file() else []
+    return [Decision(**{**found, "named": tuple(found["named"])}) for found in map(json.loads, lines)]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

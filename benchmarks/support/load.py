@@ -1,0 +1,38 @@
+"""Somebody else's work on this machine: a processor that is busy in bursts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_BURSTS = """
+import random, sys, time
+shortest, longest, share = map(float, sys.argv[1:])
+rng = random.Random(0)
+while True:
+    deadline = time.monotonic() + rng.uniform(shortest, longest)
+    while time.monotonic() < deadline:
+        pass
+    time.sleep(rng.uniform(shortest, longest) * (1 - share) / share)
+"""
+
+
+@contextmanager
+def bursts(shortest: float, longest: float, share: float) -> Iterator[None]:
+    """Keep one processor busy now and then, always in the same pattern.
+
+    Parameters
+    ----------
+    shortest, longest : float
+        Seconds of a burst.
+    share : float
+        Of the time in which the processor is busy.
+    """
+    process = subprocess.Popen([sys.executable, "-c", _BURSTS, str(shortest), str(longest), str(share)])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
