@@ -16,6 +16,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -53,19 +54,22 @@ class Kind:
     name: str
     about: str
     needs: tuple[str, ...]
-    """Programs and, with a leading ``python:``, modules."""
+    """Programs, modules (``python:NAME``), and the oldest version of MLflow (``mlflow>=X.Y``)."""
     run: Callable[[Path], object]
     """A context manager of `Served`, with a folder of its own."""
 
     @property
     def missing(self) -> str:
         """What of its needs is not here."""
-        lacking = (
-            need
-            for need in self.needs
-            if (find_spec(need.removeprefix("python:")) if need.startswith("python:") else shutil.which(need)) is None
-        )
+        lacking = (need for need in self.needs if not _here(need))
         return ", ".join(lacking)
+
+
+def _here(need: str) -> bool:
+    if need.startswith("mlflow>="):
+        return [*map(int, need.removeprefix("mlflow>=").split("."))] <= [*map(int, version("mlflow").split(".")[:2])]
+    module = need.removeprefix("python:")
+    return (shutil.which(need) if module == need else find_spec(module)) is not None
 
 
 KINDS: dict[str, Kind] = {}
@@ -161,6 +165,22 @@ def s3_directly(folder: Path) -> Iterator[Served]:
         files = ("--no-serve-artifacts", "--default-artifact-root", "s3://ngraph/lab")
         with mlflow_server(folder, _sqlite(folder), *files, **environment) as uri:
             yield Served(uri, environment, secrets=[swift_store.SECRET_KEY])
+
+
+@kind("mlflow>=3.18", "swift-proxy-server", "python:boto3")
+def s3_by_signed_addresses(folder: Path) -> Iterator[Served]:
+    """Files in an S3-compatible store (Swift), by addresses that the server signs and in no other way."""
+    with _bucket(folder) as environment:
+        files = ("--artifacts-destination", "s3://ngraph/lab", "--artifacts-presigned-only")
+        with mlflow_server(folder, _sqlite(folder), *files, **environment) as uri:
+            yield Served(uri)
+
+
+@kind("mlflow>=3.18")
+def no_code_of_models(folder: Path) -> Iterator[Served]:
+    """Clients that may not run what comes with a model (MLFLOW_ALLOW_MODEL_CODE_EXECUTION=false)."""
+    with mlflow_server(folder, _sqlite(folder), *_through(folder)) as uri:
+        yield Served(uri, {"MLFLOW_ALLOW_MODEL_CODE_EXECUTION": "false"})
 
 
 @kind("python:flask_wtf")

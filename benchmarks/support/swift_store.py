@@ -43,7 +43,7 @@ swift_dir = {folder}
 log_udp_host = 127.0.0.1
 log_udp_port = 9
 [pipeline:main]
-pipeline = catch_errors healthcheck cache s3api tempauth proxy-server
+pipeline = catch_errors healthcheck cache s3api tempauth slo proxy-server
 [filter:catch_errors]
 use = egg:swift#catch_errors
 [filter:healthcheck]
@@ -53,6 +53,8 @@ use = egg:swift#memcache
 memcache_servers = 127.0.0.1:9
 [filter:s3api]
 use = egg:swift#s3api
+[filter:slo]
+use = egg:swift#slo
 [filter:tempauth]
 use = egg:swift#tempauth
 user_lab_bench = {secret} .admin

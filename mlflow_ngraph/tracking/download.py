@@ -25,8 +25,8 @@ from mlflow_ngraph.engines.manifest import DIGEST_FILE, ENGINE_DIRECTORY, FILE, 
 from mlflow_ngraph.engines.package import Package, digest_line
 from mlflow_ngraph.errors import EngineError, TrackingError
 from mlflow_ngraph.tracking import connection, plain, transfer
+from mlflow_ngraph.tracking.file_part import ArtifactStore, FilePart
 from mlflow_ngraph.tracking.schema import Tag
-from mlflow_ngraph.tracking.transfer import ArtifactStore, FilePart
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

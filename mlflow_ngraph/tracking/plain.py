@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 ARTIFACTS = "api/2.0/mlflow-artifacts/artifacts"
 """Where a server passes artifacts on."""
+SIGNED = "api/2.0/mlflow-artifacts/presigned"
+"""Where it signs addresses of the store that they lie in, at which whoever has them may read."""
 _NEEDS_CLIENT = (
     "MLFLOW_TRACKING_AUTH",
     "MLFLOW_TRACKING_AWS_SIGV4",
@@ -64,3 +66,8 @@ def artifact_address(tracking_uri: str, artifact_uri: str) -> str | None:
     if parts.scheme != "mlflow-artifacts" or parts.netloc or not speaks(tracking_uri):
         return None
     return f"{tracking_uri.rstrip('/')}/{ARTIFACTS}/{quote(parts.path.strip('/'))}"
+
+
+def signing_address(address: str) -> str:
+    """Where a server signs an address for the artifact that it passes on at ``address``."""
+    return address.replace(f"/{ARTIFACTS}", f"/{SIGNED}", 1)

@@ -7,150 +7,26 @@ the whole will have.
 
 from __future__ import annotations
 
-import hashlib
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from mlflow_ngraph.errors import EngineError, TransferError
 from mlflow_ngraph.tracking import connection, plain
+from mlflow_ngraph.tracking.file_part import CHUNK, ArtifactStore, CutError, FilePart, RefusedError
+from mlflow_ngraph.tracking.http_store import HttpStore, configured, timeout
 
 if TYPE_CHECKING:
-    import requests
     from urllib3.util import Retry
 
-    Get = Callable[[str, Mapping[str, str]], requests.Response]
-    """Asks for a path below the base of a store, with headers, and streams the answer."""
+    from mlflow_ngraph.tracking.http_store import Get
 
-CHUNK = 1 << 20
 AT_ONCE = 4
 """Files that come at the same time."""
-_RETRIES, _FACTOR, _TIMEOUT_S = 3, 0.5, 30.0
-_TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
-
-
-class CutError(Exception):
-    """A connection ended too early, or there was none: trying again may help."""
-
-
-class RefusedError(Exception):
-    """The store does not give the file: trying again does not help."""
-
-
-class StoppedError(Exception):
-    """Another file failed, and this one is not wanted any more."""
-
-
-class FilePart:
-    """What has come of a file, with its digest.
-
-    Parameters
-    ----------
-    came : Callable[[int], None]
-        Told of bytes that are there now and were not before; fewer than none where they were thrown away.
-    stopped : Callable[[], bool]
-        Whether nobody waits for the file any more.
-    """
-
-    def __init__(
-        self, path: Path, came: Callable[[int], None] = lambda count: None, stopped: Callable[[], bool] = lambda: False
-    ) -> None:
-        self.path = path
-        self.size = 0
-        self._came, self._stopped = came, stopped
-        self._digest = hashlib.sha256()
-        with suppress(FileNotFoundError), path.open("rb") as stream:
-            while chunk := stream.read(CHUNK):
-                self._taken(chunk)
-        self.resumed = self.size > 0
-        """Whether some of it is from an earlier attempt, of which only the digest of the whole will tell its worth."""
-
-    @property
-    def digest(self) -> str:
-        """sha256 of what is there."""
-        return self._digest.hexdigest()
-
-    def restart(self) -> None:
-        """Throw away what is there."""
-        self.path.unlink(missing_ok=True)
-        self._came(-self.size)
-        self.size, self._digest, self.resumed = 0, hashlib.sha256(), False
-
-    def extend(self, chunks: Iterator[bytes]) -> None:
-        """Add what arrives; whatever came before it failed is there."""
-        with self.path.open("ab") as stream:
-            for chunk in chunks:
-                stream.write(chunk)
-                self._taken(chunk)
-
-    def adopt(self, file: Path) -> None:
-        """Take a whole file as it is."""
-        self.restart()
-        file.replace(self.path)
-        with self.path.open("rb") as stream:
-            while chunk := stream.read(CHUNK):
-                self._taken(chunk)
-
-    def _taken(self, chunk: bytes) -> None:
-        if self._stopped():
-            raise StoppedError
-        self._digest.update(chunk)
-        self.size += len(chunk)
-        self._came(len(chunk))
-
-
-class ArtifactStore(ABC):
-    """A directory of artifacts."""
-
-    def settings(self) -> AbstractContextManager[None]:
-        """What all fetching stands in, once for all files: how the store's client has to behave."""
-        return nullcontext()
-
-    @abstractmethod
-    def fetch(self, path: str, part: FilePart, sized: Callable[[int], None] = lambda size: None) -> None:
-        """Add to ``part`` what it lacks of a file, or all of it.
-
-        Parameters
-        ----------
-        sized : Callable[[int], None]
-            Told the size of the file where the store says it beforehand.
-
-        Raises
-        ------
-        CutError, RefusedError
-            It did not come, or not to its end.
-        """
-
-
-class HttpStore(ArtifactStore):
-    """A server that passes artifacts on."""
-
-    def __init__(self, get: Get) -> None:
-        self._get = get
-
-    def fetch(self, path: str, part: FilePart, sized: Callable[[int], None] = lambda size: None) -> None:
-        # No compression on the way: bytes are counted, and asked for by their place.
-        headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={part.size}-"} if part.size else {})}
-        with _cuts(), self._get(f"/{quote(path)}", headers) as answer:
-            if answer.status_code == 416:  # the part is longer than the file
-                part.restart()
-                raise CutError("it has fewer bytes than came before")
-            if answer.status_code in _TRANSIENT:
-                raise CutError(f"the server answers {answer.status_code} {answer.reason}")
-            if not answer.ok:
-                raise RefusedError(f"the server answers {answer.status_code} {answer.reason}")
-            if part.size and not _continues(answer, part.size):
-                part.restart()
-            size = _length(answer, part.size)
-            if size is not None:
-                sized(size)
-            part.extend(answer.iter_content(CHUNK))
-            if size is not None and part.size < size:
-                raise CutError(f"the connection ended after {part.size} of {size} bytes")
+_RETRIES, _FACTOR = 3, 0.5
 
 
 class LocalStore(ArtifactStore):
@@ -217,9 +93,11 @@ def store_of(location: str, tracking_uri: str, scratch: Path) -> ArtifactStore:
     address = plain.artifact_address(tracking_uri, location)
     if address is not None:
         http = plain.session(AT_ONCE)
-        return HttpStore(
-            lambda path, headers: http.get(address + path, headers=headers, stream=True, timeout=_timeout())
-        )
+
+        def read(base: str) -> Get:
+            return lambda path, headers: http.get(base + path, headers=headers, stream=True, timeout=timeout())
+
+        return HttpStore(read(address), read(plain.signing_address(address)))
     parts = urlsplit(location)
     if parts.scheme in ("", "file") and not parts.netloc:
         return LocalStore(Path(unquote(parts.path) if parts.scheme else location))
@@ -232,16 +110,16 @@ def store_of(location: str, tracking_uri: str, scratch: Path) -> ArtifactStore:
         repository = get_artifact_repository(location, tracking_uri=tracking_uri)
         if not isinstance(repository, HttpArtifactRepository):
             return MlflowStore(repository, scratch, tracking_uri)
-        credentials = get_default_host_creds(repository.artifact_uri)
+        passed_on = get_default_host_creds(repository.artifact_uri)
+        signed = get_default_host_creds(plain.signing_address(repository.artifact_uri))
 
-    def get(path: str, headers: Mapping[str, str]) -> requests.Response:
-        answer: requests.Response = http_request(
-            credentials, path, "GET", max_retries=0, timeout=_timeout(), raise_on_status=False,
+    def client(credentials: Any) -> Get:
+        return lambda path, headers: http_request(
+            credentials, path, "GET", max_retries=0, timeout=timeout(), raise_on_status=False,
             extra_headers=dict(headers), stream=True,
         )  # fmt: skip
-        return answer
 
-    return HttpStore(get)
+    return HttpStore(client(passed_on), client(signed))
 
 
 def bring(
@@ -343,46 +221,6 @@ def _patience() -> Retry:
     from urllib3.util import Retry
 
     return Retry(
-        total=int(_configured("MLFLOW_HTTP_REQUEST_MAX_RETRIES", _RETRIES)),
-        backoff_factor=_configured("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", _FACTOR),
+        total=int(configured("MLFLOW_HTTP_REQUEST_MAX_RETRIES", _RETRIES)),
+        backoff_factor=configured("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", _FACTOR),
     )
-
-
-def _timeout() -> float:
-    return _configured("MLFLOW_HTTP_REQUEST_TIMEOUT", _TIMEOUT_S)
-
-
-def _configured(name: str, default: float) -> float:
-    try:
-        return float(os.environ[name])
-    except (KeyError, ValueError):
-        return default
-
-
-@contextmanager
-def _cuts() -> Iterator[None]:
-    """Whatever the network does is a cut connection."""
-    from requests import RequestException
-    from urllib3.exceptions import HTTPError
-
-    try:
-        yield
-    except (RequestException, HTTPError) as error:
-        raise CutError(connection.one_line(error)) from None
-    except Exception as error:
-        # MLflow's client has a kind of its own for all of them; it need not have been imported.
-        if not type(error).__module__.startswith("mlflow."):
-            raise
-        raise CutError(connection.one_line(error)) from None
-
-
-def _continues(answer: requests.Response, offset: int) -> bool:
-    """Whether an answer begins where it was asked to."""
-    return answer.status_code == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {offset}-")
-
-
-def _length(answer: requests.Response, offset: int) -> int | None:
-    """Bytes of the whole file; None where the server does not tell."""
-    length = answer.headers.get("Content-Length", "")
-    encoded = answer.headers.get("Content-Encoding", "identity") != "identity"
-    return offset + int(length) if length.isdigit() and not encoded else None

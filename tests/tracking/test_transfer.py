@@ -14,7 +14,9 @@ import pytest
 
 from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph.tracking import plain, transfer
-from mlflow_ngraph.tracking.transfer import CHUNK, ArtifactStore, FilePart, HttpStore, LocalStore
+from mlflow_ngraph.tracking.file_part import CHUNK, ArtifactStore, FilePart
+from mlflow_ngraph.tracking.http_store import HttpStore
+from mlflow_ngraph.tracking.transfer import LocalStore
 
 SIZE = 6 * CHUNK + 1234
 NAME = "engine/a model #1?.bin"
