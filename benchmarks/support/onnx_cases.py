@@ -22,7 +22,7 @@ from mlflow_ngraph.compilers.base import Target, Workbench
 from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph.errors import CellError, NGraphError
 from mlflow_ngraph.telling import one_line
-from mlflow_ngraph.workloads.base import BATCH, Format, Init, TensorSpec, WorkloadRef, fixed_batch
+from mlflow_ngraph.workloads.base import BATCH, Format, Init, TensorSpec, Workload, WorkloadRef, fixed_batch
 from mlflow_ngraph.workloads.export import prepare
 from mlflow_ngraph.workloads.materials import Source
 from mlflow_ngraph.workloads.registry import create
@@ -59,6 +59,32 @@ class Case:
         """Names of the inputs that are no constants."""
         constants = {tensor.name for tensor in self.model.graph.initializer}
         return [value.name for value in self.model.graph.input if value.name not in constants]
+
+    def workload(self, directory: Path) -> tuple[Workload, int]:
+        """The case as a workload with its inputs as samples, and the batch size that these have.
+
+        Parameters
+        ----------
+        directory: where its files are written.
+        """
+        directory.mkdir(exist_ok=True)
+        model, samples = directory / "model.onnx", directory / "given.npz"
+        onnx.save(self.model, str(model))
+        arrays = dict(zip(self.inputs, self.data()[0], strict=True))
+        np.savez(samples, **arrays)
+        options = {"samples": str(samples), "dims": self._open_sizes(arrays)} if arrays else {}
+        workload = create(WorkloadRef("onnx", str(model), options), Init())
+        return workload, workload_batch(workload.inputs(), arrays)
+
+    def _open_sizes(self, arrays: dict[str, NDArray[Any]]) -> dict[str, int]:
+        """Sizes of axes that the case leaves open, but for a batch axis with something in it."""
+        return {
+            f"{value.name}[{axis}]": arrays[value.name].shape[axis]
+            for value in self.model.graph.input
+            if value.name in arrays
+            for axis, dimension in enumerate(value.type.tensor_type.shape.dim)
+            if not dimension.HasField("dim_value") and (axis > 0 or arrays[value.name].shape[axis] == 0)
+        }
 
     @property
     def no_tensor(self) -> str | None:
@@ -208,26 +234,10 @@ class Attempt:
     @cached_property
     def _source(self) -> Source:
         """The materials of the case, with its inputs as samples."""
-        self._directory.mkdir(exist_ok=True)
-        model, samples = self._directory / "model.onnx", self._directory / "given.npz"
-        onnx.save(self._case.model, str(model))
-        arrays = dict(zip(self._case.inputs, self._case.data()[0], strict=True))
-        np.savez(samples, **arrays)
-        options = {"samples": str(samples), "dims": self._open_sizes(arrays)} if arrays else {}
-        workload = create(WorkloadRef("onnx", str(model), options), Init())
-        materials, batch = self._directory / "materials", workload_batch(workload.inputs(), arrays)
+        workload, batch = self._case.workload(self._directory)
+        materials = self._directory / "materials"
         prepare(workload, materials, batch_sizes=[batch], formats=self._formats, seed=0)
         return Source(materials)
-
-    def _open_sizes(self, arrays: dict[str, NDArray[Any]]) -> dict[str, int]:
-        """Sizes of axes that the case leaves open, but for a batch axis with something in it."""
-        return {
-            f"{value.name}[{axis}]": arrays[value.name].shape[axis]
-            for value in self._case.model.graph.input
-            if value.name in arrays
-            for axis, dimension in enumerate(value.type.tensor_type.shape.dim)
-            if not dimension.HasField("dim_value") and (axis > 0 or arrays[value.name].shape[axis] == 0)
-        }
 
 
 def workload_batch(inputs: Sequence[TensorSpec], arrays: Mapping[str, NDArray[Any]]) -> int:
