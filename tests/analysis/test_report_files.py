@@ -79,12 +79,13 @@ def structure(html: str) -> Structure:
 
 
 @pytest.fixture(scope="module")
-def drawn() -> Drawn:
+def drawn(compilers: None) -> Drawn:
+    """Every figure of the paper, which takes as long as a compiler."""
     return draw(build(reported.everything(("xeon",)), paper=True))
 
 
 @pytest.fixture(scope="module")
-def attacked() -> Drawn:
+def attacked(compilers: None) -> Drawn:
     """Everything that results name is HTML, Markdown and mathematics."""
     frame = reported.models(("xeon",), (1, 4))
     frame["label"] = frame["label"].replace("ResNet-18", HOSTILE)

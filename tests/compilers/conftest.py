@@ -17,7 +17,7 @@ sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="session")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared(compilers: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Materials of two small models in every format at batch sizes 1 and 3."""
     directory = tmp_path_factory.mktemp("prepared")
     formats = ["module", "exported", "onnx"]

@@ -151,6 +151,7 @@ def test_odd_names_shapes_and_outputs(with_odd_names: Source, compiler: str, tmp
 NEWEST = onnx.defs.onnx_opset_version()
 
 
+@pytest.mark.usefixtures("compilers")
 @pytest.mark.parametrize("opset", [7, 9, 13, 18, 21, NEWEST])
 def test_every_set_of_operators_from_seven_on(opset: int, tmp_path: Path) -> None:
     """With a second domain, weights in another file, and one batch size."""

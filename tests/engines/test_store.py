@@ -182,6 +182,7 @@ def fill(place: Path, number: int) -> bool:
     return kept.find(KEY) is not None
 
 
+@pytest.mark.usefixtures("processes")
 def test_several_processes_fill_the_same_key_at_once(tmp_path: Path) -> None:
     with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
         assert all(pool.map(fill, [tmp_path] * 16, range(16)))

@@ -22,12 +22,14 @@ def drawn(rng: np.random.Generator, sizes: list[list[int]], process: float, betw
     logs: list[float] = []
     slices: list[int] = []
     processes: list[int] = []
+    begun = 0
     for number, sizes_of_process in enumerate(sizes):
         level = process * rng.standard_normal()
         for size in sizes_of_process:
             moved = level + between * rng.standard_normal()
             logs += list(moved + own * rng.standard_normal(size))
-            slices += [len(set(slices))] * size
+            slices += [begun] * size
+            begun += 1
             processes += [number] * size
     return np.exp(logs), np.array(slices), np.array(processes)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from typing import Any, ClassVar
 
 import pytest
@@ -63,7 +64,12 @@ def pytest_runtest_teardown() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def quick() -> Iterator[None]:
     """Refuse processes to those who have not asked for them."""
-    start = subprocess.Popen.__init__
+    start, fork = subprocess.Popen.__init__, BaseProcess.start
+
+    def refuse_to_fork(self: BaseProcess) -> None:
+        if _Now.quick:
+            pytest.fail(f"a quick test starts the process {self.name}; ask for the fixture `processes`")
+        fork(self)
 
     def refuse(self: Any, args: Any, *others: Any, **options: Any) -> None:
         if not _Now.quick or args[0] == "fc-list":  # matplotlib asks once on a new machine where its fonts lie
@@ -73,4 +79,5 @@ def quick() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess.Popen, "__init__", refuse)
+        patch.setattr(BaseProcess, "start", refuse_to_fork)
         yield

@@ -15,6 +15,7 @@ def import_what_is_blocked() -> None:
     import wave  # noqa: F401
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_blocked_module_cannot_be_imported() -> None:
     with pytest.raises(ImportError, match="wave"):
         in_fresh_process(import_what_is_blocked)
@@ -26,11 +27,13 @@ def block_what_is_imported() -> None:
     block(["wave"])
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_module_that_is_imported_already_cannot_be_blocked() -> None:
     with pytest.raises(AssertionError, match="wave"):
         in_fresh_process(block_what_is_imported)
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_step_that_hangs_is_ended() -> None:
     start = time.monotonic()
     with pytest.raises(BrokenProcessPool):
