@@ -17,6 +17,7 @@
     │       └── UnreachableError    the tracking server does not answer; exit code 1
     ├── CellError                   a cell has no trustworthy number; carries its verdict
     │   ├── UnsupportedError        the compiler cannot express this model, precision or mode
+    │   ├── IncomparableError       an engine has other outputs than the model: their number, a shape or a type
     │   ├── ImpossibleReadingError  a clock or a counter says what cannot be
     │   └── CompileError            the compiler failed on this model
     ├── EngineError                 a stored engine is damaged, or does not serve here
@@ -135,6 +136,12 @@ class UnsupportedError(CellError):
     """The compiler cannot express this model, precision or mode; the message is its own reason."""
 
     verdict = Verdict.UNSUPPORTED
+
+
+class IncomparableError(CellError):
+    """An engine has another number of outputs than the model, or other shapes or types."""
+
+    verdict = Verdict.PARITY_FAILED
 
 
 class ImpossibleReadingError(CellError):

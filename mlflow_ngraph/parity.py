@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mlflow_ngraph.errors import IncomparableError
+
 
 @dataclass(frozen=True)
 class Parity:
@@ -74,17 +76,17 @@ def compare(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) 
 
     Raises
     ------
-    ValueError
+    IncomparableError
         The number of outputs, a shape or an element type differs.
     """
     if len(outputs) != len(reference):
-        raise ValueError(f"the engine has {len(outputs)} outputs, the model {len(reference)}")
+        raise IncomparableError(f"the engine has {len(outputs)} outputs, the model {len(reference)}")
     worst = EXACT
     for index, (ours, theirs) in enumerate(zip(outputs, reference, strict=True)):
         if ours.shape != theirs.shape:
-            raise ValueError(f"output {index} has shape {ours.shape}, the model's has {theirs.shape}")
+            raise IncomparableError(f"output {index} has shape {ours.shape}, the model's has {theirs.shape}")
         if ours.dtype != theirs.dtype:
-            raise ValueError(f"output {index} is {ours.dtype}, the model's is {theirs.dtype}")
+            raise IncomparableError(f"output {index} is {ours.dtype}, the model's is {theirs.dtype}")
         compare_one = _compare_exactly if theirs.dtype.kind in "biu" else _compare_rounded
         worst = worse(worst, compare_one(ours, theirs))
     return worst

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlflow_ngraph import parity
+from mlflow_ngraph.errors import IncomparableError
 from mlflow_ngraph.parity import TOLERANCES
 
 DOCUMENT = Path(__file__).parents[1] / "docs/reference/parity.md"
@@ -224,13 +225,13 @@ def test_a_label_beside_its_neighbour_is_no_rounding():
 
 
 def test_missing_outputs_wrong_shapes_and_other_types_are_named():
-    with pytest.raises(ValueError, match="1 outputs, the model 2"):
+    with pytest.raises(IncomparableError, match="1 outputs, the model 2"):
         parity.compare(outputs(), outputs() * 2)
-    with pytest.raises(ValueError, match=r"output 0 has shape \(4, 5\)"):
+    with pytest.raises(IncomparableError, match=r"output 0 has shape \(4, 5\)"):
         parity.compare(outputs(shape=(4, 5)), outputs())
-    with pytest.raises(ValueError, match="output 1 is float16, the model's is float32"):
+    with pytest.raises(IncomparableError, match="output 1 is float16, the model's is float32"):
         parity.compare([*outputs(), outputs()[0].astype(np.float16)], outputs() * 2)
-    with pytest.raises(ValueError, match="output 0 is int32, the model's is int64"):
+    with pytest.raises(IncomparableError, match="output 0 is int32, the model's is int64"):
         parity.compare([np.ones((4, 1), np.int32)], [np.ones((4, 1), np.int64)])
 
 

@@ -22,7 +22,7 @@ from mlflow_ngraph.engines import compatibility, environment
 from mlflow_ngraph.engines.load_spec import LoadSpec, read_probe
 from mlflow_ngraph.engines.local_engine import LoadedEngine, prepare
 from mlflow_ngraph.engines.package import read_manifest
-from mlflow_ngraph.errors import NGraphError
+from mlflow_ngraph.errors import IncomparableError, NGraphError
 from mlflow_ngraph.measure import loop
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def probe(directory: Path, seconds: float) -> dict[str, Any]:
 def _compared(outputs: list[NDArray[Any]], reference: list[NDArray[Any]], precision: str) -> dict[str, Any]:
     try:
         comparison = parity.compare(outputs, reference)
-    except ValueError as error:
+    except IncomparableError as error:
         return {"problem": str(error), "parity": None, "precision": precision}
     return {
         "problem": parity.problem(comparison, precision) or "",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph import parity
-from mlflow_ngraph.errors import UnsupportedError
+from mlflow_ngraph.errors import IncomparableError, UnsupportedError
 from mlflow_ngraph.parity import Parity
 from mlflow_ngraph.workloads.bands import parts
 from mlflow_ngraph.workloads.materials import Source
@@ -150,7 +150,7 @@ class _Judge:
             if len(outputs) != len(reference):
                 parity.compare(outputs, reference)  # says how many there are
             problems = [self._of_output(trial, index, outputs, reference) for index in range(len(reference))]
-        except ValueError as error:
+        except IncomparableError as error:
             return str(error)
         named = [
             f"output {index}: {problem}" if len(problems) > 1 else problem

@@ -59,6 +59,7 @@ Behaviour = Literal[
     "slow",
     "wrong",
     "nan",
+    "short",
     "constant",
     "hang",
     "leak",
@@ -76,11 +77,11 @@ class FakeFlags(Flags):
     """What the fake compiler does."""
 
     behaviour: Behaviour = "ok"
-    """``ok`` and ``slow`` give the baseline's outputs, ``wrong`` their negatives, ``nan`` not-a-number, and
-    ``constant`` those of the prepared inputs whatever the inputs are; all of them at every stage. ``hang`` never
-    returns, ``leak`` keeps a mebibyte, ``leak_threads`` a thread, ``leave_process`` a process in a session of its own,
-    ``crash`` is a segmentation fault, ``oom`` a `MemoryError`, ``raise`` a `RuntimeError`, ``unsupported`` names an
-    operator; each of these at the stage ``at``."""
+    """``ok`` and ``slow`` give the baseline's outputs, ``wrong`` their negatives, ``nan`` not-a-number,
+    ``short`` those without the last number of each row, and ``constant`` those of the prepared inputs whatever the
+    inputs are; all of them at every stage. ``hang`` never returns, ``leak`` keeps a mebibyte, ``leak_threads`` a thread,
+    ``leave_process`` a process in a session of its own, ``crash`` is a segmentation fault, ``oom`` a `MemoryError`,
+    ``raise`` a `RuntimeError`, ``unsupported`` names an operator; each of these at the stage ``at``."""
     at: Stage = "run"
     """Where the behaviour and the delay happen: while compiling, in every batch of a search, while explaining, while
     loading, or in every run; ``later`` is every run that begins ``delay_ms`` after loading."""
@@ -178,6 +179,8 @@ class FakeCompiler(Compiler[FakeFlags]):
             return [-array for array in outputs]
         if self.flags.behaviour == "nan":
             return [np.full_like(array, np.nan) if array.dtype.kind == "f" else array for array in outputs]
+        if self.flags.behaviour == "short":
+            return [array[..., :-1] for array in outputs]
         return outputs
 
     def _run(self, loaded_at: float) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlflow_ngraph import parity
+from mlflow_ngraph.errors import IncomparableError
 from mlflow_ngraph.parity import Parity
 from mlflow_ngraph.workloads.bands import bands, parts
 from mlflow_ngraph.workloads.base import TensorSpec
@@ -241,7 +242,7 @@ def _rounding(exact: Arrays | None, outputs: Arrays, grown: Sequence[float]) -> 
 def _own_error(ours: NDArray[Any], exact: NDArray[Any], grown: float) -> float | None:
     try:
         own = parity.compare([ours], [exact]).max_rel
-    except ValueError:
+    except IncomparableError:
         return None
     return max(own, max(1.0, grown) * parity.UNIT_ROUNDOFF["fp32"]) if np.isfinite(own) else None
 
@@ -249,7 +250,7 @@ def _own_error(ours: NDArray[Any], exact: NDArray[Any], grown: float) -> float |
 def _further(so_far: Parity | None, outputs: Arrays, reference: Arrays) -> Parity | None:
     try:
         return None if so_far is None else parity.worse(so_far, parity.compare(outputs, reference))
-    except ValueError:
+    except IncomparableError:
         return None
 
 
@@ -290,7 +291,7 @@ def _grown(moved: NDArray[Any], output: NDArray[Any]) -> float:
         return CHAOTIC
     try:
         difference = parity.compare([moved], [output])
-    except ValueError:  # another number of rows: what is selected hangs on a rounding error
+    except IncomparableError:  # another number of rows: what is selected hangs on a rounding error
         return CHAOTIC
     if difference.integers != 1.0 or not np.isfinite(difference.max_rel):
         return CHAOTIC
