@@ -251,7 +251,7 @@ def ours(folder: Path) -> Iterator[Served]:
     words += ["--host", "0.0.0.0", "--certificate", str(chain), "--key", str(key)]  # noqa: S104 - it asks for a login
     with process(folder / "server.log", *words):
         address = f"https://127.0.0.1:{port}"
-        _wait_for(address, folder / "server.log", chain)
+        wait_for(address, folder / "server.log", chain)
         password = (folder / "lab" / "admin-password").read_text().strip()
         user = {**_as("admin", password), "MLFLOW_TRACKING_SERVER_CERT_PATH": str(chain)}
         yield Served(address, user, secrets=[password])
@@ -270,7 +270,7 @@ def mlflow_server(folder: Path, store: str, *options: str, **environment: str) -
     port = free_port()
     words = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     with process(folder / "server.log", *words, "--backend-store-uri", store, *options, **environment):
-        _wait_for(f"http://127.0.0.1:{port}", folder / "server.log")
+        wait_for(f"http://127.0.0.1:{port}", folder / "server.log")
         yield f"http://127.0.0.1:{port}"
 
 
@@ -355,7 +355,8 @@ def _as(name: str, password: str) -> dict[str, str]:
     return {"MLFLOW_TRACKING_USERNAME": name, "MLFLOW_TRACKING_PASSWORD": password}
 
 
-def _wait_for(address: str, log: Path, chain: Path | None = None) -> None:
+def wait_for(address: str, log: Path, chain: Path | None = None) -> None:
+    """Wait until a server answers at an address, over TLS where the certificate of its authority is given."""
     context = ssl.create_default_context(cafile=str(chain)) if chain else None
     deadline = time.monotonic() + _START_S
     while True:

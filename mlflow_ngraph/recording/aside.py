@@ -22,9 +22,10 @@ from mlflow_ngraph.execute import interruption
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.tracking import connection
 
-GRACE_S = 0.5
-"""For the request that is under way when something is to be timed. One that takes longer is stopped in the middle."""
-TRANSACTION_S = 10.0
+PATIENCE_S = 1.0
+"""For requests that are under way when something is to be timed, all together from the end of one workload to that of the
+next: no lane waits longer for a server. A request that takes longer is stopped in the middle."""
+TRANSACTIONS_S = 10.0
 """The same where the process itself writes to a database: others could not while it stands still."""
 _LONGEST_END = 200
 
@@ -57,7 +58,7 @@ class Aside:
         self._waits = False
         """Whether the process waits for a server that has failed, and tries it again from time to time."""
         self._pauses = 0
-        self._grace_s = GRACE_S
+        self._patience_s = self._patience_left_s = PATIENCE_S
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
         self._process = subprocess.Popen(
             [sys.executable, "-m", "mlflow_ngraph.recording.process"],
@@ -87,7 +88,7 @@ class Aside:
             It refuses.
         """
         answer = self._answer("preflight")
-        self._grace_s = TRANSACTION_S if answer["database"] else GRACE_S
+        self._patience_s = self._patience_left_s = TRANSACTIONS_S if answer["database"] else PATIENCE_S
         error = answer["error"]
         if error is None:
             return ""
@@ -130,6 +131,7 @@ class Aside:
         lane_ids : Sequence[str]
             The lanes that have come to their end.
         """
+        self._patience_left_s = self._patience_s
         self._drain()
         self._ask("workload", workload=workload, lanes=list(lane_ids))
 
@@ -181,7 +183,8 @@ class Aside:
         """Stop the process between two requests, or in the middle of one that takes too long."""
         self._pauses += 1
         self._send(do="pause", number=self._pauses)
-        deadline = time.monotonic() + self._grace_s
+        begin = time.monotonic()
+        deadline = begin + self._patience_left_s
         while (left := deadline - time.monotonic()) > 0:
             try:
                 message = self._said.get(timeout=left)
@@ -193,6 +196,7 @@ class Aside:
             if message.get("paused") == self._pauses:
                 break
             self._take(message)
+        self._patience_left_s = max(0.0, self._patience_left_s - (time.monotonic() - begin))
         self._signal(signal.SIGSTOP)
         return True
 
