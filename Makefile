@@ -92,8 +92,9 @@ lint: $(STAMP)
 
 # What make says about where to record is not for tests.
 TESTED := env -u MLFLOW_TRACKING_URI -u MLFLOW_EXPERIMENT_NAME
-# Files in the order of tests/support/quick.py: those that take longest are begun first.
-PYTEST := pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Files in the order of tests/support/quick.py: those that take longest are begun first. A worker that crashes ends the run with
+# its name: one that takes its place may be given nothing, and pytest waits for it for ever.
+PYTEST := pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 # All that needs no process, server or compiler; tests/support/quick.py sees to it.
 check: lint

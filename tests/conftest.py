@@ -1,6 +1,7 @@
 """Fixtures that tests of several parts share."""
 
 import os
+import signal
 
 # Before anything imports PyTorch: several processes test at the same time, and threads that wait for each other at every
 # operation of a small model keep the processors from whoever could go on. Studies give their processes threads of their own.
@@ -71,6 +72,11 @@ __all__ = [
 # How long an example takes is a question of who else computes.
 settings.register_profile("without deadlines", deadline=None)
 settings.load_profile("without deadlines")
+
+# A shell that starts the tests in the background has them ignore these, and everything that they start would.
+for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _usual)
 
 # GNU readline, which pytest loads, tells the processes that it starts how wide it believes the terminal to be.
 for _name in ("COLUMNS", "LINES"):
