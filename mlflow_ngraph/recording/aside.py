@@ -183,8 +183,7 @@ class Aside:
         """Stop the process between two requests, or in the middle of one that takes too long."""
         self._pauses += 1
         self._send(do="pause", number=self._pauses)
-        begin = time.monotonic()
-        deadline = begin + self._patience_left_s
+        deadline = time.monotonic() + self._patience_left_s
         while (left := deadline - time.monotonic()) > 0:
             try:
                 message = self._said.get(timeout=left)
@@ -196,7 +195,7 @@ class Aside:
             if message.get("paused") == self._pauses:
                 break
             self._take(message)
-        self._patience_left_s = max(0.0, self._patience_left_s - (time.monotonic() - begin))
+        self._patience_left_s = max(0.0, deadline - time.monotonic())
         self._signal(signal.SIGSTOP)
         return True
 
