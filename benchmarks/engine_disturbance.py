@@ -1,0 +1,213 @@
+"""What the fleet's engine takes from what is measured beside it: OpenVINO's ResNet-18 with all threads, the engine on and off.
+
+``python benchmarks/engine_disturbance.py --engine-python /path/to/python [--pairs 120] [--seconds 1] [--workload timm:resnet18]
+[--compiler openvino]``
+
+``/path/to/python`` has ray[default]. A node of a fleet is started on this machine as `mlflow-ngraph fleet up` starts it, the head and
+a device in one, which is the most that a device ever carries, and has a job as a study is one. Pairs of slices follow each other: in one
+of them all processes of the engine are stopped (SIGSTOP), in the other they run; which comes first changes by chance. The throughput
+of a slice is all its calls over all its seconds, so that what interrupts a few calls counts. Printed is the ratio of throughputs, on
+over off, and what the engine used of a processor while it ran. Exit code 1: the ratio is below 0.99, or its interval is not all above.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import requests
+from support.materials import prepared
+
+from mlflow_ngraph.compilers.base import Target
+from mlflow_ngraph.compilers.registry import create
+from mlflow_ngraph.fleet import description, nodes
+from mlflow_ngraph.measure.statistics import paired_ratio
+from mlflow_ngraph.runner import plan_study, run_study
+from mlflow_ngraph.study import parse
+from mlflow_ngraph.workloads.materials import Source
+
+TOLERATED = 0.99
+DEVICE = "xeon"
+_SETTLE_S = 0.2
+"""Before each slice: processes that were stopped have things to catch up with."""
+_QUIET_S = 30.0
+"""Until an engine that has just started does no more than it always does."""
+
+
+def main() -> int:
+    """Take pairs of slices and print their ratio."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine-python", required=True)
+    parser.add_argument("--pairs", type=int, default=120)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a slice")
+    parser.add_argument("--workload", default="timm:resnet18")
+    parser.add_argument("--compiler", default="openvino")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    # Short: Ray's sockets lie below it.
+    with tempfile.TemporaryDirectory(prefix="ngd-", ignore_cleanup_errors=True) as place:
+        call = _engine(Path(place), options.workload, options.compiler)
+        with _node(Path(place), options.engine_python) as processes:
+            return _compare(call, processes, options)
+
+
+def _compare(call: Callable[[], object], processes: Sequence[psutil.Process], options: argparse.Namespace) -> int:
+    rng = random.Random(options.seed)
+    ratios: dict[bool, list[float]] = {True: [], False: []}
+    used_s = ran_s = 0.0
+    for _ in range(options.pairs):
+        for on in rng.sample((True, False), 2):
+            _signal(processes, signal.SIGCONT if on else signal.SIGSTOP)
+            _throughput(call, _SETTLE_S)
+            before = _cpu_s(processes)
+            ratios[on].append(_throughput(call, options.seconds))
+            if on:
+                used_s, ran_s = used_s + _cpu_s(processes) - before, ran_s + options.seconds
+    _signal(processes, signal.SIGCONT)
+    ratio = paired_ratio(np.array(ratios[True]), np.array(ratios[False]))
+    low, high = ratio.interval()
+    median = float(np.median(np.array(ratios[True]) / np.array(ratios[False])))
+    print(
+        f"{options.workload}, {options.compiler}, batch 1, {options.pairs} pairs of {options.seconds:g} s: throughput with the engine "
+        f"on over off {ratio.value:.4f} [{low:.4f}, {high:.4f}] (median of the pairs {median:.4f}); {len(processes)} processes of "
+        f"the engine used {100 * used_s / ran_s:.1f} % of a processor while they ran"
+    )
+    good = median >= TOLERATED and low >= TOLERATED
+    print("ok" if good else "NOT ok")
+    return 0 if good else 1
+
+
+def _throughput(call: Callable[[], object], seconds: float) -> float:
+    """Calls a second."""
+    calls, begin = 0, time.perf_counter()
+    while (now := time.perf_counter()) - begin < seconds or not calls:
+        call()
+        calls += 1
+    return calls / (now - begin)
+
+
+def _engine(home: Path, workload: str, compiler: str) -> Callable[[], object]:
+    """One inference of an engine that a study has compiled and verified."""
+    study = parse(
+        {
+            "name": "engine-disturbance",
+            "workloads": [workload],
+            "compilers": ["identity", compiler],
+            "batch_sizes": [1],
+            "repetitions": 3,
+        }
+    )
+    outcome = run_study(study, home=home, offline=True)
+    plan = plan_study(study)
+    (lane,) = [lane for lane in outcome.record.lanes.values() if lane.lane.compiler == compiler]
+    source = Source(prepared(plan, outcome.directory, lane.lane.workload, 1))
+    target = Target(precision="fp32", mode="sync", threads=plan.threads)
+    directory = outcome.directory / lane.engines[0].directory
+    engine = create(compiler, dict(lane.lane.flags)).load(directory, 1, target)
+    return engine.bind(source.example(1)).call
+
+
+@contextmanager
+def _node(home: Path, python: str) -> Iterator[list[psutil.Process]]:
+    """A node of a fleet with a job; gives its processes."""
+    ports = [_free_port(), _free_port()]
+    content = {
+        "name": "disturbance",
+        "token_file": "token",
+        "head": {
+            "host": "127.0.0.1",
+            "engine_python": python,
+            "port": ports[0],
+            "dashboard_port": ports[1],
+            "environment": {"RAY_TMPDIR": str(home)},
+        },
+        "devices": {DEVICE: {"host": "127.0.0.1", "engine_python": python, "python": sys.executable}},
+    }
+    fleet = description.parse(content, home / "fleet.yaml")
+    (machine,) = nodes.machines(fleet)
+    token = nodes.token(fleet)
+    try:
+        _ask(python, nodes.program(machine, "up", token=token), home)
+        _submit(ports[1], token)
+        time.sleep(_QUIET_S)
+        yield _processes(machine.config["mark"])
+    finally:
+        for process in _processes(machine.config["mark"]):
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGCONT)
+        _ask(python, nodes.program(machine, "down"), home)
+
+
+def _ask(python: str, program: str, home: Path) -> dict[str, Any]:
+    environment = {**os.environ, "XDG_DATA_HOME": str(home), "NGRAPH_LOCK_DIR": str(home)}
+    done = subprocess.run([python, "-"], input=program, env=environment, capture_output=True, text=True, check=True)
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    if "problem" in answer or answer.get("left"):
+        raise SystemExit(f"the engine: {answer.get('problem') or answer['left']}")
+    return answer
+
+
+def _submit(port: int, token: str) -> None:
+    """A job that does nothing, and holds the device."""
+    body: dict[str, Any] = {
+        "entrypoint": "exec sleep 86400",
+        "submission_id": "held",
+        "entrypoint_resources": {DEVICE: 1},
+    }
+    address = f"http://127.0.0.1:{port}/api/jobs/"
+    with requests.Session() as session:
+        session.headers["Authorization"] = f"Bearer {token}"
+        session.post(address, json=body, timeout=60).raise_for_status()
+        deadline = time.monotonic() + 60
+        while (state := session.get(f"{address}held", timeout=60).json()["status"]) != "RUNNING":
+            if time.monotonic() > deadline:
+                raise SystemExit(f"the job is {state}")
+            time.sleep(0.5)
+
+
+def _processes(mark: str) -> list[psutil.Process]:
+    """All of the engine: what keeps it up, and what came of that."""
+    keepers = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("NGRAPH_FLEET") == mark:
+                keepers.append(process)
+        except psutil.Error:
+            continue
+    below = {child for keeper in keepers for child in keeper.children(recursive=True)}
+    return sorted({*keepers, *below}, key=lambda process: process.pid)
+
+
+def _signal(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        process.send_signal(number)
+
+
+def _cpu_s(processes: Sequence[psutil.Process]) -> float:
+    times = [process.cpu_times() for process in processes]
+    return sum(each.user + each.system for each in times)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
