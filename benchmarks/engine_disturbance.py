@@ -17,7 +17,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -31,6 +30,7 @@ import numpy as np
 import psutil
 import requests
 from support.materials import prepared
+from support.server import free_port
 
 from mlflow_ngraph.compilers.base import Target
 from mlflow_ngraph.compilers.registry import create
@@ -124,7 +124,7 @@ def _engine(home: Path, workload: str, compiler: str) -> Callable[[], object]:
 @contextmanager
 def _node(home: Path, python: str) -> Iterator[list[psutil.Process]]:
     """A node of a fleet with a job; gives its processes."""
-    ports = [_free_port(), _free_port()]
+    ports = [free_port(), free_port()]
     content = {
         "name": "disturbance",
         "token_file": "token",
@@ -200,13 +200,6 @@ def _signal(processes: Sequence[psutil.Process], number: signal.Signals) -> None
 def _cpu_s(processes: Sequence[psutil.Process]) -> float:
     times = [process.cpu_times() for process in processes]
     return sum(each.user + each.system for each in times)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import signal
 import statistics
 import subprocess
@@ -28,14 +27,13 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from scipy import stats
 from support.faulty_proxy import Faulty, faulty, window
-from support.kinds_of_server import free_port, wait_for
-from support.server import QUIET
+from support.server import Server
 
 from mlflow_ngraph import runner
 from mlflow_ngraph.errors import NGraphError
@@ -48,6 +46,8 @@ from mlflow_ngraph.verdicts import Verdict
 
 SAME, LONGEST_S = 0.01, 1.0
 _TRIES = 8
+_FEWEST = 5
+"""Pairs of windows of which an interval says something."""
 _NS = 1e9
 
 
@@ -74,7 +74,7 @@ def main() -> int:
 
 
 def _faults(study: Study, folder: Path) -> bool:
-    with Server(folder / "server") as server, faulty(server.address, folder / "proxy") as proxy:
+    with _served(folder / "server") as server, faulty(server.address, folder / "proxy") as proxy:
         proxy.do("faulty")
         outcome = runner.run_study(study, home=folder, tracking_uri=proxy.address, resume="never")
         print(f"measured: {_verdicts(outcome.record)}; not recorded yet: {outcome.unrecorded or 'nothing'}")
@@ -84,11 +84,11 @@ def _faults(study: Study, folder: Path) -> bool:
         print(
             f"throughput in faulty windows: {ratio:.4f} of that beside them (95 % {low:.4f} to {high:.4f}, {pairs} pairs)"
         )
-        with server.restarting():
+        with _restarting(server) as killed:
             tries = _synchronised(outcome.directory, proxy)
         proxy.do("clear")
         problems = list(_lacking(server.address, fold.load(outcome.directory)))
-        print(f"recorded to its end after {tries} calls of sync, the server killed {server.killed} times meanwhile")
+        print(f"recorded to its end after {tries} calls of sync, the server killed {len(killed)} times meanwhile")
         for problem in problems or ["everything is there, once"]:
             print(f"server: {problem}")
     return not problems and low <= 1 + SAME and high >= 1 - SAME
@@ -96,7 +96,7 @@ def _faults(study: Study, folder: Path) -> bool:
 
 def _away(study: Study, folder: Path) -> bool:
     waited = {}
-    with Server(folder / "server") as server, faulty(server.address, folder / "proxy-away") as proxy:
+    with _served(folder / "server") as server, faulty(server.address, folder / "proxy-away") as proxy:
         for when, course in _COURSES.items():
             proxy.do(course.get("", "clear"))
             with _watched() as times:
@@ -140,56 +140,35 @@ class _Following:
             self._proxy.do(what)
 
 
-class Server(AbstractContextManager["Server"]):
-    """``mlflow server`` on SQLite, which can be killed and started again at the same address."""
+@contextmanager
+def _served(folder: Path) -> Iterator[Server]:
+    folder.mkdir(parents=True, exist_ok=True)
+    server = Server(folder, "--workers", "1")
+    try:
+        server.start()
+        yield server
+    finally:
+        server.end(signal.SIGKILL)
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._port = free_port()
-        self.address = f"http://127.0.0.1:{self._port}"
-        self.killed = 0
 
-    def __enter__(self) -> Server:
-        self._folder.mkdir(exist_ok=True)
-        self._start()
-        return self
+@contextmanager
+def _restarting(server: Server, every_s: float = 6.0) -> Iterator[list[float]]:
+    """Kill a server again and again, and start it at once; gives when it was killed."""
+    ended, killed = threading.Event(), list[float]()
 
-    def __exit__(self, *_: object) -> None:
-        self._kill()
+    def go_on() -> None:
+        while not ended.wait(every_s):
+            server.end(signal.SIGKILL)
+            killed.append(time.monotonic())
+            server.start()
 
-    @contextmanager
-    def restarting(self, every_s: float = 6.0) -> Iterator[None]:
-        """Kill it again and again, and start it at once."""
-        ended = threading.Event()
-
-        def go_on() -> None:
-            while not ended.wait(every_s):
-                self._kill()
-                self.killed += 1
-                self._start()
-
-        thread = threading.Thread(target=go_on)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
-
-    def _start(self) -> None:
-        words = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self._port)]
-        words += ["--workers", "1", "--backend-store-uri", f"sqlite:///{self._folder / 'mlflow.db'}"]
-        words += ["--artifacts-destination", str(self._folder / "artifacts")]
-        with (self._folder / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                words, stdout=log, stderr=log, env={**os.environ, **QUIET}, cwd=self._folder, start_new_session=True
-            )
-        wait_for(self.address, self._folder / "server.log")
-
-    def _kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        ended.set()
+        thread.join()
 
 
 @contextmanager
@@ -257,6 +236,10 @@ def _disturbed(directory: Path) -> tuple[float, float, float, int]:
                 # Less time is more throughput.
                 pairs[number].append(statistics.median(windows[number - 1]) - statistics.median(values))
     ratios = [statistics.fmean(values) for values in pairs.values()]
+    if len(ratios) < _FEWEST:
+        raise SystemExit(
+            f"{len(ratios)} pairs of windows were measured in: too few to compare; ask for more --repetitions"
+        )
     mean = statistics.fmean(ratios)
     reach = float(stats.t.ppf(0.975, len(ratios) - 1)) * statistics.stdev(ratios) / math.sqrt(len(ratios))
     return math.exp(mean), math.exp(mean - reach), math.exp(mean + reach), len(ratios)

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from support.server import free_port
 
 from mlflow_ngraph.engines.package import Package, open_package
 from mlflow_ngraph.serving import speeds
@@ -84,7 +85,7 @@ def _study(home: Path, workload: str, compiler: str) -> Path:
 def _compare(package: Package, options: argparse.Namespace, folder: Path) -> int:
     bound = options.max_p99_ms or _bound(package, options.concurrency)
     log = folder / "server.log"
-    port = _free_port()
+    port = free_port()
     serve = [sys.executable, "-m", "mlflow_ngraph", "serve", str(package.directory), "--name", NAME]
     with log.open("w") as output:
         server = subprocess.Popen([*serve, "--port", str(port), "--max-p99-ms", str(bound)], stderr=output)
@@ -219,12 +220,6 @@ def _answer(connection: socket.socket) -> bytes:
     while len(content) < head + 4 + length:
         content += connection.recv(1 << 18)
     return bytes(content)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 if __name__ == "__main__":

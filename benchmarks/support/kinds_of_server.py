@@ -6,13 +6,10 @@ import os
 import shutil
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +19,7 @@ from pathlib import Path
 
 import requests
 from support import swift_store
-from support.server import QUIET
+from support.server import QUIET, free_port, wait_for
 
 from tests.support.certificates import write_certificate
 
@@ -316,13 +313,6 @@ def process(log: Path, *words: str, **environment: str) -> Iterator[subprocess.P
         running.wait(60)
 
 
-def free_port() -> int:
-    """A port of this machine on which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def _bucket(folder: Path) -> Iterator[dict[str, str]]:
     """A store with an empty bucket, and the variables by which it is reached."""
@@ -353,23 +343,6 @@ def _through(folder: Path) -> tuple[str, str]:
 
 def _as(name: str, password: str) -> dict[str, str]:
     return {"MLFLOW_TRACKING_USERNAME": name, "MLFLOW_TRACKING_PASSWORD": password}
-
-
-def wait_for(address: str, log: Path, chain: Path | None = None) -> None:
-    """Wait until a server answers at an address, over TLS where the certificate of its authority is given."""
-    context = ssl.create_default_context(cafile=str(chain)) if chain else None
-    deadline = time.monotonic() + _START_S
-    while True:
-        try:
-            urllib.request.urlopen(f"{address}/health", timeout=2, context=context).close()  # noqa: S310 - our own server
-        except (urllib.error.URLError, OSError) as error:
-            if isinstance(error, urllib.error.HTTPError):
-                return
-            if time.monotonic() > deadline:
-                raise SystemExit(f"the tracking server did not start:\n{log.read_text()[-3000:]}") from None
-            time.sleep(0.2)
-        else:
-            return
 
 
 def _wait_for_port(port: int) -> None:

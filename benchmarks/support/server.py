@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 QUIET = {
@@ -23,41 +24,59 @@ QUIET = {
 _START_S = 120.0
 
 
+class Server:
+    """``mlflow server`` on the SQLite file ``mlflow.db`` in a folder, which serves ``artifacts`` there.
+
+    It can be killed and started again at the same address.
+    """
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self._folder, self._options = folder, options
+        self._port = free_port()
+        self.address = f"http://127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Until it answers."""
+        command = [
+            *(sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self._port)),
+            *("--backend-store-uri", f"sqlite:///{self._folder / 'mlflow.db'}"),
+            *("--artifacts-destination", str(self._folder / "artifacts"), *self._options),
+        ]
+        log = self._folder / "server.log"
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                command,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **QUIET},
+                cwd=self._folder,
+                start_new_session=True,
+            )
+        wait_for(self.address, log)
+
+    def end(self, number: signal.Signals) -> None:
+        """Send all its processes a signal, and wait for their end."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+        self._process.wait(30)
+
+
 @contextmanager
 def tracking_server(home: Path, workers: int | None = None, app_name: str | None = None) -> Iterator[str]:
-    """The address of an ``mlflow server`` on the SQLite file ``mlflow.db`` in ``home``, which serves ``artifacts`` there.
+    """The address of a server of MLflow's own with its files in ``home``.
 
     Parameters
     ----------
     workers: processes that answer; MLflow's own default when left out.
     app_name: the application that it serves, such as ``ngraph`` with the page; MLflow's own when left out.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    address, log = f"http://127.0.0.1:{port}", home / "server.log"
-    command = [
-        *(sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)),
-        *("--backend-store-uri", f"sqlite:///{home / 'mlflow.db'}", "--artifacts-destination", str(home / "artifacts")),
-    ]
-    if workers is not None:
-        command += ["--workers", str(workers)]
-    if app_name is not None:
-        command += ["--app-name", app_name]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=output, env={**os.environ, **QUIET}, cwd=home, start_new_session=True
-        )
+    options = [*(["--workers", str(workers)] if workers is not None else [])]
+    server = Server(home, *options, *(["--app-name", app_name] if app_name is not None else []))
     try:
-        deadline = time.monotonic() + _START_S
-        while not _answers(address):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"the tracking server did not start:\n{log.read_text()[-3000:]}")
-            time.sleep(0.2)
-        yield address
+        server.start()
+        yield server.address
     finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(30)
+        server.end(signal.SIGTERM)
 
 
 @contextmanager
@@ -68,10 +87,7 @@ def own_server(home: Path, store: str | None = None) -> Iterator[str]:
     ----------
     store: a database that is there; by default one of its own.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    log = home / "server.log"
+    port, log = free_port(), home / "server.log"
     command = [sys.executable, "-m", "mlflow_ngraph", "server", "--folder", str(home / "lab"), "--port", str(port)]
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -92,9 +108,25 @@ def own_server(home: Path, store: str | None = None) -> Iterator[str]:
         process.wait(60)
 
 
-def _answers(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{address}/health", timeout=2):  # noqa: S310 - our own server
-            return True
-    except (urllib.error.URLError, OSError):
-        return False
+def free_port() -> int:
+    """A port of this machine on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for(address: str, log: Path, chain: Path | None = None) -> None:
+    """Wait until a server answers at an address, over TLS where the certificate of its authority is given."""
+    context = ssl.create_default_context(cafile=str(chain)) if chain else None
+    deadline = time.monotonic() + _START_S
+    while True:
+        try:
+            urllib.request.urlopen(f"{address}/health", timeout=2, context=context).close()  # noqa: S310 - our own server
+        except (urllib.error.URLError, OSError) as error:
+            if isinstance(error, urllib.error.HTTPError):
+                return
+            if time.monotonic() > deadline:
+                raise SystemExit(f"the tracking server did not start:\n{log.read_text()[-3000:]}") from None
+            time.sleep(0.2)
+        else:
+            return
