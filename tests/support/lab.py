@@ -75,6 +75,8 @@ def lab() -> Iterator[Lab]:
     """A head and two devices."""
     if os.geteuid() or shutil.which("ip") is None or not Path(_SSHD).exists():
         pytest.skip("a lab of hosts needs root, ip and sshd")
+    if find_spec("ray") is None:
+        pytest.skip("the client of a lab needs ray: pip install '.[fleet]'")
     python = engine_python()
     if not python:
         pytest.skip(f"a lab needs a Python with ray[default]: name one in {RAY_PYTHON}")
