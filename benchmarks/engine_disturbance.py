@@ -35,6 +35,7 @@ from support.server import free_port
 from mlflow_ngraph.compilers.base import Target
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.fleet import description, nodes
+from mlflow_ngraph.fleet.node_agent import MARK
 from mlflow_ngraph.measure.statistics import paired_ratio
 from mlflow_ngraph.runner import plan_study, run_study
 from mlflow_ngraph.study import parse
@@ -61,23 +62,26 @@ def main() -> int:
     # Short: Ray's sockets lie below it.
     with tempfile.TemporaryDirectory(prefix="ngd-", ignore_cleanup_errors=True) as place:
         call = _engine(Path(place), options.workload, options.compiler)
-        with _node(Path(place), options.engine_python) as processes:
-            return _compare(call, processes, options)
+        with _node(Path(place), options.engine_python) as mark:
+            return _compare(call, mark, options)
 
 
-def _compare(call: Callable[[], object], processes: Sequence[psutil.Process], options: argparse.Namespace) -> int:
+def _compare(call: Callable[[], object], mark: str, options: argparse.Namespace) -> int:
     rng = random.Random(options.seed)
     ratios: dict[bool, list[float]] = {True: [], False: []}
     used_s = ran_s = 0.0
     for _ in range(options.pairs):
         for on in rng.sample((True, False), 2):
+            # Its workers come and go.
+            processes = _processes(mark)
             _signal(processes, signal.SIGCONT if on else signal.SIGSTOP)
             _throughput(call, _SETTLE_S)
             before = _cpu_s(processes)
             ratios[on].append(_throughput(call, options.seconds))
             if on:
-                used_s, ran_s = used_s + _cpu_s(processes) - before, ran_s + options.seconds
-    _signal(processes, signal.SIGCONT)
+                after = _cpu_s(processes)
+                used_s += sum(after[process] - before[process] for process in after)
+                ran_s += options.seconds
     ratio = paired_ratio(np.array(ratios[True]), np.array(ratios[False]))
     low, high = ratio.interval()
     median = float(np.median(np.array(ratios[True]) / np.array(ratios[False])))
@@ -122,8 +126,8 @@ def _engine(home: Path, workload: str, compiler: str) -> Callable[[], object]:
 
 
 @contextmanager
-def _node(home: Path, python: str) -> Iterator[list[psutil.Process]]:
-    """A node of a fleet with a job; gives its processes."""
+def _node(home: Path, python: str) -> Iterator[str]:
+    """A node of a fleet with a job; gives the mark of its processes."""
     ports = [free_port(), free_port()]
     content = {
         "name": "disturbance",
@@ -144,11 +148,9 @@ def _node(home: Path, python: str) -> Iterator[list[psutil.Process]]:
         _ask(python, nodes.program(machine, "up", token=token), home)
         _submit(ports[1], token)
         time.sleep(_QUIET_S)
-        yield _processes(machine.config["mark"])
+        yield machine.config["mark"]
     finally:
-        for process in _processes(machine.config["mark"]):
-            with suppress(psutil.NoSuchProcess):
-                process.send_signal(signal.SIGCONT)
+        _signal(_processes(machine.config["mark"]), signal.SIGCONT)
         _ask(python, nodes.program(machine, "down"), home)
 
 
@@ -181,25 +183,29 @@ def _submit(port: int, token: str) -> None:
 
 def _processes(mark: str) -> list[psutil.Process]:
     """All of the engine: what keeps it up, and what came of that."""
-    keepers = []
+    keepers, below = set[psutil.Process](), set[psutil.Process]()
     for process in psutil.process_iter():
-        try:
-            if process.environ().get("NGRAPH_FLEET") == mark:
-                keepers.append(process)
-        except psutil.Error:
-            continue
-    below = {child for keeper in keepers for child in keeper.children(recursive=True)}
-    return sorted({*keepers, *below}, key=lambda process: process.pid)
+        with suppress(psutil.Error):
+            if process.environ().get(MARK) == mark:
+                keepers.add(process)
+                below.update(process.children(recursive=True))
+    return sorted(keepers | below, key=lambda process: process.pid)
 
 
 def _signal(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
     for process in processes:
-        process.send_signal(number)
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
 
 
-def _cpu_s(processes: Sequence[psutil.Process]) -> float:
-    times = [process.cpu_times() for process in processes]
-    return sum(each.user + each.system for each in times)
+def _cpu_s(processes: Sequence[psutil.Process]) -> dict[psutil.Process, float]:
+    """Seconds that each of them has used, of those that there still are."""
+    used_s = {}
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            used_s[process] = times.user + times.system
+    return used_s
 
 
 if __name__ == "__main__":
