@@ -68,7 +68,7 @@ def main() -> int:
 
 def _compare(call: Callable[[], object], mark: str, options: argparse.Namespace) -> int:
     rng = random.Random(options.seed)
-    ratios: dict[bool, list[float]] = {True: [], False: []}
+    throughputs: dict[bool, list[float]] = {True: [], False: []}
     used_s = ran_s = 0.0
     for _ in range(options.pairs):
         for on in rng.sample((True, False), 2):
@@ -77,14 +77,15 @@ def _compare(call: Callable[[], object], mark: str, options: argparse.Namespace)
             _signal(processes, signal.SIGCONT if on else signal.SIGSTOP)
             _throughput(call, _SETTLE_S)
             before = _cpu_s(processes)
-            ratios[on].append(_throughput(call, options.seconds))
+            throughputs[on].append(_throughput(call, options.seconds))
             if on:
                 after = _cpu_s(processes)
                 used_s += sum(after[process] - before[process] for process in after)
                 ran_s += options.seconds
-    ratio = paired_ratio(np.array(ratios[True]), np.array(ratios[False]))
+    running, stopped = np.array(throughputs[True]), np.array(throughputs[False])
+    ratio = paired_ratio(running, stopped)
     low, high = ratio.interval()
-    median = float(np.median(np.array(ratios[True]) / np.array(ratios[False])))
+    median = float(np.median(running / stopped))
     print(
         f"{options.workload}, {options.compiler}, batch 1, {options.pairs} pairs of {options.seconds:g} s: throughput with the engine "
         f"on over off {ratio.value:.4f} [{low:.4f}, {high:.4f}] (median of the pairs {median:.4f}); {len(processes)} processes of "

@@ -52,7 +52,7 @@ class Server:
                 cwd=self._folder,
                 start_new_session=True,
             )
-        wait_for(self.address, log)
+        wait_for(self.address, log, process=self._process)
 
     def end(self, number: signal.Signals) -> None:
         """Send all its processes a signal, and wait for their end."""
@@ -70,8 +70,12 @@ def tracking_server(home: Path, workers: int | None = None, app_name: str | None
     workers: processes that answer; MLflow's own default when left out.
     app_name: the application that it serves, such as ``ngraph`` with the page; MLflow's own when left out.
     """
-    options = [*(["--workers", str(workers)] if workers is not None else [])]
-    server = Server(home, *options, *(["--app-name", app_name] if app_name is not None else []))
+    options = []
+    if workers is not None:
+        options += ["--workers", str(workers)]
+    if app_name is not None:
+        options += ["--app-name", app_name]
+    server = Server(home, *options)
     try:
         server.start()
         yield server.address
@@ -115,8 +119,15 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for(address: str, log: Path, chain: Path | None = None) -> None:
-    """Wait until a server answers at an address, over TLS where the certificate of its authority is given."""
+def wait_for(
+    address: str, log: Path, chain: Path | None = None, process: subprocess.Popen[bytes] | None = None
+) -> None:
+    """Wait until a server answers at an address, or its process, where that is given, has ended.
+
+    Parameters
+    ----------
+    chain: the certificate of its authority, where it answers over TLS.
+    """
     context = ssl.create_default_context(cafile=str(chain)) if chain else None
     deadline = time.monotonic() + _START_S
     while True:
@@ -125,7 +136,7 @@ def wait_for(address: str, log: Path, chain: Path | None = None) -> None:
         except (urllib.error.URLError, OSError) as error:
             if isinstance(error, urllib.error.HTTPError):
                 return
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or (process is not None and process.poll() is not None):
                 raise SystemExit(f"the tracking server did not start:\n{log.read_text()[-3000:]}") from None
             time.sleep(0.2)
         else:
