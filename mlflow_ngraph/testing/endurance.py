@@ -1,8 +1,10 @@
-"""Whether engines leave anything behind: memory, threads, open files."""
+"""Whether engines leave anything behind: memory, threads, open files, a process that a signal kills."""
 
 from __future__ import annotations
 
 import gc
+import os
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,6 +28,8 @@ class Usage:
     bytes: Sequence[int]
     threads: Sequence[int]
     files: Sequence[int]
+    killed_by: int | None = None
+    """The number of the signal that a process which handles signals ended by when one came to it afterwards."""
 
     def problem(self) -> str | None:
         """What grew, or None."""
@@ -37,6 +41,9 @@ class Usage:
             grown = growth(samples)
             if grown > allowed:
                 return f"{self.cycles} cycles of load, run and close leave {grown} {what} behind; allowed: {allowed}"
+        if self.killed_by is not None:
+            name = signal.Signals(self.killed_by).name
+            return f"after two engines came and went, a signal that Python handles ends the process with {name}"
         return None
 
 
@@ -71,4 +78,24 @@ def load_and_run_often(case: Case, cycles: int, never_imported: Sequence[str] = 
             memory.append(process.memory_info().rss)
             threads.append(process.num_threads())
             files.append(process.num_fds())
-    return Usage(cycles, memory, threads, files)
+    # The end of one must not take away what the other has left to the process.
+    first, second = (compiler.load(case.directory(group), group[0], case.job.target) for _ in range(2))
+    first.close()
+    del first
+    second.close()
+    del second
+    gc.collect()
+    return Usage(cycles, memory, threads, files, killed_by_a_signal())
+
+
+def killed_by_a_signal() -> int | None:
+    """What a copy of this process ends by when a signal comes that it handles; None where it goes on."""
+    copy = os.fork()
+    if copy == 0:
+        try:
+            signal.signal(signal.SIGUSR1, lambda number, frame: None)
+            signal.raise_signal(signal.SIGUSR1)
+        finally:
+            os._exit(0)
+    status = os.waitpid(copy, 0)[1]
+    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else None

@@ -6,6 +6,8 @@ It replays the baseline's outputs, so it needs nothing but NumPy. It is not regi
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import signal
 import subprocess
@@ -64,6 +66,7 @@ Behaviour = Literal[
     "hang",
     "leak",
     "leak_threads",
+    "leak_stack",
     "leave_process",
     "crash",
     "oom",
@@ -80,6 +83,7 @@ class FakeFlags(Flags):
     """``ok`` and ``slow`` give the baseline's outputs, ``wrong`` their negatives, ``nan`` not-a-number,
     ``short`` those without the last number of each row, and ``constant`` those of the prepared inputs whatever the
     inputs are; all of them at every stage. ``hang`` never returns, ``leak`` keeps a mebibyte, ``leak_threads`` a thread,
+    ``leak_stack`` an alternate stack for signals that is no longer there,
     ``leave_process`` a process in a session of its own, ``crash`` is a segmentation fault, ``oom`` a `MemoryError`,
     ``raise`` a `RuntimeError`, ``unsupported`` names an operator; each of these at the stage ``at``."""
     at: Stage = "run"
@@ -225,6 +229,16 @@ def _leak_thread() -> None:
     threading.Thread(target=_hang, name="leaked", daemon=True).start()
 
 
+def _leak_stack() -> None:
+    class Stack(ctypes.Structure):
+        _fields_: ClassVar = [("address", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+
+    size = 64 * mmap.PAGESIZE
+    with mmap.mmap(-1, size) as memory:
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        ctypes.CDLL(None).sigaltstack(ctypes.byref(Stack(address, 0, size)), None)
+
+
 def _leave_process() -> None:
     # In a session of its own it is in no process group that anybody ends.
     code = f"import time; time.sleep({ORPHAN_SECONDS})"
@@ -250,6 +264,7 @@ def _unsupported() -> None:
 _LEFT_BEHIND: Mapping[str, Callable[[], None]] = {
     "leak": _leak,
     "leak_threads": _leak_thread,
+    "leak_stack": _leak_stack,
     "leave_process": _leave_process,
 }
 _ENDS: Mapping[str, Callable[[], None]] = {

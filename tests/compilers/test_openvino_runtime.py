@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from mlflow_ngraph.compilers.base import Target, Workbench
+from mlflow_ngraph.compilers.openvino.library import core
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.testing.steps import in_fresh_process
@@ -48,9 +49,7 @@ def test_the_build_keeps_what_the_runtime_requires_of_a_machine(cnn: Source, tmp
 
 
 def test_a_precision_that_this_cpu_lacks_is_not_replaced_silently(cnn: Source, tmp_path: Path) -> None:
-    import openvino as ov
-
-    capabilities = ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    capabilities = core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     for precision, capability in (("bf16", "BF16"), ("fp16", "FP16")):
         directory = tmp_path / precision
         directory.mkdir()

@@ -46,6 +46,7 @@ CASES = {
     "LeakRun": Case({"behaviour": "leak", "at": "run"}, fails=(LEAKS,)),
     "LeakLoad": Case({"behaviour": "leak", "at": "load"}, fails=(LEAKS,)),
     "LeakThreads": Case({"behaviour": "leak_threads", "at": "load"}, fails=(LEAKS,)),
+    "LeakStack": Case({"behaviour": "leak_stack", "at": "load"}, fails=(LEAKS,)),
     "Slow": Case({"behaviour": "slow", **SLOW}, passes=(TIME_LIMIT, HALF, AGAIN, KILLED)),
     "LeavesProcess": Case({"behaviour": "leave_process", **SLOW, "delay_ms": 2500.0}, fails=(TIME_LIMIT, KILLED)),
     "Searches": Case({"behaviour": "slow", "at": "search", "delay_ms": 100.0, "search_batches": 10}, passes=(RESUMED,)),

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlflow_ngraph.testing.endurance import ALLOWED_BYTES, SAMPLES, Usage, growth
+from mlflow_ngraph.testing.endurance import ALLOWED_BYTES, SAMPLES, Usage, growth, killed_by_a_signal
 
 STEADY = [7] * SAMPLES
 
@@ -35,3 +35,12 @@ def test_one_thread_or_file_too_many_is_a_leak() -> None:
     more = [7] * 16 + [8] * (SAMPLES - 16)
     assert "leave 1 threads behind" in str(usage(threads=more).problem())
     assert "leave 1 open files behind" in str(usage(files=more).problem())
+
+
+def test_a_process_that_a_signal_kills_is_a_problem() -> None:
+    said = Usage(200, STEADY, STEADY, STEADY, killed_by=11).problem()
+    assert said == "after two engines came and went, a signal that Python handles ends the process with SIGSEGV"
+
+
+def test_a_copy_of_a_healthy_process_outlives_a_signal() -> None:
+    assert killed_by_a_signal() is None

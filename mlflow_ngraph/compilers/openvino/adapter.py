@@ -25,7 +25,7 @@ from mlflow_ngraph.compilers.base import (
 from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.host import isa, package
 from mlflow_ngraph.compilers.openvino import blobs
-from mlflow_ngraph.compilers.openvino.library import TELEMETRY, library, optional, text
+from mlflow_ngraph.compilers.openvino.library import TELEMETRY, core, library, optional, text
 from mlflow_ngraph.compilers.reasons import reported
 from mlflow_ngraph.compilers.saved import Saved
 from mlflow_ngraph.devices.elsewhere import Elsewhere
@@ -155,7 +155,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
     def _convert(self, model: Path, ir: Path, bench: Workbench) -> None:
         ov = library()
         with bench.stage("convert"):
-            converted = ov.Core().read_model(str(model))
+            converted = core().read_model(str(model))
         with bench.stage("save"):
             # The default would round the weights to 16 bits.
             ov.save_model(converted, ir, compress_to_fp16=False)
@@ -191,13 +191,12 @@ class OpenVINO(Compiler[OpenVINOFlags]):
         from mlflow_ngraph.compilers.openvino.running import places
 
         ov = library()
-        core = ov.Core()
-        model = core.read_model(str(ir))
+        model = core().read_model(str(ir))
         axis = _FREE if shared and self.flags.dynamic_batch else batch
         shapes = [ov.PartialShape(list(spec.resolve(axis))) for spec in inputs]
         input_places = places(model.inputs, inputs)
         model.reshape({port: shapes[place] for port, place in zip(model.inputs, input_places, strict=True)})
-        return core.compile_model(model, "CPU", dict(config))
+        return core().compile_model(model, "CPU", dict(config))
 
     def _config(self, target: Target) -> dict[str, FlagValue]:
         """Without a precision hint the runtime computes in bf16 on CPUs that can, and does not say so."""

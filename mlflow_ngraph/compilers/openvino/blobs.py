@@ -14,7 +14,7 @@ from typing import Any
 
 from mlflow_ngraph.compilers.base import FlagValue
 from mlflow_ngraph.compilers.host import isa
-from mlflow_ngraph.compilers.openvino.library import library
+from mlflow_ngraph.compilers.openvino.library import core, library
 from mlflow_ngraph.telling import one_line
 
 
@@ -55,6 +55,6 @@ def read(path: Path, config: Mapping[str, FlagValue], made_by: str) -> Any:
     ov = library()
     try:
         content = ov.Tensor(np.memmap(path, dtype=np.uint8, mode="r"))
-        return ov.Core().import_model(content, "CPU", dict(config))
+        return core().import_model(content, "CPU", dict(config))
     except (OSError, RuntimeError, TypeError, ValueError) as error:
         raise BlobRefusedError(one_line(error)) from error

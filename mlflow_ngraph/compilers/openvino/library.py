@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from threading import Lock
 from typing import Any
 
 TELEMETRY = "openvino_telemetry"
@@ -15,6 +16,23 @@ def library() -> Any:
     import openvino
 
     return openvino
+
+
+_cores: list[Any] = []
+_making = Lock()
+
+
+def core() -> Any:
+    """The only `openvino.Core` of this process, which lives as long as it does.
+
+    A core that has loaded the CPU plugin gives the thread that did so an alternate stack for signals, and takes it away at its
+    own end. With several, the stack of one is put back in force by the end of another after it has been unmapped, and the next
+    signal that Python handles, Ctrl-C among them, is a segmentation fault.
+    """
+    with _making:
+        if not _cores:
+            _cores.append(library().Core())
+        return _cores[0]
 
 
 def text(value: Any) -> str:
