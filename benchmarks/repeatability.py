@@ -7,7 +7,8 @@ The same models and compilers are measured twice, half an hour apart, a hundred 
 ways: in rounds of ten repetitions, as a study does (``paired``); all repetitions of a cell in one slice, so that the lanes
 of a workload and batch size follow each other within seconds (``adjacent``); and one compiler after the other over all
 workloads, as a script or a run for each compiler does (``apart``). Printed is how far the second speed-up is from the first,
-for each cell and as the root of the mean square over cells. Paired, it should be at most half of what it is with compilers
+for each cell and as the root of the mean square over cells, and how many of the second are within the intervals: those of their
+own rounds, and those that allow for what the hour has changed for the other workloads. Paired, it should be at most half of what it is with compilers
 apart; exit code 1 if it is not.
 """
 
@@ -22,6 +23,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
+from mlflow_ngraph.analysis import between_studies
+from mlflow_ngraph.analysis.between_studies import Between
+from mlflow_ngraph.estimates import Estimate, quantile
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import BASELINE, Study, parse
 
@@ -35,8 +41,9 @@ class Speedup(NamedTuple):
     """Over eager execution."""
 
     value: float
-    reach: float | None = None
-    """How far its 95 % interval reaches to either side, on the logarithmic scale; one slice has none."""
+    error: float | None = None
+    """Standard error of its logarithm; one slice has none."""
+    freedom: float | None = None
 
 
 Speedups = dict[Cell, Speedup]
@@ -88,8 +95,7 @@ def _measure(workloads: list[str], batch_sizes: list[int], home: Path) -> dict[s
 
 def _paired(metrics: Mapping[str, float]) -> Speedup:
     """The speed-up that the study itself derived from rounds."""
-    low, high = metrics.get("speedup_ci_low"), metrics.get("speedup_ci_high")
-    return Speedup(metrics["speedup"], math.log(high / low) / 2 if low and high else None)
+    return Speedup(metrics["speedup"], metrics.get("speedup_log_se"), metrics.get("speedup_df"))
 
 
 def _study(
@@ -125,17 +131,51 @@ def _spread(way: str, first: Speedups, second: Speedups) -> float:
     for cell, difference in differences.items():
         label, compiler, batch = cell
         line = f"{way:8}  {label} {compiler} batch {batch}: {first[cell].value:.3f}, {100 * difference:+.2f} %"
-        reaches = first[cell].reach, second[cell].reach
-        if reaches[0] is not None and reaches[1] is not None:
-            allowed = math.hypot(reaches[0], reaches[1])
-            within.append(abs(difference) <= allowed)
-            line += f" (intervals of both: ± {100 * allowed:.2f} %)"
+        own = _reach([first[cell], second[cell]], None)
+        if own is not None:
+            wider = _reach([first[cell], second[cell]], _between(first, second, label))
+            within.append((abs(difference) <= own, wider is not None and abs(difference) <= wider))
+            line += f" (intervals of both: ± {100 * own:.2f} %"
+            line += f"; with the hour: ± {100 * wider:.2f} %)" if wider is not None else ")"
         print(line)
     spread = math.sqrt(sum(value**2 for value in differences.values()) / len(differences))
     print(f"{way}: root mean square of the differences {100 * spread:.2f} % over {len(differences)} cells", flush=True)
     if within:
-        print(f"{way}: {sum(within)} of {len(within)} differences are within their intervals", flush=True)
+        own_rounds, with_hour = (sum(kind) for kind in zip(*within, strict=True))
+        print(
+            f"{way}: {own_rounds} of {len(within)} differences are within their intervals, {with_hour} where these allow for "
+            "what the hour changed for the other workloads",
+            flush=True,
+        )
     return spread
+
+
+def _between(first: Speedups, second: Speedups, but: str) -> Between | None:
+    """What the hour has changed beyond the intervals, by all workloads but one."""
+    cells = [cell for cell in first if cell in second and cell[0] != but and first[cell].error and second[cell].error]
+    taken = [
+        (study, number, times[cell]) for number, cell in enumerate(cells) for study, times in enumerate((first, second))
+    ]
+    return between_studies.estimated(
+        np.log([speedup.value for _, _, speedup in taken]),
+        np.array([speedup.error for _, _, speedup in taken], float),
+        np.array([number for _, number, _ in taken], int),
+        np.array([study for study, _, _ in taken], int),
+    )
+
+
+def _reach(speedups: list[Speedup], between: Between | None) -> float | None:
+    """How far the intervals of two speed-ups reach together, on the logarithmic scale; None where one has none."""
+    if any(speedup.error is None or speedup.freedom is None for speedup in speedups):
+        return None
+    estimates = Estimate(
+        np.zeros(2),
+        np.array([speedup.error for speedup in speedups], float),
+        np.array([speedup.freedom for speedup in speedups], float),
+    )
+    if between is not None:
+        estimates = between_studies.widened(estimates, [("", "")] * 2, {("", ""): between})
+    return float(np.hypot(*(quantile(estimates.freedom) * estimates.error)))
 
 
 if __name__ == "__main__":

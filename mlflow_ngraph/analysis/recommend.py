@@ -12,14 +12,15 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from mlflow_ngraph import objectives
-from mlflow_ngraph.analysis import contest, doubts, fleet_choice, significance
+from mlflow_ngraph.analysis import between_studies, contest, doubts, fleet_choice, significance
+from mlflow_ngraph.analysis.between_studies import Between, Machine
 from mlflow_ngraph.analysis.compare import TIED_FROM, latest
 from mlflow_ngraph.analysis.fleet_choice import CONFIGURATION
 from mlflow_ngraph.analysis.selection import FILTERED, Selection
 from mlflow_ngraph.analysis.serving_rates import AT_RATE, AT_RATE_METRIC
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.estimates import Estimate
-from mlflow_ngraph.metrics import Metric, is_complement, with_estimates
+from mlflow_ngraph.metrics import METRICS, Metric, is_complement, with_estimates
 from mlflow_ngraph.objectives import OBJECTIVES, Limit
 from mlflow_ngraph.tables import vocabulary
 from mlflow_ngraph.verdicts import Verdict
@@ -30,7 +31,7 @@ _AT_RATE = "latency-at-rate"
 Floats = NDArray[np.float64]
 
 COLUMNS = (
-    "device", "workload", "label", "rank", "best", "tied", "on_front", "compiler", "compiler_label", "flags", "precision",
+    "device", "workload", "label", "rank", "best", "tied", "may_lead", "on_front", "compiler", "compiler_label", "flags", "precision",
     "precision_in_force", "mode", "threads", "batch", "value", "ci_low", "ci_high", "loss", "loss_ci_low",
     "loss_ci_high", "score", "worst_device", "unsteady", "noise", "cell", "study_id", "run_id", "model_id", "pull",
 )  # fmt: skip
@@ -76,7 +77,8 @@ def recommend(
         One row a cell that keeps all limits (with ``fleet``: whose choice does on all devices), the best first, with
         the columns of `COLUMNS`; docs/how-to/decide.md explains them. ``attrs["nothing"]`` has the workloads and
         devices for which nothing keeps all limits, with the reasons, and ``attrs["undecided"]`` those for which nothing
-        is ``best`` because of ``rivals`` that could beat it; ``attrs`` also says ``objective``, ``metric``, ``unit``,
+        is ``best`` because of ``rivals`` that could beat it; ``attrs["between_studies"]`` what another study changes on the
+        machines of which that can be told; ``attrs`` also says ``objective``, ``metric``, ``unit``,
         ``better``, ``limits``, ``fleet`` and ``front``.
 
     Raises
@@ -99,8 +101,10 @@ def recommend(
     _check_measured(chosen, metric)
     fitting, why = _fitting(chosen, metric, limits)
     candidates = chosen[fitting].reset_index(drop=True)
+    timed = metric in METRICS and METRICS[metric].by_round
+    between = between_studies.of_machines(frame, set(chosen["device"])) if timed else {}
     if fleet is None:
-        ranked = _per_device(candidates, metrics[metric])
+        ranked = _per_device(candidates, metrics[metric], between)
     else:
         ranked = fleet_choice.ranked(candidates, metrics[metric], chosen, fleet)
     table = _described(ranked, candidates, metric, shown, metrics)
@@ -123,6 +127,7 @@ def recommend(
         "front": shown,
         "nothing": _nothing(chosen, table, why, fleet),
         "undecided": [doubt.to_plain() for doubt in undecided],
+        "between_studies": [known.to_plain(machine) for machine, known in between.items()],
     }
     return table
 
@@ -140,6 +145,7 @@ def _columns(metrics: Sequence[str]) -> set[str]:
         *contest.needed(metrics[0]),
         *filtered,
         *with_estimates(metrics),
+        "fingerprint",
         "verdict",
         "started_at",
         "finished_at",
@@ -185,8 +191,8 @@ def _fitting(
     return fitting, why
 
 
-def _per_device(candidates: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    """Candidates with rank, ties and losses, within each workload and device."""
+def _per_device(candidates: pd.DataFrame, metric: Metric, between: Mapping[Machine, Between]) -> pd.DataFrame:
+    """Candidates with rank, ties and losses, within each workload and device, and which may lead in another study."""
     groups = [
         np.asarray(inside, int)
         for inside in candidates.groupby(["workload", "device"], sort=False, dropna=False).indices.values()
@@ -198,6 +204,7 @@ def _per_device(candidates: pd.DataFrame, metric: Metric) -> pd.DataFrame:
         candidates, metric.name, tops, np.concatenate([empty, *(np.full(len(places), places[0]) for places in groups)])
     )
     p_values, numbers = ratios.p_differs(), candidates[metric.name].to_numpy(float)
+    near = contest.could_beat(between_studies.widened(ratios, _machines(candidates.iloc[tops]), between), metric)
     parts, start = [], 0
     for places in groups:
         own = slice(start, start + len(places))
@@ -207,14 +214,24 @@ def _per_device(candidates: pd.DataFrame, metric: Metric) -> pd.DataFrame:
         tied = significance.holm(np.where(first, np.nan, p_values[own])) >= TIED_FROM
         # Without intervals only equal numbers are known to be equally good.
         tied |= (values == values[0]) & ~first
-        tied &= ~contest.left(candidates, metric, places)
+        left = contest.left(candidates, metric, places)
+        tied &= ~left
+        may_lead = near[own] & ~(tied | left | first)
         cost = losses(ratios.take(np.arange(own.start, own.stop)), values, metric)
-        parts.append({"place": places, "rank": np.arange(1, len(places) + 1), "tied": tied, **cost})
-    names = ("place", "rank", "tied", "loss", "loss_ci_low", "loss_ci_high")
+        parts.append(
+            {"place": places, "rank": np.arange(1, len(places) + 1), "tied": tied, "may_lead": may_lead, **cost}
+        )
+    names = ("place", "rank", "tied", "may_lead", "loss", "loss_ci_low", "loss_ci_high")
     table: pd.DataFrame = pd.DataFrame(
         {name: np.concatenate([empty, *(part[name] for part in parts)]) for name in names}
     )
     return table
+
+
+def _machines(rows: pd.DataFrame) -> list[Machine]:
+    if "fingerprint" not in rows.columns:
+        return [(str(device), "") for device in rows["device"]]
+    return [(str(device), str(digest)) for device, digest in zip(rows["device"], rows["fingerprint"], strict=True)]
 
 
 def _led(candidates: pd.DataFrame, metric: Metric, places: NDArray[np.int_]) -> NDArray[np.int_]:
@@ -269,12 +286,13 @@ def _described(
     table = candidates.iloc[ranked["place"].to_numpy(int)].reset_index(drop=True)
     for name in ranked.columns.drop("place"):
         table[name] = ranked[name].to_numpy()
-    for name, value in (("score", np.nan), ("worst_device", None)):
+    for name, value in (("score", np.nan), ("worst_device", None), ("may_lead", False)):
         if name not in table:
             table[name] = value
     table["rank"] = table["rank"].astype(int)
     table["best"] = table["rank"] == 1
-    table["tied"] = table["tied"].astype(bool)
+    for name in ("tied", "may_lead"):
+        table[name] = table[name].astype(bool)
     table["value"] = table[metric]
     table["ci_low"], table["ci_high"] = significance.interval(table, metric)
     table["on_front"] = False

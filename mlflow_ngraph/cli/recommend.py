@@ -13,7 +13,7 @@ from mlflow_ngraph.cli.filters import Asked, bound_options, filter_options
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.objectives import BOUNDS, Limit
-from mlflow_ngraph.text import UNSTEADY_MARK, csv_table, markdown_table, missing, plain, rounded
+from mlflow_ngraph.text import UNSTEADY_MARK, counted, csv_table, markdown_table, missing, plain, rounded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -171,7 +171,7 @@ def _groups(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def _row(table: pd.DataFrame, row: pd.Series[Any]) -> list[str]:
-    mark = "*" if row["best"] else "?" if row["rank"] == 1 else "≈" if row["tied"] else ""
+    mark = "*" if row["best"] else "?" if row["rank"] == 1 else "≈" if row["tied"] else "°" if row["may_lead"] else ""
     mark += "^" if row["on_front"] else ""
     cost, ends = ("", "") if row["rank"] == 1 else costs.said(row, table.attrs)
     interval = "" if missing(row["ci_low"]) else f"{rounded(row['ci_low'])} to {rounded(row['ci_high'])}"
@@ -220,10 +220,23 @@ def _notes(table: pd.DataFrame) -> Iterator[str]:
         yield f"{UNSTEADY_MARK} unsteady, because the machine was not quiet: {noisy.value_counts().index[0]}"
     if bool(table["tied"].any()):
         yield "≈ cannot be told from the best (*): see docs/method.md"
+    yield from _between(table)
     if attrs["front"]:
         yield "^ is on the Pareto front: nothing else is as good in all of these and better in one"
     if attrs["nothing"]:
         yield f"nothing keeps all limits: {_reasons(attrs['nothing'])}"
+
+
+def _between(table: pd.DataFrame) -> Iterator[str]:
+    """What another study would change, as far as earlier ones have shown it."""
+    if bool(table["may_lead"].any()):
+        yield "° is behind in these rounds, and may lead when it is measured again:"
+    for known in table.attrs["between_studies"]:
+        figures, studies = counted(known["figures"], "cell"), counted(known["studies"], "study", "studies")
+        yield (
+            f"from study to study, speed-ups on {known['device']} differ by {100 * known['deviation']:.2g} % (standard deviation) "
+            f"beside what their intervals say ({figures} in {studies})"
+        )
 
 
 def _reasons(nothing: Sequence[dict[str, Any]]) -> str:

@@ -150,7 +150,7 @@ def save_onnx(
     """Convert a program to ONNX under the names of its inputs and outputs, and write it, whole or not at all."""
     import torch
 
-    with _copying(program):
+    with _adapted(program):
         converted = torch.onnx.export(
             program,
             dynamo=True,
@@ -183,24 +183,32 @@ def _rename_axis(converted: torch.onnx.ONNXProgram, old: str, new: str) -> None:
 
 
 @contextmanager
-def _copying(program: torch.export.ExportedProgram) -> Iterator[None]:
-    """A program that copies, within the block, wherever it asks for a tensor that is laid out in order.
+def _adapted(program: torch.export.ExportedProgram) -> Iterator[None]:
+    """A program that, within the block, says what it says in words that the exporter takes.
 
-    A fused attention lays its output out so that such a tensor is there already, and the exporter drops the request; the
-    operators that the attention is taken apart into do not, and what views their output in another shape fails.
+    It copies wherever it asks for a tensor that is laid out in order. A fused attention lays its output out so that such a tensor
+    is there already, and the exporter drops the request; the operators that the attention is taken apart into do not, and what
+    views their output in another shape fails. And an extreme over all axes names them: the exporter wants some.
     """
     import torch
 
     aten = torch.ops.aten
-    asking = [node for node in program.graph.nodes if node.target is aten.contiguous.default and not node.kwargs]
-    for node in asking:
-        node.target, node.kwargs = aten.clone.default, {"memory_format": torch.contiguous_format}
+    before = []
+    for node in program.graph.nodes:
+        as_it_was = node, node.target, node.args, node.kwargs
+        if node.target is aten.contiguous.default and not node.kwargs:
+            node.target, node.kwargs = aten.clone.default, {"memory_format": torch.contiguous_format}
+        elif node.target in (aten.amax.default, aten.amin.default) and not any(node.args[1:2]):
+            node.args = node.args[0], list(range(node.args[0].meta["val"].dim())), *node.args[2:]
+        else:
+            continue
+        before.append(as_it_was)
     program.graph_module.recompile()
     try:
         yield
     finally:
-        for node in asking:
-            node.target, node.kwargs = aten.contiguous.default, {}
+        for node, target, args, kwargs in before:
+            node.target, node.args, node.kwargs = target, args, kwargs
         program.graph_module.recompile()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from mlflow import MlflowClient
@@ -39,6 +40,29 @@ def test_the_best_with_its_engine(recorded: str, cli, cli_json) -> None:
     best = [row for row in found["choices"] if row["best"]]
     assert [(row["compiler"], row["batch"]) for row in best] == [("openvino", 2), ("openvino", 2)]
     assert all(row["model_id"] in row["pull"] for row in best)
+
+
+def test_what_another_study_changes_is_said(sqlite_uri: str, tmp_path: Path, cli, cli_json) -> None:
+    for number, factor in enumerate((1.0, 1.1)):
+        record = study_record(tmp_path / str(number), study_id=f"quick-0123abcd-20251009-09000{number}")
+        for cell in (cell for lane in record.lanes.values() for cell in lane.cells.values()):
+            for name in ("speedup", "speedup_ci_low", "speedup_ci_high"):
+                if name in cell.metrics:
+                    cell.metrics[name] *= factor
+        recorder = Recorder(sqlite_uri)
+        recorder.open(record, tmp_path / str(number))
+        for lane in record.lanes:
+            recorder.record_lane(record, lane)
+        recorder.close(record, "FINISHED")
+    arguments = ("recommend", "--tracking-uri", sqlite_uri, "--workloads", "resnet18")
+    (between,) = cli_json(*arguments)["between_studies"]
+    assert between["studies"] == 2
+    assert between["deviation"] == pytest.approx(np.log(1.1) / np.sqrt(2), rel=0.1)
+    out = cli(*arguments)[1]
+    said = f"differ by {100 * between['deviation']:.2g} % (standard deviation) beside what their intervals say"
+    assert f"from study to study, speed-ups on xeon {said} ({between['figures']} cells in 2 studies)" in " ".join(
+        out.split()
+    )
 
 
 def test_one_choice_for_all_devices(recorded: str, cli, cli_json) -> None:

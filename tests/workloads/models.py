@@ -57,6 +57,19 @@ class OnlyBatchTwo(nn.Module):
         return self.linear(values) + 1
 
 
+class Extremes(nn.Module):
+    """Of all numbers at once, without naming an axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return (
+            self.linear(values) / (1 + values.amax().abs()) + values.amin(keepdim=True) + values.amax(1, keepdim=True)
+        )
+
+
 class DependsOnData(nn.Module):
     """No export at all: a branch depends on the values."""
 

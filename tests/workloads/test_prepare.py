@@ -93,6 +93,15 @@ def test_small_timm_models(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.usefixtures("compilers")
+def test_extremes_over_all_axes_are_exported(tmp_path: Path) -> None:
+    numbers = {"shape": ["batch", 4], "dtype": "float32"}
+    prepare(factory("Extremes", inputs={"values": numbers}), tmp_path, batch_sizes=[1, 3], formats=ALL, seed=0)
+    source = Source(tmp_path)
+    assert source.dynamic("onnx")
+    assert_all_formats_agree(source, (1, 3))
+
+
+@pytest.mark.usefixtures("compilers")
 def test_nested_outputs_and_keyword_inputs_are_flattened(tmp_path: Path) -> None:
     prepare(encoder(), tmp_path, batch_sizes=[1, 3], formats=ALL, seed=0)
     source = Source(tmp_path)

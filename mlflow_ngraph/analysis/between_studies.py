@@ -1,0 +1,121 @@
+"""What another hour changes: how far the same speed-ups differ from study to study, beyond what their intervals say.
+
+The rounds of a study take out what slows down all lanes of a round. What lasts longer than the study, and bears on one lane more
+than on another, is in all of its rounds alike; only another study shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis.compare import ALIKE
+from mlflow_ngraph.estimates import Array, Estimate
+from mlflow_ngraph.metrics import FREEDOM, LOG_ERROR
+from mlflow_ngraph.study import BASELINE
+from mlflow_ngraph.verdicts import Verdict
+
+FEWEST = 5
+"""Degrees of freedom from which on something is said."""
+Machine = tuple[str, str]
+"""Device and fingerprint."""
+_MACHINE = ("device", "fingerprint")
+_SPEEDUP = "speedup"
+
+
+@dataclass(frozen=True)
+class Between:
+    """What studies of one machine add to the scatter of ratios, beside their own errors."""
+
+    deviation: float
+    """Standard deviation of the logarithms between studies; 0 where they differ by no more than their errors explain."""
+    freedom: int
+    """Degrees of freedom: of each figure one less than it was measured."""
+    figures: int
+    """Cells that several studies measured."""
+    studies: int
+
+    def to_plain(self, machine: Machine) -> dict[str, Any]:
+        """As JSON has it."""
+        device, fingerprint = machine
+        return {
+            "device": device,
+            "fingerprint": fingerprint,
+            "deviation": self.deviation,
+            "figures": self.figures,
+            "studies": self.studies,
+        }
+
+
+def needed() -> set[str]:
+    """The columns of the tidy table that are looked at here."""
+    return {*ALIKE, *_MACHINE, _SPEEDUP, _SPEEDUP + LOG_ERROR, _SPEEDUP + FREEDOM, "compiler", "study_id", "verdict"}
+
+
+def of_machines(frame: pd.DataFrame, devices: Collection[str]) -> dict[Machine, Between]:
+    """What another study changes on each machine of which that can be told.
+
+    Parameters
+    ----------
+    frame : pd.DataFrame
+        The tidy table, with all studies that are known; not the newest result of each cell alone.
+    devices : Collection[str]
+        Those that are asked about.
+    """
+    if not needed() <= set(frame.columns):
+        return {}
+    wanted = frame["device"].isin(list(devices)) & (frame["verdict"] == str(Verdict.OK))
+    compiled = frame[wanted & (frame["compiler"] != BASELINE)]
+    speedups = significance.figures(compiled, _SPEEDUP)
+    rows = compiled[np.isfinite(speedups.log) & (speedups.error > 0)]
+    # A study that was recorded on several servers is one.
+    rows = rows.drop_duplicates(["study_id", *ALIKE, "fingerprint"])
+    found = {}
+    for machine, inside in rows.groupby(list(_MACHINE), sort=False).indices.items():
+        own = rows.iloc[inside]
+        cells = own.groupby(list(ALIKE), sort=False, dropna=False).ngroup().to_numpy(np.int64)
+        estimates = significance.figures(own, _SPEEDUP)
+        between = estimated(estimates.log, estimates.error, cells, pd.factorize(own["study_id"])[0])
+        if between is not None:
+            found[str(machine[0]), str(machine[1])] = between
+    return found
+
+
+def estimated(logs: Array, errors: Array, figures: NDArray[np.int64], studies: NDArray[np.int64]) -> Between | None:
+    """The scatter of figures between studies, less what their errors explain; None where too little was measured twice.
+
+    The variance component of Hedges and Olkin (Statistical Methods for Meta-Analysis, 1985, chapter 9), pooled over figures: what
+    the squares of the deviations from each figure's mean exceed the squares of the errors by, over the degrees of freedom.
+
+    Parameters
+    ----------
+    logs, errors : Array
+        Logarithms of figures as studies measured them, with their standard errors; shape (measurements,).
+    figures, studies : NDArray[np.int64]
+        Which figure and which study each belongs to; shape (measurements,).
+    """
+    _, of = np.unique(figures, return_inverse=True)
+    times = np.bincount(of)
+    again = times[of] > 1
+    freedom = int((times[times > 1] - 1).sum())
+    if freedom < FEWEST:
+        return None
+    means = np.bincount(of, logs) / times
+    squares = float((((logs - means[of]) ** 2)[again]).sum())
+    explained = float(((errors**2) * (1 - 1 / times[of]))[again].sum())
+    deviation = float(np.sqrt(max(0.0, (squares - explained) / freedom)))
+    return Between(deviation, freedom, int((times > 1).sum()), len(np.unique(studies[again])))
+
+
+def widened(ratios: Estimate, machines: list[Machine], between: Mapping[Machine, Between]) -> Estimate:
+    """Ratios with what another study may make of them; without an interval where that is not known of a machine."""
+    known = [between.get(machine) for machine in machines]
+    deviation = np.array([np.nan if part is None else part.deviation for part in known])
+    freedom = np.array([np.nan if part is None else float(part.freedom) for part in known])
+    return ratios.over(Estimate(np.zeros(len(known)), deviation, freedom))
