@@ -1,4 +1,4 @@
-"""What another hour changes: how far the same speed-ups differ from study to study, beyond what their intervals say.
+"""What another hour changes: how far the same figures differ from study to study, beyond what their intervals say.
 
 The rounds of a study take out what slows down all lanes of a round. What lasts longer than the study, and bears on one lane more
 than on another, is in all of its rounds alike; only another study shows it.
@@ -6,7 +6,7 @@ than on another, is in all of its rounds alike; only another study shows it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +14,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis import shared_rounds, significance
 from mlflow_ngraph.analysis.compare import ALIKE
 from mlflow_ngraph.estimates import Array, Estimate
-from mlflow_ngraph.metrics import FREEDOM, LOG_ERROR
-from mlflow_ngraph.study import BASELINE
+from mlflow_ngraph.metrics import FREEDOM, LOG_ERROR, reciprocal_of
 from mlflow_ngraph.verdicts import Verdict
 
 FEWEST = 5
@@ -26,12 +25,11 @@ FEWEST = 5
 Machine = tuple[str, str]
 """Device and fingerprint."""
 _MACHINE = ("device", "fingerprint")
-_SPEEDUP = "speedup"
 
 
 @dataclass(frozen=True)
 class Between:
-    """What studies of one machine add to the scatter of ratios, beside their own errors."""
+    """What studies of one machine add to the scatter of a metric, beside their own errors."""
 
     deviation: float
     """Standard deviation of the logarithms between studies; 0 where they differ by no more than their errors explain."""
@@ -53,13 +51,14 @@ class Between:
         }
 
 
-def needed() -> set[str]:
+def needed(metric: str) -> set[str]:
     """The columns of the tidy table that are looked at here."""
-    return {*ALIKE, *_MACHINE, _SPEEDUP, _SPEEDUP + LOG_ERROR, _SPEEDUP + FREEDOM, "compiler", "study_id", "verdict"}
+    source = reciprocal_of(metric)
+    return {*ALIKE, *_MACHINE, metric, source + LOG_ERROR, source + FREEDOM, "study_id", "verdict"}
 
 
-def of_machines(frame: pd.DataFrame, devices: Collection[str]) -> dict[Machine, Between]:
-    """What another study changes on each machine of which that can be told.
+def of_machines(frame: pd.DataFrame, devices: Collection[str], metric: str = "speedup") -> dict[Machine, Between]:
+    """What another study changes of a metric on each machine of which that can be told.
 
     Parameters
     ----------
@@ -67,24 +66,30 @@ def of_machines(frame: pd.DataFrame, devices: Collection[str]) -> dict[Machine, 
         The tidy table, with all studies that are known; not the newest result of each cell alone.
     devices : Collection[str]
         Those that are asked about.
+    metric : str
+        One with an interval; of others nothing can be told.
     """
-    if not needed() <= set(frame.columns):
+    if not needed(metric) <= set(frame.columns):
         return {}
-    wanted = frame["device"].isin(list(devices)) & (frame["verdict"] == str(Verdict.OK))
-    compiled = frame[wanted & (frame["compiler"] != BASELINE)]
-    speedups = significance.figures(compiled, _SPEEDUP)
-    rows = compiled[np.isfinite(speedups.log) & (speedups.error > 0)]
-    # A study that was recorded on several servers is one.
-    rows = rows.drop_duplicates(["study_id", *ALIKE, "fingerprint"])
+    asked = frame[frame["device"].isin(list(devices)) & (frame["verdict"] == str(Verdict.OK))]
+    whole = significance.figures(asked, metric)
+    # A study that was recorded on several servers is one. What is exact, such as the baseline over itself, is no figure.
+    rows = asked[np.isfinite(whole.log) & (whole.error > 0)].drop_duplicates(["study_id", *ALIKE, "fingerprint"])
     found = {}
     for machine, inside in rows.groupby(list(_MACHINE), sort=False).indices.items():
         own = rows.iloc[inside]
         cells = own.groupby(list(ALIKE), sort=False, dropna=False).ngroup().to_numpy(np.int64)
-        estimates = significance.figures(own, _SPEEDUP)
+        estimates = significance.figures(own, metric)
         between = estimated(estimates.log, estimates.error, cells, pd.factorize(own["study_id"])[0])
         if between is not None:
             found[str(machine[0]), str(machine[1])] = between
     return found
+
+
+def machines(rows: pd.DataFrame) -> list[Machine]:
+    """The machine of each row; one without a name where a table does not say."""
+    columns = [rows[name].astype("string").fillna("") if name in rows else [""] * len(rows) for name in _MACHINE]
+    return [(str(device), str(fingerprint)) for device, fingerprint in zip(*columns, strict=True)]
 
 
 def estimated(logs: Array, errors: Array, figures: NDArray[np.int64], studies: NDArray[np.int64]) -> Between | None:
@@ -113,9 +118,37 @@ def estimated(logs: Array, errors: Array, figures: NDArray[np.int64], studies: N
     return Between(deviation, freedom, int((times > 1).sum()), len(np.unique(studies[again])))
 
 
-def widened(ratios: Estimate, machines: list[Machine], between: Mapping[Machine, Between]) -> Estimate:
-    """Ratios with what another study may make of them; without an interval where that is not known of a machine."""
-    known = [between.get(machine) for machine in machines]
-    deviation = np.array([np.nan if part is None else part.deviation for part in known])
+def widened(ratios: Estimate, of: Sequence[Machine], between: Mapping[Machine, Between], studies: int = 1) -> Estimate:
+    """Ratios with what other studies may make of them; without an interval where that is not known of a machine.
+
+    Parameters
+    ----------
+    ratios : Estimate
+        Of figures.
+    of : Sequence[Machine]
+        The machine of each.
+    between : Mapping[Machine, Between]
+        What is known.
+    studies : int
+        How many took part in each ratio; two where its sides were measured at different times.
+    """
+    known = [between.get(machine) for machine in of]
+    deviation = np.array([np.nan if part is None else part.deviation * np.sqrt(studies) for part in known])
     freedom = np.array([np.nan if part is None else float(part.freedom) for part in known])
     return ratios.over(Estimate(np.zeros(len(known)), deviation, freedom))
+
+
+def allowed_for(
+    ratios: Estimate, frame: pd.DataFrame, tops: NDArray[Any], bottoms: NDArray[Any], between: Mapping[Machine, Between]
+) -> Estimate:
+    """Ratios of rows of different studies with what these differ by without any cause; as they are where that is not known.
+
+    Parameters
+    ----------
+    ratios : Estimate
+        Of the rows at ``tops`` to those at ``bottoms``, places in ``frame``.
+    """
+    if not between:
+        return ratios
+    wider = widened(ratios, machines(frame.iloc[bottoms]), between, studies=2)
+    return wider.where(wider.known & ~shared_rounds.alike(frame, ("study_id",), tops, bottoms), ratios)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis import between_studies, significance
+from mlflow_ngraph.analysis.between_studies import Between, Machine
 from mlflow_ngraph.analysis.compare import ALIKE
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.estimates import Estimate
@@ -89,7 +90,12 @@ class Side:
 
 
 def gate(
-    candidate: Side, baseline: Side, thresholds: Sequence[Threshold] = (), *, across_machines: bool = False
+    candidate: Side,
+    baseline: Side,
+    thresholds: Sequence[Threshold] = (),
+    *,
+    across_machines: bool = False,
+    history: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """Compare every ``ok`` cell of the baseline with that of the candidate.
 
@@ -105,6 +111,9 @@ def gate(
         `DEFAULT` when left out.
     across_machines : bool
         Compare also what was measured on different machines; threads then need not be equal.
+    history : pd.DataFrame | None
+        All that is known of these machines. What its studies, but for those of the candidate, differ by without any cause is
+        allowed for between two studies, where it can be told.
 
     Returns
     -------
@@ -112,7 +121,8 @@ def gate(
         One row a cell and metric, with the columns of `COLUMNS`; ``outcome`` is ``passed``, ``failed``, ``missing`` (of
         the candidate), ``not ok`` (of the candidate) or ``unmeasured`` (the metric, on either side). ``attrs`` has
         ``passed``, ``tested`` (hypotheses), ``new`` (cells of the candidate alone), ``skipped`` (cells of the baseline
-        that are not ``ok``), ``machines`` (of both sides), ``candidate``, ``baseline`` and ``thresholds``.
+        that are not ``ok``), ``machines`` (of both sides), ``between_studies`` (what was allowed for, by metric), ``candidate``,
+        ``baseline`` and ``thresholds``.
 
     Raises
     ------
@@ -135,7 +145,8 @@ def gate(
     if not trusted[old].any():
         raise UsageError(f"the baseline {baseline.name} has no ok cell to compare with")
     matches = _matches(both, new, old[trusted[old]], keys, across_machines)
-    rows = _judged(both, matches, trusted, bounds, metrics)
+    between = _between(history, candidate, set(both["device"].dropna()) if "device" in both else set(), bounds)
+    rows = _judged(both, matches, trusted, bounds, metrics, between)
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     order = {"failed": 0, "not ok": 1, "missing": 2, "unmeasured": 3, "passed": 4}
     size = pd.to_numeric(table["change"]).abs().fillna(0.0)
@@ -150,11 +161,23 @@ def gate(
         "skipped": int((~trusted[old]).sum()),
         "machines": {side: sorted(both["fingerprint"].iloc[places].fillna("unknown").unique())
                      for side, places in (("candidate", new), ("baseline", old))},
+        "between_studies": [{"metric": name, **known.to_plain(machine)}
+                            for name, machines in between.items() for machine, known in machines.items()],
         "candidate": candidate.name,
         "baseline": baseline.name,
         "thresholds": {name: float(bound) for name, bound in bounds.items()},
     }  # fmt: skip
     return judged
+
+
+def _between(
+    history: pd.DataFrame | None, candidate: Side, devices: Collection[str], metrics: Collection[str]
+) -> dict[str, dict[Machine, Between]]:
+    """What studies differ by, of each metric; a change that is to be found is not to count as such."""
+    if history is None or "study_id" not in history or "study_id" not in candidate.frame:
+        return {name: {} for name in metrics}
+    earlier = history[~history["study_id"].isin(set(candidate.frame["study_id"].dropna()))]
+    return {name: between_studies.of_machines(earlier, devices, name) for name in metrics}
 
 
 def _keys(candidate: Side, baseline: Side, across_machines: bool) -> list[str]:
@@ -213,6 +236,7 @@ def _judged(
     trusted: NDArray[np.bool_],
     bounds: Mapping[str, float],
     metrics: Mapping[str, Metric],
+    between: Mapping[str, Mapping[Machine, Between]],
 ) -> list[dict[str, Any]]:
     """A row for each cell and metric."""
     rows: list[dict[str, Any]] = []
@@ -223,7 +247,10 @@ def _judged(
     if not pairs:
         return rows
     bottoms, tops = (np.array(side, np.int64) for side in zip(*pairs, strict=True))
-    ratios = {name: significance.ratios(both, name, tops, bottoms) for name in bounds}
+    plainly = {name: significance.ratios(both, name, tops, bottoms) for name in bounds}
+    ratios = {
+        name: between_studies.allowed_for(ratio, both, tops, bottoms, between[name]) for name, ratio in plainly.items()
+    }
     adjusted = significance.holm(np.concatenate([ratios[name].p_differs() for name in bounds]))
     for column, name in enumerate(bounds):
         own = adjusted[column * len(pairs) : (column + 1) * len(pairs)]

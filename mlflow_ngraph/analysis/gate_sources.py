@@ -44,7 +44,7 @@ def load(text: str, tracking_uris: Sequence[str] | None, everything: Callable[[]
     TrackingError
         A server cannot be reached, or does not have it.
     """
-    if Path(text).suffix in _ENDINGS:
+    if is_file(text):
         return Side(text, of_file(Path(text)))
     if text.startswith("commit:"):
         return Side(text, _of_commit(text.removeprefix("commit:"), everything()))
@@ -57,6 +57,11 @@ def load(text: str, tracking_uris: Sequence[str] | None, everything: Callable[[]
     if named is None:
         raise UsageError(f"{text!r} names no results: write {FORMS}")
     return Side(f"{text} ({named.said})", frame[frame["study_id"] == named.study_id].reset_index(drop=True))
+
+
+def is_file(text: str) -> bool:
+    """Whether it names a file of results, which no server is asked for."""
+    return Path(text).suffix in _ENDINGS
 
 
 def of_file(path: Path) -> pd.DataFrame:

@@ -204,7 +204,9 @@ def _per_device(candidates: pd.DataFrame, metric: Metric, between: Mapping[Machi
         candidates, metric.name, tops, np.concatenate([empty, *(np.full(len(places), places[0]) for places in groups)])
     )
     p_values, numbers = ratios.p_differs(), candidates[metric.name].to_numpy(float)
-    near = contest.could_beat(between_studies.widened(ratios, _machines(candidates.iloc[tops]), between), metric)
+    near = contest.could_beat(
+        between_studies.widened(ratios, between_studies.machines(candidates.iloc[tops]), between), metric
+    )
     parts, start = [], 0
     for places in groups:
         own = slice(start, start + len(places))
@@ -226,12 +228,6 @@ def _per_device(candidates: pd.DataFrame, metric: Metric, between: Mapping[Machi
         {name: np.concatenate([empty, *(part[name] for part in parts)]) for name in names}
     )
     return table
-
-
-def _machines(rows: pd.DataFrame) -> list[Machine]:
-    if "fingerprint" not in rows.columns:
-        return [(str(device), "") for device in rows["device"]]
-    return [(str(device), str(digest)) for device, digest in zip(rows["device"], rows["fingerprint"], strict=True)]
 
 
 def _led(candidates: pd.DataFrame, metric: Metric, places: NDArray[np.int_]) -> NDArray[np.int_]:

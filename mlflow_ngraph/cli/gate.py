@@ -14,6 +14,8 @@ from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import UsageError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from mlflow_ngraph.analysis.gate import Side
     from mlflow_ngraph.analysis.selection import Selection
 
@@ -59,7 +61,9 @@ def gate(
     new, old = (_chosen(gate_sources.load(text, asked.uris, asked.read), selection) for text in (candidate, baseline))
     if new.name == old.name != candidate:
         raise UsageError(f"candidate and baseline are the same study, {new.name}: name another one by its id")
-    table = gating.gate(new, old, allowed, across_machines=across_machines)
+    table = gating.gate(
+        new, old, allowed, across_machines=across_machines, history=_history(asked, (candidate, baseline))
+    )
     if summary:
         writing.write(gate_report.markdown(table), summary)
     if junit:
@@ -71,6 +75,18 @@ def gate(
     else:
         gate_report.show(table)
     return 0 if table.attrs["passed"] else 1
+
+
+def _history(asked: Asked, named: Sequence[str]) -> pd.DataFrame | None:
+    """All results of the servers that one of the sides came from; files alone ask none."""
+    from mlflow_ngraph.analysis.gate_sources import is_file
+
+    if all(map(is_file, named)):
+        return None
+    try:
+        return asked.read()
+    except UsageError:  # the sides are of other experiments than those that are read
+        return None
 
 
 def _chosen(side: Side, selection: Selection) -> Side:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 from mlflow_ngraph.cli import output, tables
-from mlflow_ngraph.text import markdown_table, missing, plain, rounded
+from mlflow_ngraph.text import counted, markdown_table, missing, plain, rounded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,6 +87,13 @@ def _notes(table: pd.DataFrame) -> Iterator[str]:
     bounds = ", ".join(f"{name} {_percent(bound)}" for name, bound in attrs["thresholds"].items())
     yield f"allowed: {bounds}; beyond that only what {attrs['tested']} tests together (Holm, 5 %) do not put down to chance"
     yield "different studies share no rounds: absolute figures are compared, and what happened to the machine in between is in them"
+    for known in attrs["between_studies"]:
+        yield (
+            f"from study to study, {known['metric']} on {known['device']} differs by {100 * known['deviation']:.2g} % (standard "
+            f"deviation) beside what intervals say ({counted(known['figures'], 'cell')} in {known['studies']} earlier studies): allowed for"
+        )
+    if not attrs["between_studies"]:
+        yield "how much that is by itself, several earlier studies of the machine would show"
     if attrs["machines"]["candidate"] != attrs["machines"]["baseline"]:
         yield f"machines differ: {', '.join(attrs['machines']['candidate'])} against {', '.join(attrs['machines']['baseline'])}"
     if attrs["skipped"]:

@@ -27,6 +27,30 @@ MARK = "NGRAPH_FLEET"
 """Variable that every process of the engine and of its jobs has."""
 _STORE_BYTES = 80_000_000
 """Of Ray's object store, which this fleet does not use; by default it takes a share of the memory that is measured."""
+QUIET = {
+    # Nobody asks for tasks, objects or metrics here. What looks after them wakes up ten times a second, beside what is timed.
+    "RAY_raylet_report_resources_period_milliseconds": "1000",
+    "RAY_raylet_check_gc_period_milliseconds": "5000",
+    "RAY_local_fs_monitor_interval_ms": "5000",
+    "RAY_kill_idle_workers_interval_ms": "5000",
+    "RAY_object_manager_timer_freq_ms": "5000",
+    "RAY_gcs_pull_resource_loads_period_milliseconds": "5000",
+    "RAY_report_worker_backlog_interval_ms": "10000",
+    "RAY_core_worker_internal_heartbeat_ms": "10000",
+    "RAY_task_events_report_interval_ms": "0",
+    "RAY_ray_events_report_interval_ms": "0",
+    "RAY_enable_metrics_collection": "0",
+    "RAY_emit_main_service_metrics": "0",
+    "RAY_event_stats": "0",
+    "RAY_debug_dump_period_milliseconds": "0",
+    "REPORTER_UPDATE_INTERVAL_MS": "60000",
+    "METRICS_RECORD_INTERVAL_S": "60",
+    # A study has limits of its own for memory, and says which cell exceeded them.
+    "RAY_memory_monitor_refresh_ms": "0",
+}
+"""Variables that keep the engine from working while nothing is asked of it."""
+NO_LOG_MONITOR = "--include-log-monitor=false"
+"""It looks for new lines of all logs ten times a second; those of jobs are read without it."""
 _ENDS_S, _DIES_S, _STARTS_S = 45.0, 10.0, 90.0
 _LOCK_FOLDERS = ("/run/lock", "/var/tmp", "/tmp")  # noqa: S108 - where the lock of measurements may be
 
@@ -151,7 +175,7 @@ def _arguments() -> list[str]:
     """Of ``ray start``."""
     shared = [
         "start", "--block", "--disable-usage-stats", f"--node-ip-address={CONFIG['host']}", "--num-cpus=1", "--num-gpus=0",
-        f"--object-store-memory={_STORE_BYTES}", f"--resources={json.dumps(dict.fromkeys(CONFIG['devices'], 1))}",
+        NO_LOG_MONITOR, f"--object-store-memory={_STORE_BYTES}", f"--resources={json.dumps(dict.fromkeys(CONFIG['devices'], 1))}",
     ]  # fmt: skip
     if CONFIG["role"] == "head":
         return [
@@ -164,6 +188,7 @@ def _arguments() -> list[str]:
 def _variables(root: Path, binaries: Path) -> dict[str, str]:
     """The environment of the engine, which its jobs have too."""
     return {
+        **QUIET,
         **CONFIG["environment"],
         MARK: CONFIG["mark"],
         "PATH": f"{binaries}:{os.environ.get('PATH', '/usr/bin:/bin')}",

@@ -16,6 +16,7 @@ from typing import Any
 from mlflow_ngraph.errors import DependencyError, FleetError
 from mlflow_ngraph.fleet import ssh
 from mlflow_ngraph.fleet.description import Device, Fleet, Node, read_secret
+from mlflow_ngraph.fleet.node_agent import NO_LOG_MONITOR, QUIET
 from mlflow_ngraph.fleet.ray_engine import INSTALL, token_path
 
 HEAD = "head"
@@ -153,7 +154,7 @@ def by_hand(machine: Machine, token: Path) -> str:
     """
     config = machine.config
     shared = (
-        "ray start --block --disable-usage-stats --num-cpus=1 --num-gpus=0 --object-store-memory=80000000 "
+        f"ray start --block --disable-usage-stats {NO_LOG_MONITOR} --num-cpus=1 --num-gpus=0 --object-store-memory=80000000 "
         f"--node-ip-address={config['host']} --resources={shlex.quote(json.dumps(dict.fromkeys(config['devices'], 1)))}"
     )
     if config["role"] == HEAD:
@@ -162,7 +163,8 @@ def by_hand(machine: Machine, token: Path) -> str:
         place = f"--address={config['head']}"
     variables = (
         f"NGRAPH_FLEET={config['mark']} RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$HOME/{token.name} RAY_USAGE_STATS_ENABLED=0 "
-        "RAY_worker_niceness=0 RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL=minor"
+        "RAY_worker_niceness=0 RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL=minor "
+        + " ".join(f"{name}={value}" for name, value in QUIET.items())
     )
     return f"env {variables} {shared} {place}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from typing import Any
 
@@ -128,6 +129,20 @@ def test_a_regression_of_four_percent() -> None:
     assert "Eager execution changed by" in finding.text
     assert "look at the machine" not in finding.text
     assert all(0.94 < one["value"] < 0.98 and one["than_study_id"] == "one" for one in finding.evidence)
+
+
+def test_what_studies_differ_by_without_any_cause_is_no_regression() -> None:
+    """Each cell moves by three per cent from study to study: two studies cannot know that, six do."""
+
+    def moved(**cell: Any) -> float:
+        return float(np.exp(np.random.default_rng(zlib.crc32(repr(sorted(cell.items())).encode())).normal(0, 0.03)))
+
+    studies = [f"study-{number}" for number in range(6)]
+    two, six = (world(moved, study_id=names, device=["xeon"]) for names in (studies[-2:], studies))
+    regressions = [one for one in found_in(two) if one.kind == "regression"]
+    assert regressions
+    assert all("differ by without any cause is not known yet" in one.text for one in regressions)
+    assert not [one for one in found_in(six) if one.kind == "regression"]
 
 
 def test_a_machine_that_became_slower() -> None:

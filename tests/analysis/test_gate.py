@@ -76,6 +76,37 @@ def test_one_cell_that_became_slower() -> None:
     assert "more than chance" in first["reason"]
 
 
+def restless(deviation: float, change: float = 1.0, studies: int = 6) -> pd.DataFrame:
+    """Studies between which every cell moves by itself; in the last one OpenVINO is changed as well."""
+    truth = grid(
+        lambda study_id, workload, compiler, batch: (1 + MODELS.index(workload)) * 100.0 * batch**0.5,
+        study_id=[f"study-{number}" for number in range(studies)],
+        workload=MODELS,
+        compiler=["identity", "openvino"],
+        batch=[1, 8],
+    )
+    moved = np.exp(np.random.default_rng(5).normal(0, deviation, len(truth)))
+    changed = (truth["study_id"] == f"study-{studies - 1}") & (truth["compiler"] == "openvino")
+    truth["throughput"] = truth["throughput"] * moved * np.where(changed, change, 1.0)
+    return Drawn(truth).draw(0)
+
+
+@pytest.mark.parametrize(("change", "passed"), [(1.0, True), (0.7, False)])
+def test_what_studies_differ_by_without_any_cause_is_allowed_for(change: float, passed: bool) -> None:
+    frame = restless(0.03, change)
+    old, new = (Side(name, frame[frame["study_id"] == name].reset_index(drop=True)) for name in ("study-4", "study-5"))
+    blind = gate(new, old)
+    assert not blind.attrs["passed"]
+    assert blind.attrs["between_studies"] == []
+    table = gate(new, old, history=frame)
+    assert table.attrs["passed"] == passed
+    (known,) = table.attrs["between_studies"]
+    assert (known["metric"], known["figures"], known["studies"]) == ("throughput", 12, 5)
+    assert known["deviation"] == pytest.approx(0.03, rel=0.3)
+    if not passed:
+        assert {row[1] for row in judged(table)} == {"openvino"}
+
+
 def test_what_is_within_the_threshold_passes_however_sure_it_is() -> None:
     table = gate(*sides(lambda *_: 0.98))
     assert table.attrs["passed"]

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis import between_studies, significance
 from mlflow_ngraph.analysis.compare import ALIKE
 from mlflow_ngraph.analysis.findings.base import (
     BELOW,
@@ -34,7 +34,10 @@ from mlflow_ngraph.verdicts import Verdict
 def regressions(table: Table) -> Questions:
     """Cells that are slower in the latest study than in the one before, on the same machine."""
     rows, now, before = _runs(table)
-    ratios = significance.ratios(rows, "throughput", now, before)
+    earlier = rows[~rows.index.isin(now)]
+    between = between_studies.of_machines(earlier, set(rows["device"].dropna()), "throughput")
+    plainly = significance.ratios(rows, "throughput", now, before)
+    ratios = between_studies.allowed_for(plainly, rows, now, before, between)
 
     def answer(sure: Places, adjusted: NDArray[np.float64]) -> list[Finding]:
         arms = _numbers(rows, ("place", "threads", "compiler_label", "precision", "mode", "study_id"))
@@ -57,6 +60,8 @@ def regressions(table: Table) -> Questions:
                         f"{_commit(first)} against {earlier['study_id']}{_commit(earlier)}"
                         + (f"; also {listed(others)}" if others else "") + ".",
                         f"That is {len(group)} of {together} cells that both measured.",
+                        "" if between_studies.machines(cells.iloc[:1])[0] in between else
+                        "What studies of this machine differ by without any cause is not known yet.",
                         _of_baseline(rows, now, before, worst, ratios) if first["compiler"] != BASELINE else
                         "It is the baseline itself that changed: look at the machine first.",
                     ]),
