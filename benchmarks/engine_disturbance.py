@@ -1,11 +1,12 @@
 """What the fleet's engine takes from what is measured beside it: OpenVINO's ResNet-18 with all threads, the engine on and off.
 
 ``python benchmarks/engine_disturbance.py --engine-python /path/to/python [--pairs 120] [--seconds 1] [--workload timm:resnet18]
-[--compiler openvino]``
+[--compiler openvino] [--of device]``
 
 ``/path/to/python`` has ray[default]. A node of a fleet is started on this machine as `mlflow-ngraph fleet up` starts it, the head and
 a device in one, which is the most that a device ever carries, and has a job as a study is one. Pairs of slices follow each other: in one
-of them all processes of the engine are stopped (SIGSTOP), in the other they run; which comes first changes by chance. The throughput
+of them all processes of the engine are stopped (SIGSTOP), in the other they run; which comes first changes by chance. With
+``--of device`` only those are stopped that a device has whose head is elsewhere, and the head's run all the time. The throughput
 of a slice is all its calls over all its seconds, so that what interrupts a few calls counts. Printed is the ratio of throughputs, on
 over off, and what the engine used of a processor while it ran. Exit code 1: the ratio is below 0.99, or its interval is not all above.
 """
@@ -43,6 +44,9 @@ from mlflow_ngraph.workloads.materials import Source
 
 TOLERATED = 0.99
 DEVICE = "xeon"
+_OF_HEAD = ("gcs_server", "dashboard/dashboard.py", "ray-dashboard-", "autoscaler/_private/monitor.py", "ray.util.client.server",
+            "multiprocessing.forkserver", "multiprocessing.resource_tracker")  # fmt: skip
+"""What commands of processes have in them that a head has and a device has not."""
 _SETTLE_S = 0.2
 """Before each slice: processes that were stopped have things to catch up with."""
 _QUIET_S = 30.0
@@ -57,6 +61,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1.0, help="of a slice")
     parser.add_argument("--workload", default="timm:resnet18")
     parser.add_argument("--compiler", default="openvino")
+    parser.add_argument("--of", choices=("node", "device"), default="node", help="whose processes are stopped")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     # Short: Ray's sockets lie below it.
@@ -74,6 +79,8 @@ def _compare(call: Callable[[], object], mark: str, options: argparse.Namespace)
         for on in rng.sample((True, False), 2):
             # Its workers come and go.
             processes = _processes(mark)
+            if options.of == "device":
+                processes = [process for process in processes if not _of_head(process)]
             _signal(processes, signal.SIGCONT if on else signal.SIGSTOP)
             _throughput(call, _SETTLE_S)
             before = _cpu_s(processes)
@@ -87,8 +94,8 @@ def _compare(call: Callable[[], object], mark: str, options: argparse.Namespace)
     low, high = ratio.interval()
     median = float(np.median(running / stopped))
     print(
-        f"{options.workload}, {options.compiler}, batch 1, {options.pairs} pairs of {options.seconds:g} s: throughput with the engine "
-        f"on over off {ratio.value:.4f} [{low:.4f}, {high:.4f}] (median of the pairs {median:.4f}); {len(processes)} processes of "
+        f"{options.workload}, {options.compiler}, batch 1, {options.pairs} pairs of {options.seconds:g} s: throughput with the engine's "
+        f"{options.of} on over off {ratio.value:.4f} [{low:.4f}, {high:.4f}] (median of the pairs {median:.4f}); {len(processes)} processes of "
         f"the engine used {100 * used_s / ran_s:.1f} % of a processor while they ran"
     )
     good = median >= TOLERATED and low >= TOLERATED
@@ -191,6 +198,13 @@ def _processes(mark: str) -> list[psutil.Process]:
                 keepers.add(process)
                 below.update(process.children(recursive=True))
     return sorted(keepers | below, key=lambda process: process.pid)
+
+
+def _of_head(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        command = " ".join(process.cmdline())
+        return any(part in command for part in _OF_HEAD)
+    return False
 
 
 def _signal(processes: Sequence[psutil.Process], number: signal.Signals) -> None:

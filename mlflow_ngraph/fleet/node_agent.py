@@ -32,6 +32,10 @@ QUIET = {
     "RAY_raylet_report_resources_period_milliseconds": "1000",
     "RAY_raylet_check_gc_period_milliseconds": "5000",
     "RAY_local_fs_monitor_interval_ms": "5000",
+    "RAY_raylet_check_for_unexpected_worker_disconnect_interval_ms": "10000",
+    # A worker beside the one that holds the job does nothing a hundred times a second.
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_num_workers_soft_limit": "0",
     "RAY_kill_idle_workers_interval_ms": "5000",
     "RAY_object_manager_timer_freq_ms": "5000",
     "RAY_gcs_pull_resource_loads_period_milliseconds": "5000",
@@ -49,8 +53,8 @@ QUIET = {
     "RAY_memory_monitor_refresh_ms": "0",
 }
 """Variables that keep the engine from working while nothing is asked of it."""
-NO_LOG_MONITOR = "--include-log-monitor=false"
-"""It looks for new lines of all logs ten times a second; those of jobs are read without it."""
+WITHOUT = ("--disable-usage-stats", "--include-log-monitor=false")
+"""What is left out: a monitor that looks for new lines of all logs ten times a second; those of jobs are read without it."""
 _ENDS_S, _DIES_S, _STARTS_S = 45.0, 10.0, 90.0
 _LOCK_FOLDERS = ("/run/lock", "/var/tmp", "/tmp")  # noqa: S108 - where the lock of measurements may be
 
@@ -174,8 +178,8 @@ def _engine_python(root: Path) -> str:
 def _arguments() -> list[str]:
     """Of ``ray start``."""
     shared = [
-        "start", "--block", "--disable-usage-stats", f"--node-ip-address={CONFIG['host']}", "--num-cpus=1", "--num-gpus=0",
-        NO_LOG_MONITOR, f"--object-store-memory={_STORE_BYTES}", f"--resources={json.dumps(dict.fromkeys(CONFIG['devices'], 1))}",
+        "start", "--block", *WITHOUT, f"--node-ip-address={CONFIG['host']}", "--num-cpus=1", "--num-gpus=0",
+        f"--object-store-memory={_STORE_BYTES}", f"--resources={json.dumps(dict.fromkeys(CONFIG['devices'], 1))}",
     ]  # fmt: skip
     if CONFIG["role"] == "head":
         return [

@@ -16,7 +16,7 @@ from typing import Any
 from mlflow_ngraph.errors import DependencyError, FleetError
 from mlflow_ngraph.fleet import ssh
 from mlflow_ngraph.fleet.description import Device, Fleet, Node, read_secret
-from mlflow_ngraph.fleet.node_agent import NO_LOG_MONITOR, QUIET
+from mlflow_ngraph.fleet.node_agent import QUIET, WITHOUT
 from mlflow_ngraph.fleet.ray_engine import INSTALL, token_path
 
 HEAD = "head"
@@ -154,7 +154,7 @@ def by_hand(machine: Machine, token: Path) -> str:
     """
     config = machine.config
     shared = (
-        f"ray start --block --disable-usage-stats {NO_LOG_MONITOR} --num-cpus=1 --num-gpus=0 --object-store-memory=80000000 "
+        f"ray start --block {' '.join(WITHOUT)} --num-cpus=1 --num-gpus=0 --object-store-memory=80000000 "
         f"--node-ip-address={config['host']} --resources={shlex.quote(json.dumps(dict.fromkeys(config['devices'], 1)))}"
     )
     if config["role"] == HEAD:
