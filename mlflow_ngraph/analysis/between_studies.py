@@ -33,8 +33,8 @@ class Between:
 
     deviation: float
     """Standard deviation of the logarithms between studies; 0 where they differ by no more than their errors explain."""
-    freedom: int
-    """Degrees of freedom: of each figure one less than it was measured."""
+    freedom: float
+    """Degrees of freedom: one for a figure of two studies, two thirds for each of many."""
     figures: int
     """Cells that several studies measured."""
     studies: int
@@ -54,7 +54,7 @@ class Between:
 def needed(metric: str) -> set[str]:
     """The columns of the tidy table that are looked at here."""
     source = reciprocal_of(metric)
-    return {*ALIKE, *_MACHINE, metric, source + LOG_ERROR, source + FREEDOM, "study_id", "verdict"}
+    return {*ALIKE, *_MACHINE, metric, source + LOG_ERROR, source + FREEDOM, "study_id", "started_at", "verdict"}
 
 
 def of_machines(frame: pd.DataFrame, devices: Collection[str], metric: str = "speedup") -> dict[Machine, Between]:
@@ -72,6 +72,7 @@ def of_machines(frame: pd.DataFrame, devices: Collection[str], metric: str = "sp
     if not needed(metric) <= set(frame.columns):
         return {}
     asked = frame[frame["device"].isin(list(devices)) & (frame["verdict"] == str(Verdict.OK))]
+    asked = asked.sort_values("started_at", kind="stable")
     whole = significance.figures(asked, metric)
     # A study that was recorded on several servers is one. What is exact, such as the baseline over itself, is no figure.
     rows = asked[np.isfinite(whole.log) & (whole.error > 0)].drop_duplicates(["study_id", *ALIKE, "fingerprint"])
@@ -95,27 +96,29 @@ def machines(rows: pd.DataFrame) -> list[Machine]:
 def estimated(logs: Array, errors: Array, figures: NDArray[np.int64], studies: NDArray[np.int64]) -> Between | None:
     """The scatter of figures between studies, less what their errors explain; None where too little was measured twice.
 
-    The variance component of Hedges and Olkin (Statistical Methods for Meta-Analysis, 1985, chapter 9), pooled over figures: what
-    the squares of the deviations from each figure's mean exceed the squares of the errors by, over the degrees of freedom.
+    From the squares of the differences between a study and the next one that has the figure (von Neumann, Distribution of the
+    ratio of the mean square successive difference to the variance, 1941), pooled over figures: a change that stays, such as an
+    upgrade, counts once and not in every study after it.
 
     Parameters
     ----------
     logs, errors : Array
-        Logarithms of figures as studies measured them, with their standard errors; shape (measurements,).
+        Logarithms of figures as studies measured them, with their standard errors, in the order of time; shape (measurements,).
     figures, studies : NDArray[np.int64]
         Which figure and which study each belongs to; shape (measurements,).
     """
     _, of = np.unique(figures, return_inverse=True)
-    times = np.bincount(of)
-    again = times[of] > 1
-    freedom = int((times[times > 1] - 1).sum())
+    times = np.bincount(of).astype(float)
+    often = times[times > 1]
+    freedom = float((2 * (often - 1) ** 2 / (3 * often - 4)).sum())
     if freedom < FEWEST:
         return None
-    means = np.bincount(of, logs) / times
-    squares = float((((logs - means[of]) ** 2)[again]).sum())
-    explained = float(((errors**2) * (1 - 1 / times[of]))[again].sum())
-    deviation = float(np.sqrt(max(0.0, (squares - explained) / freedom)))
-    return Between(deviation, freedom, int((times > 1).sum()), len(np.unique(studies[again])))
+    order = np.argsort(of, kind="stable")
+    neighbours = np.flatnonzero(np.diff(of[order]) == 0)
+    changes, variances = np.diff(logs[order])[neighbours], errors[order] ** 2
+    excess = changes**2 - variances[neighbours] - variances[neighbours + 1]
+    deviation = float(np.sqrt(max(0.0, excess.mean() / 2)))
+    return Between(deviation, freedom, often.size, len(np.unique(studies[times[of] > 1])))
 
 
 def widened(ratios: Estimate, of: Sequence[Machine], between: Mapping[Machine, Between], studies: int = 1) -> Estimate:
@@ -134,7 +137,7 @@ def widened(ratios: Estimate, of: Sequence[Machine], between: Mapping[Machine, B
     """
     known = [between.get(machine) for machine in of]
     deviation = np.array([np.nan if part is None else part.deviation * np.sqrt(studies) for part in known])
-    freedom = np.array([np.nan if part is None else float(part.freedom) for part in known])
+    freedom = np.array([np.nan if part is None else part.freedom for part in known])
     return ratios.over(Estimate(np.zeros(len(known)), deviation, freedom))
 
 
