@@ -37,6 +37,7 @@ from tests.support.servers import (
 from tests.support.slurm import slurm
 from tests.support.variants import shelf
 from tests.support.without_torch import pytest_make_collect_report, pytest_runtest_makereport
+from tests.support.written import readable_events
 
 __all__ = [
     "broken_compiler",
@@ -59,6 +60,7 @@ __all__ = [
     "pytest_runtest_setup",
     "pytest_runtest_teardown",
     "quick",
+    "readable_events",
     "served",
     "server_uri",
     "shelf",

@@ -33,7 +33,8 @@ def of_threads(threads: int | None, scratch: Path, *, patient: bool = False) -> 
     threads : int | None
         Threads of every runtime; None leaves each its own default.
     scratch : Path
-        Compiler caches live here, so that no compilation is faster for an earlier one elsewhere.
+        Compiler caches live here, so that no compilation is faster for an earlier one elsewhere, and temporary files, which
+        a process that is ended does not remove.
     patient : bool
         Threads of OpenMP that wait for others go to sleep instead of looking again and again: slower by a little where
         they have the machine to themselves, faster by much where others need the processors. For what is not timed.
@@ -43,6 +44,7 @@ def of_threads(threads: int | None, scratch: Path, *, patient: bool = False) -> 
         env.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
     if patient:
         env["OMP_WAIT_POLICY"] = "passive"
+    env["TMPDIR"] = str(scratch)
     env["TORCHINDUCTOR_CACHE_DIR"] = str(scratch / "inductor")
     # One compile process: a pool of them would outlive its use and idle beside what is measured.
     env["TORCHINDUCTOR_COMPILE_THREADS"] = "1"

@@ -8,6 +8,7 @@ import math
 import os
 import selectors
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -65,6 +66,9 @@ class _Begun:
 class Child:
     """One worker process in a process group of its own. It starts in the background: the first request waits for it.
 
+    It has a folder of its own for temporary files, which goes with it: runtimes unpack whole engines there, and a process
+    that is ended removes nothing.
+
     Parameters
     ----------
     forked : bool
@@ -107,8 +111,12 @@ class Child:
         answers, stdout = os.pipe()
         self._stdin: IO[bytes] = os.fdopen(commands, "wb")
         self._stdout: IO[bytes] = os.fdopen(answers, "rb", buffering=0)
+        # Not in the study's directory: addresses of sockets in it have to be short.
+        self._temporary = tempfile.TemporaryDirectory(prefix="ngraph-", ignore_cleanup_errors=True)
         with log.open("ab") as stream:
-            self._process = worker_process.start(warden, env, stdin, stdout, stream.fileno(), forked=forked)
+            self._process = worker_process.start(
+                warden, env, Path(self._temporary.name), (stdin, stdout, stream.fileno()), forked=forked
+            )
         os.close(stdin)
         os.close(stdout)
         self._begun = [_Begun("starting", STARTUP_SECONDS, self._answered)]
@@ -196,6 +204,7 @@ class Child:
                 os.killpg(self.pid, signal.SIGKILL)
             self._reap()
         self._stdout.close()
+        self._temporary.cleanup()
         logs.shorten(self._log)
         self._warden.remove(self.pid)
 
@@ -290,8 +299,9 @@ class Child:
         """Why the child is gone."""
         code = self._reap()
         tail = self.tail()
+        full = any(space.is_full(directory) for directory in (self._log.parent, Path(self._temporary.name)))
         self.close()
-        if space.is_full(self._log.parent):
+        if full:
             # What maps files, or writes them without looking, dies of that without a word.
             return space.lacking(f"a child process did: {command}", self._log.parent.parent)
         if code == -signal.SIGKILL and _killed_for_memory():

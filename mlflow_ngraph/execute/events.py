@@ -233,8 +233,8 @@ class _Contender(TypedDict, total=False):
     batch: Batch
     rounds: Count
     ratio: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
 
 class _Race(_Any, total=False):

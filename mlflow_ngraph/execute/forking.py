@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -89,6 +90,7 @@ def _settle_in(born: Mapping[str, Any], begun_in: str) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+    tempfile.tempdir = None  # an import of the server's may have settled where temporary files go
     os.chdir(born["directory"])
     if sys.path[0] == begun_in:
         sys.path[0] = born["directory"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -25,15 +26,17 @@ class Warden:
     process: subprocess.Popen[bytes] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._groups: set[int] = set()
+        self._groups: dict[int, Path] = {}
         self._start()
 
-    def add(self, group: int) -> None:
-        self._groups.add(group)
-        self._write(f"+{group}\n")
+    def add(self, group: int, temporary: Path) -> None:
+        """List a process group, and the folder of its temporary files."""
+        self._groups[group] = temporary
+        self._write(_listed(group, temporary))
 
     def remove(self, group: int) -> None:
-        self._groups.discard(group)
+        """Forget a process group, which has ended."""
+        self._groups.pop(group, None)
         self._write(f"-{group}\n")
 
     def close(self) -> None:
@@ -60,13 +63,22 @@ class Warden:
         except BrokenPipeError:
             self.close()
             self._start()
-            self._pipe.write("".join(f"+{group}\n" for group in self._groups).encode())
+            self._pipe.write("".join(_listed(*entry) for entry in self._groups.items()).encode())
+
+
+def _listed(group: int, temporary: Path) -> str:
+    return f"+{group} {json.dumps(str(temporary))}\n"
+
+
+Pipes = tuple[int, int, int]
+"""File descriptors of standard input, output and error."""
 
 
 class Spawned:
     """A worker with an interpreter that it started itself."""
 
-    def __init__(self, env: Mapping[str, str], stdin: int, stdout: int, stderr: int) -> None:
+    def __init__(self, env: Mapping[str, str], pipes: Pipes) -> None:
+        stdin, stdout, stderr = pipes
         command = [sys.executable, "-m", "mlflow_ngraph.execute.worker"]
         self._process = subprocess.Popen(
             command, stdin=stdin, stdout=stdout, stderr=stderr, env=dict(env), start_new_session=True
@@ -80,28 +92,29 @@ class Spawned:
         return self._process.returncode, used.ru_utime + used.ru_stime
 
 
-def start(
-    warden: Warden, env: Mapping[str, str], stdin: int, stdout: int, stderr: int, *, forked: bool
-) -> Spawned | Forked:
+def start(warden: Warden, env: Mapping[str, str], temporary: Path, pipes: Pipes, *, forked: bool) -> Spawned | Forked:
     """Start a worker in a process group of its own.
 
     Parameters
     ----------
     warden : Warden
-        Ends it if we are killed.
-    stdin, stdout, stderr : int
-        File descriptors, which stay the caller's to close.
+        Ends it if we are killed, and removes what it has left in ``temporary``.
+    temporary : Path
+        Where it is to put temporary files.
+    pipes : Pipes
+        They stay the caller's to close.
     forked : bool
         Fork it where there is something to fork it from.
     """
+    env = {**env, "TMPDIR": str(temporary)}
     server = fork_server.serving(env) if forked else None
     if server is not None:
         with contextlib.suppress(ConnectionError):  # it has crashed; what starts by itself says why
-            worker = server.fork(env, stdin, stdout, stderr)
-            warden.add(worker.pid)
+            worker = server.fork(env, *pipes)
+            warden.add(worker.pid, temporary)
             return worker
     # Nobody would end a process that has started and is on no list; a forked one ends with its server.
     with interruption.whole():
-        process = Spawned(env, stdin, stdout, stderr)
-        warden.add(process.pid)
+        process = Spawned(env, pipes)
+        warden.add(process.pid, temporary)
     return process

@@ -52,6 +52,32 @@ def gone(pid, seconds=5.0):
     return False
 
 
+LITTERS = """
+import pathlib, sys, tempfile
+folder = tempfile.mkdtemp()
+(pathlib.Path(folder) / "unpacked").write_bytes(bytes(1 << 20))
+print("littered", folder, file=sys.stderr, flush=True)
+"""
+
+
+def litter(log, seconds=20.0):
+    """The folder that a child says it has left temporary files in."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        told = [line.split()[1] for line in log.read_text().splitlines() if line.startswith("littered ")]
+        if told:
+            return Path(told[0])
+        time.sleep(0.02)
+    raise AssertionError("nothing was littered")
+
+
+def gone_folder(folder, seconds=5.0):
+    end = time.monotonic() + seconds
+    while folder.exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    return not folder.exists()
+
+
 @pytest.mark.usefixtures("processes")
 def test_results_come_back_and_the_child_stays(child):
     with child(fine="print('noise on standard output')") as worker:
@@ -140,9 +166,20 @@ def test_a_hanging_child_is_ended_with_what_it_started(child):
 
 
 @pytest.mark.usefixtures("processes")
+def test_temporary_files_go_with_the_process(child, tmp_path):
+    with child(litters=LITTERS) as worker:
+        run_module(worker, "litters")
+        folder = litter(tmp_path / "child.log")
+        assert folder.is_dir()
+        # Addresses of sockets, which libraries make there, are to have room.
+        assert len(str(folder)) < 70
+    assert not folder.exists()
+
+
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("forked", [False, True], ids=["spawned", "forked"])
 def test_a_killed_parent_leaves_no_children(tmp_path, forked):
-    (tmp_path / "hangs.py").write_text("import time; time.sleep(600)")
+    (tmp_path / "hangs.py").write_text(LITTERS + "import time; time.sleep(600)")
     script = tmp_path / "parent.py"
     script.write_text(
         textwrap.dedent(
@@ -164,13 +201,14 @@ def test_a_killed_parent_leaves_no_children(tmp_path, forked):
     parent = subprocess.Popen([sys.executable, str(script)], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     worker = int(parent.stdout.readline())
-    time.sleep(0.3)
+    littered = litter(tmp_path / "child.log")
     assert psutil.pid_exists(worker)
     server = psutil.Process(worker).ppid()
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     assert gone(worker)
     assert gone(server)
+    assert gone_folder(littered)
 
 
 @pytest.mark.usefixtures("processes")
@@ -192,15 +230,19 @@ def test_threads_are_set_and_stray_settings_are_gone(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_warden_that_was_killed_has_another_in_its_place():
+def test_a_warden_that_was_killed_has_another_in_its_place(tmp_path):
     """A study that loses it ends neither by that, nor with children left behind."""
     warden = Warden()
     sleeping = [subprocess.Popen(["sleep", "60"], start_new_session=True) for _ in range(2)]
-    warden.add(sleeping[0].pid)
+    folders = [tmp_path / 'of the "first"', tmp_path / "of the\nsecond"]
+    for folder in folders:
+        folder.mkdir()
+    warden.add(sleeping[0].pid, folders[0])
     warden.process.kill()
     warden.process.wait()
-    warden.add(sleeping[1].pid)
+    warden.add(sleeping[1].pid, folders[1])
     warden.close()
+    assert list(tmp_path.iterdir()) == []
     assert [process.wait(10) for process in sleeping] == [-signal.SIGKILL] * 2
     gone = Warden()
     gone.process.kill()

@@ -273,6 +273,22 @@ def test_a_race_ends_when_the_time_is_up_and_what_is_known_counts(tmp_path):
     assert 2 < run.slices("good-b1") < MANY
 
 
+def test_a_ratio_of_one_round_has_no_interval_and_can_be_read(tmp_path):
+    clock = Clock()
+
+    def takes(seconds: float):
+        def inference(batch: int, taken: int) -> float:
+            clock.now += 1.0
+            return seconds
+
+        return inference
+
+    run = Run(tmp_path, study(), {"identity": takes(1.01), "good": takes(1.0)}, time=TimeBudget(4.5, clock))
+    _, second = run.ended()["contenders"]
+    assert (second["rounds"], second["low"], second["high"]) == (1, None, None)
+    assert second["ratio"] == pytest.approx(1 / 1.01, rel=0.03)
+
+
 def test_what_cannot_be_measured_once_in_the_time_is_left_out(tmp_path):
     run = Run(tmp_path, study(), {"identity": flat(0.02), "good": flat(0.01), "awful": flat(300)}, time=TimeBudget(100))
     assert run.left_out["awful-b1"][0].startswith("one inference takes about 5 min 00 s; ")
