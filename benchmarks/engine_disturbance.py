@@ -1,14 +1,16 @@
 """What the fleet's engine takes from what is measured beside it: OpenVINO's ResNet-18 with all threads, the engine on and off.
 
 ``python benchmarks/engine_disturbance.py --engine-python /path/to/python [--pairs 120] [--seconds 1] [--workload timm:resnet18]
-[--compiler openvino] [--of device]``
+[--compiler openvino] [--of device] [--running]``
 
 ``/path/to/python`` has ray[default]. A node of a fleet is started on this machine as `mlflow-ngraph fleet up` starts it, the head and
-a device in one, which is the most that a device ever carries, and has a job as a study is one. Pairs of slices follow each other: in one
-of them all processes of the engine are stopped (SIGSTOP), in the other they run; which comes first changes by chance. With
-``--of device`` only those are stopped that a device has whose head is elsewhere, and the head's run all the time. The throughput
-of a slice is all its calls over all its seconds, so that what interrupts a few calls counts. Printed is the ratio of throughputs, on
-over off, and what the engine used of a processor while it ran. Exit code 1: the ratio is below 0.99, or its interval is not all above.
+a device in one, which is the most that a device ever carries, and has a job as a study is one. Pairs of slices follow each other:
+in one of them, ``off``, all processes of the engine have been stopped (SIGSTOP) for some time; in the other, ``on``, they run, and a slice is
+timed as a study times it, which has them stand still for as long. With ``--running`` they go on meanwhile: what they would take. Which comes
+first changes by chance. With ``--of device`` all this is about the processes that a device has whose head is elsewhere, and the head's run
+all the time. The throughput of a slice is all its calls over all its seconds, so that what interrupts a few calls counts. Printed is the
+ratio of throughputs, on over off, and what the engine used of a processor in slices that were on. Exit code 1: the ratio is below 0.99, or
+its interval is not all above.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +38,9 @@ from support.server import free_port
 
 from mlflow_ngraph.compilers.base import Target
 from mlflow_ngraph.compilers.registry import create
+from mlflow_ngraph.execute.lane import SETTLE_S
 from mlflow_ngraph.fleet import description, nodes
-from mlflow_ngraph.fleet.node_agent import MARK
+from mlflow_ngraph.fleet.standstill import Standstill, of_engine
 from mlflow_ngraph.measure.statistics import paired_ratio
 from mlflow_ngraph.runner import plan_study, run_study
 from mlflow_ngraph.study import parse
@@ -62,6 +66,7 @@ def main() -> int:
     parser.add_argument("--workload", default="timm:resnet18")
     parser.add_argument("--compiler", default="openvino")
     parser.add_argument("--of", choices=("node", "device"), default="node", help="whose processes are stopped")
+    parser.add_argument("--running", action="store_true", help="let the engine run while a slice is timed")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     # Short: Ray's sockets lie below it.
@@ -75,28 +80,30 @@ def _compare(call: Callable[[], object], mark: str, options: argparse.Namespace)
     rng = random.Random(options.seed)
     throughputs: dict[bool, list[float]] = {True: [], False: []}
     used_s = ran_s = 0.0
+    still = Standstill(partial(_chosen, mark, options.of))
     for _ in range(options.pairs):
         for on in rng.sample((True, False), 2):
             # Its workers come and go.
-            processes = _processes(mark)
-            if options.of == "device":
-                processes = [process for process in processes if not _of_head(process)]
+            processes = _chosen(mark, options.of)
             _signal(processes, signal.SIGCONT if on else signal.SIGSTOP)
             _throughput(call, _SETTLE_S)
-            before = _cpu_s(processes)
-            throughputs[on].append(_throughput(call, options.seconds))
-            if on:
+            with still() if on and not options.running else nullcontext():
+                _throughput(call, SETTLE_S)
+                before = _cpu_s(processes)
+                throughputs[on].append(_throughput(call, options.seconds))
                 after = _cpu_s(processes)
+            if on:
                 used_s += sum(after[process] - before[process] for process in after)
                 ran_s += options.seconds
+    still.close()
     running, stopped = np.array(throughputs[True]), np.array(throughputs[False])
     ratio = paired_ratio(running, stopped)
     low, high = ratio.interval()
     median = float(np.median(running / stopped))
     print(
         f"{options.workload}, {options.compiler}, batch 1, {options.pairs} pairs of {options.seconds:g} s: throughput with the engine's "
-        f"{options.of} on over off {ratio.value:.4f} [{low:.4f}, {high:.4f}] (median of the pairs {median:.4f}); {len(processes)} processes of "
-        f"the engine used {100 * used_s / ran_s:.1f} % of a processor while they ran"
+        f"{options.of} on{' and running' * options.running} over off {ratio.value:.4f} [{low:.4f}, {high:.4f}] (median of the pairs "
+        f"{median:.4f}); its {len(processes)} processes used {100 * used_s / ran_s:.1f} % of a processor in slices that were on"
     )
     good = median >= TOLERATED and low >= TOLERATED
     print("ok" if good else "NOT ok")
@@ -158,7 +165,7 @@ def _node(home: Path, python: str) -> Iterator[str]:
         time.sleep(_QUIET_S)
         yield machine.config["mark"]
     finally:
-        _signal(_processes(machine.config["mark"]), signal.SIGCONT)
+        _signal(of_engine(machine.config["mark"]), signal.SIGCONT)
         _ask(python, nodes.program(machine, "down"), home)
 
 
@@ -189,15 +196,9 @@ def _submit(port: int, token: str) -> None:
             time.sleep(0.5)
 
 
-def _processes(mark: str) -> list[psutil.Process]:
-    """All of the engine: what keeps it up, and what came of that."""
-    keepers, below = set[psutil.Process](), set[psutil.Process]()
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.environ().get(MARK) == mark:
-                keepers.add(process)
-                below.update(process.children(recursive=True))
-    return sorted(keepers | below, key=lambda process: process.pid)
+def _chosen(mark: str, of: str) -> list[psutil.Process]:
+    """The processes of a node, or of a device whose head is elsewhere."""
+    return [process for process in of_engine(mark) if of == "node" or not _of_head(process)]
 
 
 def _of_head(process: psutil.Process) -> bool:

@@ -6,7 +6,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -153,6 +153,7 @@ def run_study(
     offline: bool = False,
     observer: Observer | None = None,
     when_busy: WhenBusy = "wait",
+    standstill: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Outcome:
     """Compile, verify, measure and record a study on this machine.
 
@@ -172,6 +173,8 @@ def run_study(
         Told of every event.
     when_busy : WhenBusy
         What to do while somebody else measures on this machine: ``wait`` for the end, or ``refuse``.
+    standstill : Callable[[], AbstractContextManager[None]]
+        Entered around each slice: the place to stop what would disturb it and may stand still for some seconds.
 
     Raises
     ------
@@ -238,6 +241,7 @@ def run_study(
             retry=resume == "always",
             on_workload=lambda workload: _pass_on(workload, None if signals.asked else aside),
             undisturbed=nullcontext if aside is None else aside.standing_still,
+            standstill=standstill,
             time=budget,
         )
         try:

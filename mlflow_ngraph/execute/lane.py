@@ -65,6 +65,7 @@ class LaneRunner:
         self.session = session.number
         """The number of the session that it measures in."""
         self._time = session.time
+        self._standstill = session.standstill
         self._process = LaneProcess(session, engines.lane, engines.compiler)
         self._twin = partial(LaneRunner, session, engines, before)
         self.twins: list[LaneRunner] = []
@@ -239,15 +240,16 @@ class LaneRunner:
         seconds = max(_SHORTEST_S, min(loaded.slice_s(study), self._time.left_at_most()))
         child = self._process.ready("run")
         started, spent = time.perf_counter(), time.process_time()
-        result: dict[str, Any] = child.request(
-            "slice",
-            seconds + study.limits.load_seconds,
-            accounted=lambda result: float(result["wall_s"] + result["settle_s"]),
-            repetitions=loaded.slice_repetitions(study),
-            seconds=seconds,
-            settle_s=SETTLE_S,
-            settle_below_s=SETTLE_BELOW_S,
-        )
+        with self._standstill():
+            result: dict[str, Any] = child.request(
+                "slice",
+                seconds + study.limits.load_seconds,
+                accounted=lambda result: float(result["wall_s"] + result["settle_s"]),
+                repetitions=loaded.slice_repetitions(study),
+                seconds=seconds,
+                settle_s=SETTLE_S,
+                settle_below_s=SETTLE_BELOW_S,
+            )
         harness = {"harness_cpu_s": time.process_time() - spent, "harness_wall_s": time.perf_counter() - started}
         loaded.durations.append(np.asarray(result["durations_ns"], dtype=np.float64))
         self._call_s[loaded.batch] = min(self._call_s.get(loaded.batch, np.inf), _fastest_s([result]))

@@ -28,6 +28,8 @@ class Session:
     """What all of it may take."""
     undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext
     """Entered while anything is timed: what works beside the study stands still."""
+    standstill: Callable[[], AbstractContextManager[None]] = nullcontext
+    """The same for what may stand still for seconds only: entered around each slice."""
 
     @property
     def forks(self) -> bool:

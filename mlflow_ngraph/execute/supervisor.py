@@ -42,6 +42,8 @@ class Supervisor:
         Called after each workload, while nothing is timed: beside the preparation of others, or while processes start.
     undisturbed : Callable[[], AbstractContextManager[None]]
         Entered while anything is timed.
+    standstill : Callable[[], AbstractContextManager[None]]
+        Entered around each slice.
     time : TimeBudget | None
         What all of it may take; None for as long as it takes.
     """
@@ -58,6 +60,7 @@ class Supervisor:
         retry: bool = False,
         on_workload: Callable[[WorkloadPlan], None] = lambda workload: None,
         undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext,
+        standstill: Callable[[], AbstractContextManager[None]] = nullcontext,
         time: TimeBudget | None = None,
     ) -> None:
         self._plan = plan
@@ -67,7 +70,9 @@ class Supervisor:
         self._on_workload = on_workload
         self._order = random.Random(plan.study.seed)
         self._warden = Warden()
-        self._session = Session(plan, places, journal, self._warden, session, time or TimeBudget(), undisturbed)
+        self._session = Session(
+            plan, places, journal, self._warden, session, time or TimeBudget(), undisturbed, standstill
+        )
         # Of a GPU's memory nobody knows beforehand how much a compiler takes.
         on_cpu = plan.accelerator == "cpu" or bool(plan.study.build_for)
         self._together = plan.study.builds == "together" and on_cpu

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -27,6 +27,7 @@ class Warden:
 
     def __post_init__(self) -> None:
         self._groups: dict[int, Path] = {}
+        self._halted: Sequence[int] = ()
         self._start()
 
     def add(self, group: int, temporary: Path) -> None:
@@ -38,6 +39,11 @@ class Warden:
         """Forget a process group, which has ended."""
         self._groups.pop(group, None)
         self._write(f"-{group}\n")
+
+    def let_go_on(self, halted: Sequence[int]) -> None:
+        """Name the processes that may be stopped, in place of those named before: at the end they are let go on."""
+        self._halted = tuple(halted)
+        self._write(self._said())
 
     def close(self) -> None:
         """Let it end; it kills whatever is still listed."""
@@ -63,7 +69,10 @@ class Warden:
         except BrokenPipeError:
             self.close()
             self._start()
-            self._pipe.write("".join(_listed(*entry) for entry in self._groups.items()).encode())
+            self._pipe.write("".join([*(_listed(*entry) for entry in self._groups.items()), self._said()]).encode())
+
+    def _said(self) -> str:
+        return f"~{' '.join(map(str, self._halted))}\n"
 
 
 def _listed(group: int, temporary: Path) -> str:

@@ -8,6 +8,8 @@ import platform
 import socket
 import traceback
 from collections.abc import Mapping
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from mlflow_ngraph.execute import fold, journal, places
 from mlflow_ngraph.execute.interruption import Interrupted
 from mlflow_ngraph.fleet import launch, wire
 from mlflow_ngraph.fleet.bundle import STUDY
+from mlflow_ngraph.fleet.node_agent import MARK
+from mlflow_ngraph.fleet.standstill import Standstill, of_engine
 from mlflow_ngraph.runner import Outcome, run_study
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.version import __version__
@@ -46,6 +50,8 @@ def run(directory: Path) -> int:
         code = Outcome(fold.load(done), done).exit_code
         _say("ended", code=code, reason="", study_id=done.name, where={})
         return code
+    mark = os.environ.get(MARK)
+    standstill = Standstill(partial(of_engine, mark)) if mark else None
     try:
         if not offline:
             os.environ["MLFLOW_RUN_ID"] = job["run_id"]
@@ -57,6 +63,7 @@ def run(directory: Path) -> int:
             offline=offline,
             observer=speaker,
             when_busy="wait",
+            standstill=standstill or nullcontext,
         )
         code, where, unrecorded, speaker.directory = (
             outcome.exit_code,
@@ -71,6 +78,9 @@ def run(directory: Path) -> int:
     except Exception as error:  # noqa: BLE001 - whatever it is, the client hears of it
         traceback.print_exc()
         reason = f"unexpected {type(error).__name__}: {error}"
+    finally:
+        if standstill is not None:
+            standstill.close()
     if (offline or unrecorded or speaker.recording_failed) and speaker.directory is not None:
         _send_journal(speaker.directory)
         code = 0 if unrecorded and code == 1 else code  # the client records it

@@ -25,6 +25,8 @@ CONFIG: dict[str, Any] = {}
 
 MARK = "NGRAPH_FLEET"
 """Variable that every process of the engine and of its jobs has."""
+STUDY = "mlflow_ngraph fleet job"
+"""What the command of a study has in it, which is a job of the engine."""
 _STORE_BYTES = 80_000_000
 """Of Ray's object store, which this fleet does not use; by default it takes a share of the memory that is measured."""
 QUIET = {
@@ -79,6 +81,8 @@ def up() -> dict[str, Any]:
     if not ray.is_file():
         raise RuntimeError(f"there is no {ray}: install ray[default] beside {python}, or leave engine_python out")
     (root / "engine").write_text(python, encoding="utf-8")
+    # A study that was killed together with its warden in the middle of a slice has left them standing still.
+    _end(_ours(), signal.SIGCONT, 0.0)
     if _ours():
         return {"state": "was up already", "by": _keeper()}
     by = _start([str(ray), *_arguments()], _variables(root, ray.parent), root)
@@ -95,6 +99,7 @@ def down() -> dict[str, Any]:
         (_units() / _unit()).unlink(missing_ok=True)
         subprocess.run(["systemctl", "--user", "daemon-reload"], capture_output=True, check=False)
     before = len(_ours())
+    _end(_ours(), signal.SIGCONT, 0.0)
     # What would start it again, then studies, which have something to write, then all others.
     for chosen, seconds in ((_is_keeper, 1.0), (_is_study, _ENDS_S), (lambda pid: True, _DIES_S)):
         _end([pid for pid in _ours() if chosen(pid)], signal.SIGTERM, seconds)
@@ -351,7 +356,7 @@ def _is_keeper(pid: int) -> bool:
 
 
 def _is_study(pid: int) -> bool:
-    return "mlflow_ngraph fleet job" in _command(pid)
+    return STUDY in _command(pid)
 
 
 def _keeper() -> str:

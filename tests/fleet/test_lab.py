@@ -67,6 +67,18 @@ def test_one_study_on_two_devices_ends_in_one_comparison(fleet: Fleet) -> None:
         assert token not in host.run("ps", "-ww", "-eo", "args")
 
 
+def test_the_engine_stands_still_while_a_slice_is_timed(fleet: Fleet) -> None:
+    study = fleet.start("benchmark", "smoke", "--device", "xeon", "--fresh")
+    host, seen = fleet.lab.hosts["xeon"], set[str]()
+    while study.poll() is None:
+        seen.update(host.run("ps", "-C", "raylet", "-o", "stat=").split())
+    assert study.returncode == 0
+    assert any(state.startswith("T") for state in seen), seen
+    assert any(not state.startswith("T") for state in seen), seen
+    afterwards = host.run("ps", "-eo", "stat=").split()
+    assert not any(state.startswith("T") for state in afterwards)
+
+
 def until(process: subprocess.Popen[str], text: str) -> list[str]:
     """What a verb says up to a line with this text."""
     assert process.stderr is not None
