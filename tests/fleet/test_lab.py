@@ -68,8 +68,8 @@ def test_one_study_on_two_devices_ends_in_one_comparison(fleet: Fleet) -> None:
 
 
 def test_the_engine_stands_still_while_a_slice_is_timed(fleet: Fleet) -> None:
-    study = fleet.start("benchmark", "smoke", "--device", "xeon", "--fresh")
-    host, seen = fleet.lab.hosts["xeon"], set[str]()
+    study = fleet.start("benchmark", "smoke", "--device", "all", "--fresh")
+    host, seen = fleet.lab.hosts["orin"], set[str]()
     while study.poll() is None:
         seen.update(host.run("ps", "-C", "raylet", "-o", "stat=").split())
     assert study.returncode == 0
