@@ -1,15 +1,19 @@
 """Break a fleet while a study runs on it, and count: every cell once, no orphan, no run left RUNNING.
 
-``NGRAPH_TEST_RAY_PYTHON=/path/to/python python benchmarks/fleet_chaos.py [--events study,node,head,client,link-40] [--times 1]``
+``NGRAPH_TEST_RAY_PYTHON=/path/to/python python benchmarks/fleet_chaos.py [--events study,node,head,client,link-40] [--times 1]
+[--seed 1]``
 
-It needs root, and a Python with ray[default]: the hosts are namespaces of this machine. Each event strikes a study of its own when
-it has begun to prepare its model.
+It needs root, and a Python with ray[default]: the hosts are namespaces of this machine. Each event strikes a study of its own at a
+moment that chance chooses, within the time that an undisturbed one takes. ``kill -9`` hits the study, a process that compiles or
+measures for it, the node or the head of the engine, or the client; a link is down for so many seconds; a device is restarted, and
+its node brought up again by ``fleet up``, as systemd does where there is one.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import signal
 import subprocess
 import sys
@@ -25,7 +29,7 @@ from mlflow_ngraph.tracking.schema import Kind, Tag
 from tests.support import lab as labs
 from tests.support.lab_fleet import Fleet, described, pids
 
-EVENTS = ("study", "node", "head", "client", "link-5", "link-40", "link-120")
+EVENTS = ("study", "worker", "node", "head", "client", "link-5", "link-40", "link-120", "restart")
 CELLS = 2
 """Of the study below."""
 STUDY = ("smoke", "--batch-sizes", "1", "--fresh")
@@ -37,6 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", default=",".join(EVENTS))
     parser.add_argument("--times", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
     python = labs.engine_python()
     if not python:
@@ -48,26 +53,50 @@ def main() -> None:
         described(lab, Path(place)) as fleet,
     ):
         _succeeds(fleet.run("fleet", "up"))
+        rng = random.Random(asked.seed)
         try:
+            _succeeds(fleet.run(*_study(fleet)))  # brings the code, and what the first study alone waits for
+            begun = time.monotonic()
+            _succeeds(fleet.run(*_study(fleet)))
+            whole_s = time.monotonic() - begun
+            print(f"an undisturbed study takes {whole_s:.0f} s", flush=True)
             for event in asked.events.split(",") * asked.times:
-                started = time.monotonic()
-                problems = strike(fleet, event)
+                started, after_s = time.monotonic(), rng.uniform(0, whole_s)
+                problems = strike(fleet, event, after_s)
                 failures += bool(problems)
-                took = time.monotonic() - started
-                print(f"{event}: {'; '.join(problems) or 'every cell once, nothing left'} ({took:.0f} s)", flush=True)
+                print(
+                    f"{event} after {after_s:.1f} s: {'; '.join(problems) or 'every cell once, nothing left'} "
+                    f"({time.monotonic() - started:.0f} s)",
+                    flush=True,
+                )
         finally:
             down = fleet.run("fleet", "down")
             print(down.stdout, flush=True)
     sys.exit(1 if failures or down.returncode else 0)
 
 
-def strike(fleet: Fleet, event: str) -> list[str]:
-    """Let one thing happen to one study; returns what went wrong."""
-    study = fleet.start("benchmark", *STUDY, "--device", "xeon", "--fleet", str(fleet.file), "--json")
-    _await(study, "preparing")
+def _study(fleet: Fleet) -> tuple[str, ...]:
+    return ("benchmark", *STUDY, "--device", "xeon", "--fleet", str(fleet.file), "--json")
+
+
+def strike(fleet: Fleet, event: str, after_s: float) -> list[str]:
+    """Let one thing happen to one study; returns what went wrong.
+
+    Parameters
+    ----------
+    event : str
+        One of `EVENTS`.
+    after_s : float
+        How long after the fleet has begun with the study.
+    """
+    study = fleet.start(*_study(fleet))
+    _await(study, "xeon: ")  # it is submitted
+    time.sleep(after_s)
     xeon, head = fleet.lab.hosts["xeon"], fleet.lab.hosts["head"]
     if event == "study":
         xeon.run("kill", "-9", *pids(xeon, "mlflow_ngraph fleet job"))
+    elif event == "worker":
+        xeon.run("kill", "-9", *pids(xeon, "mlflow_ngraph.execute.forking")[-1:])
     elif event == "node":
         xeon.run("kill", "-9", *pids(xeon, "raylet/raylet"))
     elif event == "head":
@@ -76,6 +105,9 @@ def strike(fleet: Fleet, event: str) -> list[str]:
         study.send_signal(signal.SIGKILL)
         study.communicate()
         study = fleet.start("fleet", "attach", "--json")
+    elif event == "restart":
+        xeon.restart()
+        _succeeds(fleet.run("fleet", "up"))
     else:
         xeon.link("down")
         time.sleep(float(event.partition("-")[2]))

@@ -186,7 +186,8 @@ class Experience:
                 self._loading[event["cell"]].append(seconds)
                 self._starting[compiler].append(seconds)
             elif kind == "cell_finished" and event.get("warm_up"):
-                self._calling[event["lane"], event["batch"]].append(event["warm_up"]["call_s"])
+                call_s = event["warm_up"]["call_s"]  # before there is a list for it: it may lack
+                self._calling[event["lane"], event["batch"]].append(call_s)
 
 
 def learn(home: Path) -> Experience:

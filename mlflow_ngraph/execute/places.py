@@ -110,13 +110,24 @@ def _lacks_recording(directory: Path) -> bool:
 
 
 def end(directory: Path) -> End:
-    """How far the last session of a study came, by the end of its journal."""
+    """How far the last session of a study came, by the end of its journal.
+
+    Raises
+    ------
+    JournalError
+        As in `journal.read_backwards`, and for an end that does not say what it should.
+    """
     recorded = False
     for event in journal.read_backwards(directory):
         kind = event["event"]
         if kind == "study_recorded":
             recorded = True
         elif kind == "study_finished":
+            if "offline" not in event:
+                raise JournalError(
+                    f"{directory / journal.FILE_NAME}: study_finished does not say whether it was offline; restore the "
+                    "file, or start the study afresh"
+                )
             return "recorded" if recorded or event["offline"] else "measured"
         elif kind not in _AFTER_THE_END:
             break

@@ -48,3 +48,8 @@ def test_a_journal_that_is_cut_off_or_no_journal_at_all_harms_nothing(tmp_path):
     (broken / "journal.jsonl").write_text("nothing\n" + json.dumps({"event": "x"}))
     assert experience.learn(tmp_path).preparing("timm:m", 99.0).seconds == 12
     assert experience.learn(tmp_path / "nowhere").preparing("timm:m", 99.0).parts == {"assumed": 99.0}
+
+
+def test_a_cell_that_does_not_say_how_long_a_call_takes_is_as_one_that_was_never_timed(tmp_path):
+    recorded(tmp_path, "one", extra=[{**finished("fast", 0.25), "warm_up": {"steady": True}}])
+    assert experience.learn(tmp_path).call_s("fast", 1) is None

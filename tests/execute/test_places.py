@@ -63,3 +63,8 @@ def test_the_newest_study_is_the_one_that_began_last(tmp_path: Path) -> None:
 def test_a_directory_without_a_study_is_named(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match=r"no journal\.jsonl here"):
         places.end(tmp_path)
+
+
+def test_an_end_that_lacks_what_it_should_say_is_refused_with_its_file(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match=r"journal\.jsonl: study_finished does not say whether it was offline"):
+        places.end(ended().say("study_finished").write(tmp_path))

@@ -28,7 +28,7 @@ _BRIDGE = "ngraph-br"
 _SSHD = "/usr/sbin/sshd"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Host:
     """A host of the lab."""
 
@@ -37,6 +37,7 @@ class Host:
     directory: Path
     host_key: str
     process: subprocess.Popen[bytes]
+    """With all others of the host below it."""
 
     def node(self, lab: Lab) -> dict[str, Any]:
         """As a description of a fleet has it."""
@@ -54,6 +55,11 @@ class Host:
         inner = subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True, check=True)
         entered = ["nsenter", "--target", inner.stdout.split()[0], "--net", "--mount", "--pid", "--", *command]
         return subprocess.run(entered, capture_output=True, text=True, check=False).stdout
+
+    def restart(self) -> None:
+        """Take its power away, and give it back: no process survives, nor what is in memory."""
+        _end(self.process)
+        self.process = _boot(self.name, self.address, self.directory)
 
     def link(self, state: str) -> None:
         """Cut or mend its connection: ``up`` or ``down``."""
@@ -136,27 +142,41 @@ def _host(lab: Lab, name: str, address: str) -> Iterator[Host]:
         _ip("link", "set", f"ng-{name}", "master", _BRIDGE, "up")
         _ip("-n", space, "addr", "add", f"{address}/24", "dev", "eth0")
         _ip("-n", space, "link", "set", "eth0", "up")
-        script = (
-            f"hostname {name}; mkdir -p /tmp/ray /run/sshd; mount -t tmpfs tmpfs /tmp/ray; "
-            f"mount -t tmpfs -o size=512m tmpfs /dev/shm; exec {_SSHD} -D -e -f {directory}/sshd_config"
-        )
-        alone = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--uts", "--mount-proc"]
-        with (directory / "sshd.log").open("wb") as log:
-            process = subprocess.Popen(
-                ["ip", "netns", "exec", space, *alone, "sh", "-c", script],
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        key = " ".join((directory / "host_key.pub").read_text().split()[:2])
+        host = Host(name, address, directory, key, _boot(name, address, directory))
         try:
-            _await(address, 22, directory / "sshd.log")
-            key = " ".join((directory / "host_key.pub").read_text().split()[:2])
-            yield Host(name, address, directory, key, process)
+            yield host
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            _end(host.process)
     finally:
         _ip("netns", "del", space)
+
+
+def _boot(name: str, address: str, directory: Path) -> subprocess.Popen[bytes]:
+    """Start the processes of a host; returns when it answers."""
+    script = (
+        f"hostname {name}; mkdir -p /tmp/ray /run/sshd; mount -t tmpfs tmpfs /tmp/ray; "
+        f"mount -t tmpfs -o size=512m tmpfs /dev/shm; exec {_SSHD} -D -e -f {directory}/sshd_config"
+    )
+    alone = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--uts", "--mount-proc"]
+    with (directory / "sshd.log").open("ab") as log:
+        process = subprocess.Popen(
+            ["ip", "netns", "exec", f"ngraph-{name}", *alone, "sh", "-c", script],
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        _await(address, 22, directory / "sshd.log")
+    except BaseException:
+        _end(process)
+        raise
+    return process
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _keygen(path: Path) -> None:
