@@ -77,8 +77,12 @@ def precisions(asked: str, in_force: str | None) -> str:
 
 
 def fallback_nodes(flags: Mapping[str, Any]) -> int:
-    """How many nodes fell back to another provider, from the flags in force; 0 where the compiler has no providers."""
-    return int(flags.get("fallback_nodes") or 0)
+    """How many nodes fell back to another provider, from the flags in force.
+
+    0 where the compiler has no providers, or a flag of this name that is something else: names of flags are the adapters' own.
+    """
+    nodes = flags.get("fallback_nodes")
+    return nodes if type(nodes) is int else 0
 
 
 def fallback_note(nodes: int) -> str:

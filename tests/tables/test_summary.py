@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mlflow_ngraph.tables.summary import markdown, summary_rows
+from mlflow_ngraph.tables.summary import fallback_nodes, markdown, summary_rows
 from mlflow_ngraph.verdicts import Verdict
 from tests.support.records import lane_id, study_record
 
@@ -83,6 +83,11 @@ def test_nodes_that_fell_back_are_marked(tmp_path: Path) -> None:
         "ok, 3 nodes fell back to another provider |",
         "ok |",
     ]
+
+
+@pytest.mark.parametrize("said", ["torch:os:system", "3", True, 2.5, None, [1], {}])
+def test_a_flag_that_counts_no_nodes_says_of_none_that_they_fell_back(said: object) -> None:
+    assert fallback_nodes({"fallback_nodes": said}) == 0
 
 
 def test_a_row_names_its_cell(tmp_path: Path) -> None:
