@@ -26,6 +26,12 @@ RAY_PYTHON = "NGRAPH_TEST_RAY_PYTHON"
 CLIENT = "10.77.0.1"
 _BRIDGE = "ngraph-br"
 _SSHD = "/usr/sbin/sshd"
+_CGROUPS = (
+    "if grep -qP '^freezer\\t[1-9]' /proc/cgroups; then mount -t tmpfs none /sys/fs/cgroup; cd /sys/fs/cgroup; "
+    "mkdir freezer systemd; mount -t cgroup -o freezer none freezer; mount -t cgroup -o none,name=systemd none systemd; "
+    "else mount -t cgroup2 none /sys/fs/cgroup; fi; cd /"
+)
+"""What the namespace of a network hides, and Slurm asks for."""
 
 
 @dataclass
@@ -50,11 +56,14 @@ class Host:
             "environment": {"NGRAPH_LOCK_DIR": str(self.directory)},
         }
 
-    def run(self, *command: str) -> str:
-        """Run a command among the processes of the host."""
+    def inside(self, *command: str) -> list[str]:
+        """A command among the processes of the host, as it is given here."""
         inner = subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True, check=True)
-        entered = ["nsenter", "--target", inner.stdout.split()[0], "--net", "--mount", "--pid", "--", *command]
-        return subprocess.run(entered, capture_output=True, text=True, check=False).stdout
+        return ["nsenter", "--target", inner.stdout.split()[0], "--net", "--mount", "--pid", "--uts", "--", *command]
+
+    def run(self, *command: str) -> str:
+        """What a command prints that is run there."""
+        return subprocess.run(self.inside(*command), capture_output=True, text=True, check=False).stdout
 
     def restart(self) -> None:
         """Take its power away, and give it back: no process survives, nor what is in memory."""
@@ -155,7 +164,7 @@ def _host(lab: Lab, name: str, address: str) -> Iterator[Host]:
 def _boot(name: str, address: str, directory: Path) -> subprocess.Popen[bytes]:
     """Start the processes of a host; returns when it answers."""
     script = (
-        f"hostname {name}; mkdir -p /tmp/ray /run/sshd; mount -t tmpfs tmpfs /tmp/ray; "
+        f"hostname {name}; mkdir -p /tmp/ray /run/sshd; mount -t tmpfs tmpfs /tmp/ray; {_CGROUPS}; "
         f"mount -t tmpfs -o size=512m tmpfs /dev/shm; exec {_SSHD} -D -e -f {directory}/sshd_config"
     )
     alone = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--uts", "--mount-proc"]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -51,7 +52,7 @@ class Fleet:
 
 
 @contextmanager
-def described(lab: Lab, home: Path) -> Iterator[Fleet]:
+def described(lab: Lab, home: Path, *, slurm: bool = False) -> Iterator[Fleet]:
     """A fleet of ``xeon``, which sees the tracking server, and ``orin``, which does not; it is not up yet.
 
     Parameters
@@ -60,11 +61,13 @@ def described(lab: Lab, home: Path) -> Iterator[Fleet]:
         Its hosts.
     home : Path
         With the database of the tracking server; for whatever the client keeps.
+    slurm : bool
+        Whether its engine is the cluster of Slurm on the hosts, which runs already, and not Ray.
     """
     with serve(home, f"sqlite:///{home / 'mlflow.db'}", host=CLIENT) as address:
         shared = {
             name: {
-                **lab.hosts[name].node(lab),
+                **(_of_slurm(lab.hosts[name]) if slurm else lab.hosts[name].node(lab)),
                 "python": sys.executable,
                 "home": str(lab.hosts[name].directory / "data" / "mlflow-ngraph"),
             }
@@ -72,8 +75,11 @@ def described(lab: Lab, home: Path) -> Iterator[Fleet]:
         }
         content = {
             "name": "lab",
-            "token_file": "lab.token",
-            "head": lab.hosts["head"].node(lab),
+            **(
+                {"engine": "slurm", "shared": str(lab.directory / "shared")}
+                if slurm
+                else {"token_file": "lab.token", "head": lab.hosts["head"].node(lab)}
+            ),
             "devices": {
                 "xeon": {**shared["xeon"], "profile": "xeon", "tracking_uri": address},
                 "orin": {**shared["orin"], "profile": "host"},
@@ -89,6 +95,10 @@ def described(lab: Lab, home: Path) -> Iterator[Fleet]:
             "PYTHONPATH": os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")]),
         }
         yield Fleet(file, address, environment, lab)
+
+
+def _of_slurm(host: Host) -> dict[str, Any]:
+    return {"host": host.name, "env": {"NGRAPH_LOCK_DIR": str(host.directory)}}
 
 
 def pids(host: Host, program: str) -> list[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.lab import Lab
 from tests.support.servers import free_port
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
@@ -29,8 +30,16 @@ def slurm() -> Iterator[Path]:
 
 
 @contextmanager
-def cluster(nodes: Sequence[str]) -> Iterator[Path]:
-    """A cluster with these nodes."""
+def cluster(nodes: Sequence[str], lab: Lab | None = None) -> Iterator[Path]:
+    """A cluster with these nodes.
+
+    Parameters
+    ----------
+    nodes : Sequence[str]
+        Their names.
+    lab : Lab | None
+        Its hosts are the nodes, and one more, ``head``, has the controller; by default all is on this machine.
+    """
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ngs-", ignore_cleanup_errors=True)))
         directory.chmod(0o755)
@@ -39,25 +48,31 @@ def cluster(nodes: Sequence[str]) -> Iterator[Path]:
         for name in ("munge", "state", "log"):
             (directory / name).mkdir()
         configuration = directory / "slurm.conf"
-        configuration.write_text(_configuration(directory, nodes))
+        configuration.write_text(_configuration(directory, nodes, lab))
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setenv("SLURM_CONF", str(configuration))
         munged = [f"--{name}={directory}/munge/{name}" for name in ("socket", "pid-file", "log-file", "seed-file")]
         _start(stack, directory, "munged", "--foreground", "--force", f"--key-file={directory}/key", *munged)
         _await((directory / "munge" / "socket").exists, directory)
-        _start(stack, directory, "slurmctld", "-D", "-f", str(configuration))
+        _start(stack, directory, *_on(lab, "head", "slurmctld", "-D", "-f", str(configuration)))
         for node in nodes:
             (directory / node).mkdir()
-            _start(stack, directory, "slurmd", "-D", "-N", node, "-f", str(configuration))
+            _start(stack, directory, *_on(lab, node, "slurmd", "-D", "-N", node, "-f", str(configuration)))
         _await(lambda: _idle() == len(nodes), directory)
         yield directory
 
 
-def _configuration(directory: Path, nodes: Sequence[str]) -> str:
-    host = socket.gethostname()
+def _on(lab: Lab | None, host: str, *command: str) -> list[str]:
+    return lab.hosts[host].inside(*command) if lab else list(command)
+
+
+def _configuration(directory: Path, nodes: Sequence[str], lab: Lab | None) -> str:
+    here = socket.gethostname()
+    controller = f"head({lab.hosts['head'].address})" if lab else f"{here}(127.0.0.1)"
+    at = {node: (node, lab.hosts[node].address) if lab else (here, "127.0.0.1") for node in nodes}
     lines = [
         "ClusterName=ngraph",
-        f"SlurmctldHost={host}(127.0.0.1)",
+        f"SlurmctldHost={controller}",
         f"SlurmctldPort={free_port()}",
         "SlurmUser=root",
         "SlurmdUser=root",
@@ -74,14 +89,17 @@ def _configuration(directory: Path, nodes: Sequence[str]) -> str:
         "SchedulerType=sched/builtin",
         "ReturnToService=2",
         "MailProg=/bin/true",
-        *(f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} CPUs=1" for node in nodes),
+        *(
+            f"NodeName={node} NodeHostname={host} NodeAddr={address} Port={free_port()} CPUs=1"
+            for node, (host, address) in at.items()
+        ),
         "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP",
     ]
     return "\n".join([*lines, ""])
 
 
 def _start(stack: ExitStack, directory: Path, *command: str) -> None:
-    with (directory / "log" / f"{command[0]}.out").open("ab") as log:
+    with (directory / "log" / "out").open("ab") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
     def end() -> None:
