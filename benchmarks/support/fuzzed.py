@@ -9,6 +9,7 @@ import random
 import shutil
 import tarfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -228,16 +229,25 @@ def archives(corpus: Corpus) -> Format:
 
 
 def tables(corpus: Corpus) -> Format:
-    """Results tables on a server: those that are let in are joined, compared, and recommended from."""
+    """Results tables on a server, beside one that is right: those that are let in are joined, compared, shown and judged."""
     import pyarrow as pa
     from pyarrow import parquet as pq
 
-    from mlflow_ngraph.analysis import compare, findings, recommend, results, table_checks
+    from mlflow_ngraph.analysis import cells, compare, findings, gate, history, recommend, results, table_checks
+    from mlflow_ngraph.analysis.gate import Side
     from mlflow_ngraph.analysis.listing import Listed
+    from mlflow_ngraph.analysis.pivot import Pivot
+    from mlflow_ngraph.cli import comparison
+    from mlflow_ngraph.errors import UsageError
     from mlflow_ngraph.execute import fold
     from mlflow_ngraph.tables import results as made
     from mlflow_ngraph.tables import results_file
     from mlflow_ngraph.tracking.schema import Tag
+
+    def written(table: pa.Table) -> bytes:
+        stream = io.BytesIO()
+        pq.write_table(table, stream)
+        return stream.getvalue()
 
     path = corpus.scratch / "results.parquet"
     results_file.write(made.from_record(fold.load(corpus.study)), path)
@@ -250,18 +260,33 @@ def tables(corpus: Corpus) -> Format:
         table = good
         for _ in range(rng.choice((1, 1, 2, 4))):
             table = _other_column(table, rng)
-        stream = io.BytesIO()
         try:
-            pq.write_table(table, stream)
+            return written(table)
         except pa.ArrowException:  # what no file can hold
             return altered(whole, rng)
-        return stream.getvalue()
+
+    others = Listed("other", "experiment", "1", "", {Tag.STUDY_ID: "other"})
+    place = good.schema.get_field_index("study_id")
+    names = pa.array(["other"] * len(good), good.schema.field(place).type)
+    right = table_checks.parsed(written(good.set_column(place, good.schema.field(place), names)), others)
 
     def read(content: bytes) -> None:
-        frame = results.joined([("server", run, table_checks.parsed(content, run))], None)
-        compare.compare(compare.latest(frame), metric="throughput")
-        recommend.recommend(frame, objective="throughput")
-        findings.find(frame)
+        table = table_checks.parsed(content, run)
+        alone, beside = (
+            results.joined([("server", run, table)], None),
+            results.joined([("server", others, right)], None),
+        )
+        for frame in (alone, results.joined([("server", run, table), ("server", others, right)], None)):
+            pivot = Pivot.of(compare.compare(compare.latest(frame), metric="throughput"))
+            for form in ("json", "csv", "latex", "markdown", "table"):
+                comparison.text(pivot, form, intervals=True)
+            recommend.recommend(frame, objective="throughput")
+            findings.find(frame)
+            list(cells.of_results(frame))
+            with suppress(UsageError):
+                history.history(frame, str(frame["cell"].iloc[0]))
+        with suppress(UsageError):
+            gate.gate(Side("it", alone), Side("a right one", beside))
 
     return Format(spoil, read)
 
@@ -280,13 +305,25 @@ def _other_column(table: pa.Table, rng: random.Random) -> pa.Table:
     if way == 2:
         return table.set_column(place, name, table.column(rng.randrange(table.num_columns)))
     values = table.column(place).to_pylist()
-    values[rng.randrange(len(values))] = strange(rng)
+    one = rng.randrange(len(values))
+    values[one] = _other_value(name, values[one], rng)
     for kind in (table.schema.field(place).type, None, pa.string()):
         try:
             return table.set_column(place, name, pa.array(values if way == 3 else [values[-1]] * len(values), kind))
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             continue
     return table
+
+
+def _other_value(column: str, value: Any, rng: random.Random) -> Any:
+    """Something else for a cell: what nobody means, or what is nearly the same inside of a text that has a form."""
+    if isinstance(value, str) and value.startswith("{") and rng.random() < 0.7:
+        return json.dumps(replaced(json.loads(value), rng))
+    if column in ("workload", "label") and rng.random() < 0.7:
+        return rng.choice(("block:conv?width={0}", "block:attention?depth=2&width={0}", "timm:{0}", "{0}")).format(
+            strange(rng)
+        )
+    return strange(rng)
 
 
 FORMATS: dict[str, Callable[[Corpus], Format]] = {

@@ -214,7 +214,7 @@ class Shown:
                 "cell": row["cell"],
                 "verdict": row["verdict"],
                 "precision_in_force": plain(row["precision_in_force"]),
-                "fallback_nodes": fallback_nodes(json.loads(row["flags"])) if "fallback" in row["flags"] else 0,
+                "fallback_nodes": _fallback_nodes(row["flags"]),
                 "fingerprint": plain(row["fingerprint"]),
                 **{name: str(row[name]) for name in names},
                 "value": float(value),
@@ -246,6 +246,11 @@ class Shown:
         if self.divided is not None:
             return self.divided.take(tops).over(self.divided.take(bottoms))
         return significance.ratios(self.frame, self.metric, tops, bottoms)
+
+
+def _fallback_nodes(flags: str | None) -> int:
+    # Most flags have no such count, and are not worth reading for it.
+    return fallback_nodes(json.loads(flags)) if flags and "fallback" in flags else 0
 
 
 def latest(frame: pd.DataFrame, by: Sequence[str] = ("cell",)) -> pd.DataFrame:

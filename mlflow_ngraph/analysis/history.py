@@ -109,8 +109,9 @@ def _add_levels(table: pd.DataFrame, rows: pd.DataFrame, metric: str) -> int:
     complement = is_complement(metric)
     values = 1 - np.exp(logs) if complement else np.exp(logs)
     table.loc[places, "level"] = values
-    for start in starts:
-        table.loc[places[start], "change"] = values[start] / values[start - 1] - 1
+    with np.errstate(over="ignore"):
+        for start in starts:
+            table.loc[places[start], "change"] = values[start] / values[start - 1] - 1
     return len(starts)
 
 

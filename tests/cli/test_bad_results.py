@@ -58,6 +58,15 @@ def unfolding(table: pd.DataFrame) -> bytes:
     return stream.getvalue()
 
 
+def no_utf8(table: pd.DataFrame) -> bytes:
+    """A table with a column of texts that are none."""
+    whole = pa.Table.from_pandas(table, preserve_index=False)
+    texts = pa.array([b"\xe3(net"] * len(table), pa.binary()).view(pa.string())
+    stream = io.BytesIO()
+    pq.write_table(whole.set_column(whole.column_names.index("reason"), "reason", texts), stream)
+    return stream.getvalue()
+
+
 BAD = {
     "empty": (lambda table: b"", "is not readable"),
     "garbage": (lambda table: b"\x00\xff" * 500, "is not readable"),
@@ -76,6 +85,7 @@ BAD = {
     "declared": (changed(custom_metrics='{"a": {"unit": 1}}'), "in column custom_metrics"),
     "text for a number": (changed(cpu_reduction="torch:os:system"), "is not readable"),
     "unfolding": (unfolding, "texts unfold to"),
+    "no UTF-8": (no_utf8, "is not readable"),
     "long": (changed(reason="x" * 30_000), "has a text of 30000 characters in column reason"),
 }
 """What somebody who may write to an experiment of his own can put there."""
@@ -98,6 +108,28 @@ def test_a_table_that_no_study_wrote_costs_its_own_rows_alone(
         assert code == 0
         assert "throughput" in out
         assert f"note: {told}" in err
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"flags": None},
+        {"flags": '{"fallback_nodes": "torch:os:system"}'},
+        {"flags": '{"fallback_nodes": null, "threads": [1]}'},
+        {"workload": "block:conv?depth=2&width=99999999999999999999999"},
+        {"workload": "block:conv?width="},
+        {"workload": "timm:\u2028", "label": ""},
+    ],
+    ids=str,
+)
+def test_what_others_name_as_they_like_stops_no_verb(seeded: str, tmp_path: Path, cli, columns: dict[str, Any]) -> None:
+    one = study_runs(seeded)[0]
+    table = pd.read_parquet(MlflowClient(seeded).download_artifacts(one, Artifact.RESULTS))
+    write_table(seeded, one, changed(**columns)(table), tmp_path)
+    for verb in ("compare", "recommend", "findings"):
+        code, _, err = cli(verb, "--tracking-uri", seeded)
+        assert code in (0, 3), err  # 3: nothing is trustworthy enough to be recommended
+    assert one in set(load_results(seeded)["run_id"])
 
 
 def test_text_of_others_gives_no_orders(seeded: str, tmp_path: Path, cli) -> None:

@@ -31,7 +31,7 @@ from mlflow_ngraph.metrics import CELL_METRICS
 
 FLAT = 1.05
 """A batch size is the last that pays if no larger one has more than this many times its throughput."""
-_OPTION = re.compile(r"(?<=[?&])(width|depth)=(\d+)")
+_OPTION = re.compile(r"(?<=[?&])(width|depth)=(\d{1,9})(?!\d)")
 
 
 def knees(table: Table) -> Questions:
