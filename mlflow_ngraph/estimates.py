@@ -77,7 +77,8 @@ class Estimate:
     def interval(self, level: float = LEVEL) -> tuple[Array, Array]:
         """The ends of the confidence intervals; NaN where there are none."""
         reach = quantile(self.freedom, level) * self.error
-        return np.exp(self.log - reach), np.exp(self.log + reach)
+        with np.errstate(over="ignore"):  # beyond all numbers: infinite, as it should be
+            return np.exp(self.log - reach), np.exp(self.log + reach)
 
     def p_differs(self) -> Array:
         """Two-sided p-values against 1; NaN where there is no interval."""
