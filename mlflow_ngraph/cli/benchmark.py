@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -16,7 +17,7 @@ from mlflow_ngraph.cli.filters import bound_options
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.cli.request import DEFAULT_STUDY, overrides, requested
 from mlflow_ngraph.cli.waiting import waiting
-from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.errors import DeviceBusyError, DeviceError, FleetError, UnknownNameError, UsageError
 from mlflow_ngraph.objectives import BOUNDS, OBJECTIVES
 from mlflow_ngraph.text import duration
 
@@ -189,19 +190,20 @@ def benchmark(
             insecure=insecure,
             detach=detach,
         )
-    wanted = requested(study, overrides(**options))
-    if dry_run:
-        return show_plan(wanted, home, as_json=as_json)
-    return execute(
-        wanted,
-        as_json=as_json,
-        resume="never" if fresh else resume,
-        home=home,
-        tracking_uri=tracking_uri,
-        experiment=experiment,
-        offline=offline,
-        when_busy=when_busy,
-    )
+    with _pointing_at_the_fleet(devices):
+        wanted = requested(study, overrides(**options))
+        if dry_run:
+            return show_plan(wanted, home, as_json=as_json)
+        return execute(
+            wanted,
+            as_json=as_json,
+            resume="never" if fresh else resume,
+            home=home,
+            tracking_uri=tracking_uri,
+            experiment=experiment,
+            offline=offline,
+            when_busy=when_busy,
+        )
 
 
 benchmark.help = (benchmark.help or "").replace("'quick'", f"'{DEFAULT_STUDY}'")
@@ -214,6 +216,22 @@ def _on_fleet(file: Path | None, devices: list[str], study: Study, **how: Any) -
 
     fleet = description.load(file or Path(description.DEFAULT_FILE))
     return measure(fleet, study, fleet.chosen(devices or [description.ALL]), **how)
+
+
+@contextmanager
+def _pointing_at_the_fleet(devices: list[str]) -> Iterator[None]:
+    """Of a device that this machine is not, say where the description of a fleet that lies here has it."""
+    try:
+        yield
+    except (DeviceError, UnknownNameError) as error:
+        from mlflow_ngraph.fleet import description
+
+        file, known = Path(description.DEFAULT_FILE), set[str]()
+        with suppress(FleetError):
+            known.update(description.load(file).devices)
+        if isinstance(error, DeviceBusyError) or len(devices) != 1 or devices[0] not in known:
+            raise
+        raise DeviceError(f"{error}. {file} has a device {devices[0]!r}: to run there, add --fleet {file}") from error
 
 
 def execute(study: Study, *, as_json: bool, home: Path | None = None, **how: Any) -> int:

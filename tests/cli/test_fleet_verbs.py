@@ -47,6 +47,24 @@ def test_what_is_wrong_is_one_line(arguments: list[str], said: str, capsys: pyte
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize(("device", "said"), [("orin", "needs an NVIDIA Jetson"), ("lab-7", "unknown device 'lab-7'")])
+def test_a_device_that_this_machine_is_not_may_be_one_of_the_fleet(
+    folder: Path, device: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for described, hint in (
+        ("", False),
+        (FLEET, False),
+        ("devices: [", False),
+        (f"head: {{host: h}}\ndevices: {{{device}: {{host: x}}}}\n", True),
+    ):
+        (folder / "fleet.yaml").write_text(described)
+        assert run(["benchmark", "smoke", "--device", device]) == 2
+        err = capsys.readouterr().err
+        assert said in err
+        assert err.count("\n") == 1
+        assert (f"fleet.yaml has a device '{device}': to run there, add --fleet fleet.yaml" in err) is hint
+
+
 def test_a_machine_that_ssh_does_not_reach_gets_a_command(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
