@@ -1,13 +1,13 @@
 """Kill a study at different points, resume it, and count: every cell once, none lost, nothing left behind.
 
-``python benchmarks/kill_resume.py [--study smoke] [--random 200 [--seed 1] [--victims parent,child,mlflow,sync]]``
+``python benchmarks/kill_resume.py [--study smoke] [--random 200 [--in-a-row 3] [--seed 1] [--victims parent,child,mlflow,sync]]``
 
 Each scenario runs in a home and a SQLite store of its own. ``kill -9`` hits the parent, or a child, as soon as
 the journal holds a certain event. Afterwards the study is resumed with ``--resume``.
 
 With ``--random`` it hits at so many random moments: the parent or a child of a study and its recording, ``mlflow run``, or the
-``sync`` of a study that was measured offline. Then the same command is given again, and the server has to have what it has after
-an undisturbed run, but for timings.
+``sync`` of a study that was measured offline. Then the same command is given again, which with ``--in-a-row`` may be killed as well,
+and in the end the server has to have what it has after an undisturbed run, but for timings.
 """
 
 from __future__ import annotations
@@ -41,12 +41,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--study", default="smoke")
     parser.add_argument("--random", type=int, default=0, metavar="N", help="kill at so many random moments")
+    parser.add_argument("--in-a-row", type=int, default=1, help="so many of them at most in one study")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--victims", default=",".join(VICTIMS))
     options = parser.parse_args()
     study = options.study
     if options.random:
-        sys.exit(1 if at_random(study, options.random, options.seed, options.victims.split(",")) else 0)
+        failed = at_random(study, options.random, options.in_a_row, options.seed, options.victims.split(","))
+        sys.exit(1 if failed else 0)
     failures = 0
     for victim in ("parent", "child"):
         for point in POINTS if victim == "parent" else POINTS[1:]:
@@ -82,25 +84,26 @@ def scenario(study: str, victim: str, point: str) -> list[str]:
         return problems + _count(root)
 
 
-def at_random(study: str, count: int, seed: int, victims: list[str]) -> int:
-    """Kill so often at random moments; return how often something was wrong."""
-    rng, failures = random.Random(seed), 0
+def at_random(study: str, count: int, in_a_row: int, seed: int, victims: list[str]) -> int:
+    """Kill so often at random moments; return in how many studies something was wrong."""
+    rng, failures, kills, studies = random.Random(seed), 0, 0, 0
     with tempfile.TemporaryDirectory() as place:
         _new_database(Path(place))
         whole = {kind: undisturbed(kind, study, Path(place) / kind) for kind in sorted({_kind(one) for one in victims})}
-        for number in range(count):
+        while kills < count:
             victim = rng.choice(victims)
             seconds, expected = whole[_kind(victim)]
-            moment = rng.uniform(0, 1.05 * seconds)
-            root = Path(place) / f"random-{number}"
-            problems = killed_at(victim, moment, study, root, Path(place), expected)
-            failures += bool(problems)
+            moments = [rng.uniform(0, 1.05 * seconds) for _ in range(min(in_a_row, count - kills))]
+            root = Path(place) / f"random-{studies}"
+            hit, problems = killed_at(victim, moments, study, root, Path(place), expected)
+            failures, kills, studies = failures + bool(problems), kills + len(hit), studies + 1
+            when = ", ".join(f"{moment:.2f}" for moment in hit)
             print(
-                f"{number + 1}/{count} kill -9 of {victim} after {moment:.2f} s: {'; '.join(problems) or 'as undisturbed'}",
+                f"{kills}/{count} kill -9 of {victim} after {when} s: {'; '.join(problems) or 'as undisturbed'}",
                 flush=True,
             )
             shutil.rmtree(root, ignore_errors=True)
-    print(f"{count - failures} of {count} as undisturbed")
+    print(f"{studies - failures} of {studies} studies with {kills} kills as undisturbed")
     return failures
 
 
@@ -168,17 +171,42 @@ def _measure_offline(study: str, root: Path) -> None:
 
 
 def killed_at(
-    victim: str, moment: float, study: str, root: Path, undisturbed_in: Path, expected: dict[str, Any]
-) -> list[str]:
-    """Kill once and give the command again; return what is wrong then."""
-    kind = _kind(victim)
+    victim: str, moments: list[float], study: str, root: Path, undisturbed_in: Path, expected: dict[str, Any]
+) -> tuple[list[float], list[str]]:
+    """Kill, and give the command again, until nothing more is left to do; returns the kills, and what is wrong in the end."""
+    kind, hit, problems = _kind(victim), list[float](), list[str]()
     root.mkdir()
     shutil.copyfile(undisturbed_in / "mlflow.db", root / "mlflow.db")
     if kind == "sync":
         shutil.copytree(undisturbed_in / "sync" / "home", root / "home")
-    env = _environment(root)
+    for moment in moments:
+        hit.append(moment)
+        problems += _killed(victim, _again(victim, study, root), moment, root)
+        if problems or (kind != "sync" and _is_recorded(root)):
+            break
+    if kind == "sync" or victim == "child" or not _is_recorded(root):
+        done = subprocess.run(
+            _again(victim, study, root), env=_environment(root), cwd=root, capture_output=True, text=True, check=False
+        )
+        if done.returncode not in (0, 3):
+            problems.append(f"again it ended with {done.returncode}: {done.stderr.strip()[-300:]}")
+    if twice := _measured_twice(root):
+        problems.append(f"measured twice: {', '.join(twice)}")
+    state = server_state(root)
+    return hit, problems + [
+        f"{name}: {_difference(state[name], expected[name])}" for name in expected if state[name] != expected[name]
+    ]
+
+
+def _again(victim: str, study: str, root: Path) -> list[str]:
+    """The command; a study that has lost a child, and ended without a cell for it, is told to try that again."""
+    told = victim == "child" and _has_begun(root)
+    return [*_command(_kind(victim), study, root), *(["--resume"] if told else [])]
+
+
+def _killed(victim: str, command: list[str], moment: float, root: Path) -> list[str]:
     process = subprocess.Popen(
-        _command(kind, study, root), env=env, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command, env=_environment(root), cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     end = time.monotonic() + moment
     while time.monotonic() < end and process.poll() is None:
@@ -196,22 +224,10 @@ def killed_at(
     except subprocess.TimeoutExpired:
         process.kill()
         return [f"did not end within {PATIENCE_S} s of the kill"]
-    problems = []
     deadline = time.monotonic() + 30
     while (orphans := _ours(root)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    problems += [f"orphan process {pid}" for pid in orphans]
-    if kind == "sync" or victim == "child" or not _is_recorded(root):
-        again = [*_command(kind, study, root), *(["--resume"] if victim == "child" and _has_begun(root) else [])]
-        done = subprocess.run(again, env=env, cwd=root, capture_output=True, text=True, check=False)
-        if done.returncode not in (0, 3):
-            problems.append(f"again it ended with {done.returncode}: {done.stderr.strip()[-300:]}")
-    if twice := _measured_twice(root):
-        problems.append(f"measured twice: {', '.join(twice)}")
-    state = server_state(root)
-    return problems + [
-        f"{name}: {_difference(state[name], expected[name])}" for name in expected if state[name] != expected[name]
-    ]
+    return [f"orphan process {pid}" for pid in orphans]
 
 
 def _difference(found: list[Any], expected: list[Any]) -> str:
