@@ -3,7 +3,8 @@
 ``[NGRAPH_TEST_RAY_PYTHON=/path/to/python] python benchmarks/fleet_turns.py [--engine ray|slurm] [--times 20] [--clients 4] [--kills 20]
 [--parts whole,turns,kills,price]``
 
-It needs root, and Ray's or Slurm's programs: the hosts are namespaces of this machine. Parts:
+It needs root, and Ray's or Slurm's programs: the hosts are namespaces of this machine. NGRAPH_TEST_ORIN_PYTHON names another Python
+with torch and ONNX Runtime for ``orin``. Parts:
 
 whole   ``smoke`` on both devices by one command, with one comparison.
 turns   the clients begin in the same moment, so many times. Each study says when it had the device, by its journal (from the beginning of

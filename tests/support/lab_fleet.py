@@ -16,6 +16,9 @@ import yaml
 from tests.support.lab import CLIENT, Host, Lab
 from tests.support.servers import OURS, serve
 
+ORIN_PYTHON = "NGRAPH_TEST_ORIN_PYTHON"
+"""Variable that names another interpreter with the compilers of ``smoke``, such as one of another version, for ``orin``."""
+
 
 @dataclass(frozen=True)
 class Fleet:
@@ -68,10 +71,10 @@ def described(lab: Lab, home: Path, *, slurm: bool = False) -> Iterator[Fleet]:
         shared = {
             name: {
                 **(_of_slurm(lab.hosts[name]) if slurm else lab.hosts[name].node(lab)),
-                "python": sys.executable,
+                "python": python,
                 "home": str(lab.hosts[name].directory / "data" / "mlflow-ngraph"),
             }
-            for name in ("xeon", "orin")
+            for name, python in (("xeon", sys.executable), ("orin", os.environ.get(ORIN_PYTHON, sys.executable)))
         }
         content = {
             "name": "lab",
