@@ -42,7 +42,7 @@ from tests.support import lab as labs
 from tests.support import slurm as clusters
 from tests.support.lab_fleet import Fleet, described
 
-STUDY = ("smoke", "--compilers", "identity", "--batch-sizes", "1", "--fresh")
+STUDY = ("smoke", "--compilers", "identity", "--batch-sizes", "1", "--repetitions", "10", "--fresh")
 PRICED = ("smoke", "--batch-sizes", "1", "--fresh")
 PARTS = ("whole", "turns", "kills", "price")
 FREE_WITHIN_S = 5.0
