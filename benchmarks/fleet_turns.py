@@ -49,7 +49,7 @@ FREE_WITHIN_S = 5.0
 """Bound for the lock of a holder that is killed."""
 MOST_A_DEVICE_S = 15.0
 """Bound for what the fleet adds to a study."""
-_PRICED = 5
+_PRICED = 3
 _LOOK_S = 0.01
 
 
