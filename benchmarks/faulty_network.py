@@ -25,7 +25,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -45,7 +45,8 @@ from mlflow_ngraph.tracking import connection, schema
 from mlflow_ngraph.verdicts import Verdict
 
 SAME, LONGEST_S = 0.01, 1.0
-_TRIES = 8
+_TRIES, _PAUSE_S = 100, 1.0
+"""How often `sync` is called, as often as a person would."""
 _FEWEST = 5
 """Pairs of windows of which an interval says something."""
 _NS = 1e9
@@ -247,12 +248,16 @@ def _disturbed(directory: Path) -> tuple[float, float, float, int]:
 
 def _synchronised(directory: Path, proxy: Faulty) -> int:
     """Record the rest of a study; how many calls that took."""
+    said = Counter[str]()
     for number in range(1, _TRIES + 1):
         try:
             runner.sync_study(directory, tracking_uri=proxy.address)
         except NGraphError as error:
-            print(f"sync: {error}", flush=True)
+            said[str(error)] += 1
+            time.sleep(_PAUSE_S)
         else:
+            for text, count in said.most_common():
+                print(f"{count} calls of sync ended with: {text}", flush=True)
             return number
     raise SystemExit(f"not recorded after {_TRIES} calls of sync")
 
