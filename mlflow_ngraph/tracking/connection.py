@@ -225,6 +225,7 @@ _PLAIN = (
     (r"Connection refused", "nothing answers there (connection refused): start it, or give another tracking URI"),
     (r"timed out|timeout", "no answer in time: check the address, or give another tracking URI"),
     (r"Connection (broken|aborted|reset)|RemoteDisconnected|IncompleteRead", "the connection was cut"),
+    (r"too many 5\d\d", "it answers with errors of its own (5xx): try again, or look into its log"),
     (r"\b401\b|not authenticated", "it wants MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"),
     (r"unsupported URI", "MLflow does not know such an address: use http://, https://, sqlite:/// or postgresql://"),
     (r"filesystem tracking backend", "MLflow no longer writes to a plain directory: use sqlite:///PATH/mlflow.db"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,27 @@ def test_an_address_whose_login_has_no_clear_end(uri: str) -> None:
     assert f"tracking server {uri.partition(':')[0]}://…: the address cannot be read" in message
     assert "adm" not in message
     assert "%40" in message
+
+
+class Unwell(BaseHTTPRequestHandler):
+    """Answers everything with an error of a proxy."""
+
+    def refuse(self) -> None:
+        self.send_error(502)
+
+    do_GET = do_POST = refuse  # noqa: N815 - the names that the library calls
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_a_server_that_is_not_well() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Unwell) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        message = refusal(f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+    assert message.endswith("it answers with errors of its own (5xx): try again, or look into its log")
 
 
 @pytest.mark.usefixtures("clean_environment")
