@@ -1,6 +1,6 @@
 """Does a bad network to the tracking server disturb what is measured, hold it up, or lose anything?
 
-``python benchmarks/faulty_network.py [STUDY] [--workloads REF,...] [--repetitions 150] [--parts faults,away] [--keep DIRECTORY]``
+``python benchmarks/faulty_network.py [STUDY] [--workloads REF,...] [--cell-seconds 10] [--parts faults,away] [--keep DIRECTORY]``
 
 A real server stands behind a proxy that goes wrong (``support/faulty_proxy.py``).
 
@@ -47,6 +47,7 @@ from mlflow_ngraph.verdicts import Verdict
 SAME, LONGEST_S = 0.01, 1.0
 _TRIES, _PAUSE_S = 100, 1.0
 """How often `sync` is called, as often as a person would."""
+_MANY = 100_000
 _FEWEST = 5
 """Pairs of windows of which an interval says something."""
 _NS = 1e9
@@ -58,20 +59,26 @@ def main() -> int:
     parser.add_argument("study", nargs="?", default="quick")
     parser.add_argument("--workloads")
     parser.add_argument(
-        "--repetitions", type=int, default=150, help="of the part faults; the others have the study's own"
+        "--cell-seconds", type=float, default=10.0, help="timed in the part faults; the others have the study's own"
     )
     parser.add_argument("--parts", default="faults,away")
     parser.add_argument("--keep", type=Path, help="a directory in which everything stays")
     options = parser.parse_args()
     asked = {"workloads": options.workloads.split(",")} if options.workloads else {}
     parts = {
-        "faults": lambda folder: _faults(load(options.study, {**asked, "repetitions": options.repetitions}), folder),
+        "faults": lambda folder: _faults(_longer(load(options.study, asked), options.cell_seconds), folder),
         "away": lambda folder: _away(load(options.study, asked), folder),
     }
     place = nullcontext(str(options.keep)) if options.keep else tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
     with place as kept:
         kept_to = [parts[name](Path(kept).resolve()) for name in options.parts.split(",")]
     return int(not all(kept_to))
+
+
+def _longer(study: Study, cell_seconds: float) -> Study:
+    """The same with every cell timed for so long."""
+    limits = study.limits.model_copy(update={"cell_seconds": cell_seconds})
+    return study.model_copy(update={"repetitions": _MANY, "limits": limits})
 
 
 def _faults(study: Study, folder: Path) -> bool:
@@ -239,7 +246,7 @@ def _disturbed(directory: Path) -> tuple[float, float, float, int]:
     ratios = [statistics.fmean(values) for values in pairs.values()]
     if len(ratios) < _FEWEST:
         raise SystemExit(
-            f"{len(ratios)} pairs of windows were measured in: too few to compare; ask for more --repetitions"
+            f"{len(ratios)} pairs of windows were measured in: too few to compare; ask for more --cell-seconds"
         )
     mean = statistics.fmean(ratios)
     reach = float(stats.t.ppf(0.975, len(ratios) - 1)) * statistics.stdev(ratios) / math.sqrt(len(ratios))
