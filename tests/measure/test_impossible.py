@@ -90,6 +90,11 @@ def test_coarse_is_not_impossible() -> None:
         ({"peak_bytes": 0}, "the memory of its process [bytes] is 0"),
         ({"machine": machine(seconds=0.0)}, "its length [s] is 0.000203"),
         ({"machine": machine(seconds=math.inf)}, "the time in which it was watched [s] is inf"),
+        ({"machine": machine(seconds=math.nan)}, "the time in which it was watched [s] is nan"),
+        (
+            {"machine": machine(seconds=7e305)},
+            "the time in which it was watched [s] is 7e+305, but it is at most 1e+09",
+        ),
         ({"machine": machine(cpu_s=-0.001)}, "the CPU time of its process [s] is -0.001"),
         ({"machine": machine(cpu_s=0.23)}, "the CPU time of its process [s] is 0.23, but it is at most 0.2202"),
         ({"machine": machine(cpu_s=math.nan)}, "the CPU time of its process [s] is nan"),
