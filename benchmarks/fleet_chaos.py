@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.schema import Kind, Tag
 from tests.support import lab as labs
-from tests.support.lab_fleet import Fleet, described, pids
+from tests.support.lab_fleet import Fleet, described, pids, succeeds
 
 EVENTS = ("study", "worker", "node", "head", "client", "link-5", "link-40", "link-120", "restart")
 CELLS = 2
@@ -52,12 +52,12 @@ def main() -> None:
         labs.made(("head", "xeon", "orin"), python) as lab,
         described(lab, Path(place)) as fleet,
     ):
-        _succeeds(fleet.run("fleet", "up"))
+        succeeds(fleet.run("fleet", "up"))
         rng = random.Random(asked.seed)
         try:
-            _succeeds(fleet.run(*_study(fleet)))  # brings the code, and what the first study alone waits for
+            succeeds(fleet.run(*_study(fleet)))  # brings the code, and what the first study alone waits for
             begun = time.monotonic()
-            _succeeds(fleet.run(*_study(fleet)))
+            succeeds(fleet.run(*_study(fleet)))
             whole_s = time.monotonic() - begun
             print(f"an undisturbed study takes {whole_s:.0f} s", flush=True)
             for event in asked.events.split(",") * asked.times:
@@ -107,7 +107,7 @@ def strike(fleet: Fleet, event: str, after_s: float) -> list[str]:
         study = fleet.start("fleet", "attach", "--json")
     elif event == "restart":
         xeon.restart()
-        _succeeds(fleet.run("fleet", "up"))
+        succeeds(fleet.run("fleet", "up"))
     else:
         xeon.link("down")
         time.sleep(float(event.partition("-")[2]))
@@ -155,11 +155,6 @@ def _await(process: subprocess.Popen[str], text: str) -> None:
         if text in line:
             return
     sys.exit("".join(said))
-
-
-def _succeeds(done: subprocess.CompletedProcess[str]) -> None:
-    if done.returncode:
-        sys.exit(done.stderr + done.stdout)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ price   ``smoke`` at batch 1 by the fleet and by the same command on the device 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import subprocess
@@ -32,15 +33,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import itertools
-
 from mlflow_ngraph.execute import journal
 from mlflow_ngraph.execute.exclusive import NAME, Holder, holder
 from mlflow_ngraph.fleet import connection as engines
 from mlflow_ngraph.fleet import description
 from tests.support import lab as labs
 from tests.support import slurm as clusters
-from tests.support.lab_fleet import Fleet, described
+from tests.support.lab_fleet import Fleet, described, succeeds
 
 STUDY = ("smoke", "--compilers", "identity", "--batch-sizes", "1", "--repetitions", "10", "--fresh")
 PRICED = ("smoke", "--batch-sizes", "1", "--fresh")
@@ -293,13 +292,6 @@ def _holds(host: labs.Host, wanted: Callable[[Holder | None], bool]) -> Holder |
             sys.exit("the device was never taken, or never free")
         time.sleep(_LOOK_S)
     return found
-
-
-def succeeds(done: subprocess.CompletedProcess[str]) -> str:
-    """What a command printed."""
-    if done.returncode:
-        sys.exit(done.stderr + done.stdout)
-    return done.stdout
 
 
 if __name__ == "__main__":

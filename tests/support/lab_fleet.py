@@ -104,6 +104,13 @@ def _of_slurm(host: Host) -> dict[str, Any]:
     return {"host": host.name, "env": {"NGRAPH_LOCK_DIR": str(host.directory)}}
 
 
+def succeeds(done: subprocess.CompletedProcess[str]) -> str:
+    """What a command printed; ends a driver in which it failed."""
+    if done.returncode:
+        sys.exit(done.stderr + done.stdout)
+    return done.stdout
+
+
 def pids(host: Host, program: str) -> list[str]:
     """Processes of a host with this text in their command."""
     return [
