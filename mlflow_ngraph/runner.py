@@ -32,6 +32,7 @@ from mlflow_ngraph.execute.supervisor import Supervisor
 from mlflow_ngraph.execute.time_budget import TimeBudget
 from mlflow_ngraph.execute.worker_process import Warden
 from mlflow_ngraph.recording.aside import Aside
+from mlflow_ngraph.recording.persistence import persistently
 from mlflow_ngraph.study import Study
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.recorder import Recorder
@@ -267,20 +268,26 @@ def sync_study(
     tracking_uri: str | None = None,
     experiment: str | None = None,
     on_wait: Callable[[], None] | None = None,
+    on_pause: Callable[[str, float], None] | None = None,
 ) -> Outcome:
     """Record a study that was measured without a tracking server, or whose recording broke off.
+
+    A server that answered at first and then is away for a while is waited for; nothing is recorded twice.
 
     Parameters
     ----------
     on_wait : Callable[[], None] | None
         Called before waiting for another process that runs or records the same study; by default that is logged.
+    on_pause : Callable[[str, float], None] | None
+        Called before waiting for a server that went away, with what went wrong and for how many seconds; by
+        default that is logged.
 
     Raises
     ------
     JournalError
         There is no study in ``directory``, or its journal is damaged or cannot be written.
     TrackingError
-        The server cannot be reached.
+        The server refuses, or as `UnreachableError` cannot be reached, or went away and did not come back in half a minute.
     """
     journal.first(directory)  # complains where there is no study, before anything is made there
     recorder = Recorder(tracking_uri, experiment, patient=True)
@@ -289,12 +296,13 @@ def sync_study(
         writer = stack.enter_context(Journal(directory, on_wait=on_wait or partial(_say_who_records, None, directory)))
         stack.callback(recorder.rest)
         record = fold.load(directory)
-        recorder.open(record, directory)
+        take = partial(persistently, recorder, on_pause=on_pause or _say_why_it_pauses)
+        take(partial(recorder.open, record, directory))
         for lane in record.lanes.values():
             if lane.cells:
-                recorder.record_lane(record, lane.lane.id)
+                take(partial(recorder.record_lane, record, lane.lane.id))
         finished = record.finished_at is not None
-        run_id = recorder.close(record, "FINISHED" if finished else "KILLED")
+        run_id = take(partial(recorder.close, record, "FINISHED" if finished else "KILLED"))
         writer.append("study_recorded", run_id=run_id)
     return Outcome(record, directory, recorder.where())
 
@@ -349,6 +357,11 @@ def _say_who_records(observer: Observer | None, directory: Path) -> None:
         _log.warning("waiting: %s", reason)
     else:
         observer.on_event({"event": "journal_busy", "at": time.time(), "reason": reason})
+
+
+def _say_why_it_pauses(problem: str, seconds: float) -> None:
+    """Before waiting for a server that went away."""
+    _log.warning("waiting: %s; trying again in %.0f s", problem, seconds)
 
 
 def _say_who_measures(observer: Observer | None, holder: Holder | None) -> None:

@@ -56,7 +56,9 @@ def import_studies(
     for row in () if offline else arrived:
         directory = Path(row["directory"])
         wait = partial(_say_who_has, directory)
-        outcome = sync_study(directory, tracking_uri=tracking_uri, experiment=experiment, on_wait=wait)
+        outcome = sync_study(
+            directory, tracking_uri=tracking_uri, experiment=experiment, on_wait=wait, on_pause=output.say_pause
+        )
         row["where"] = dict(outcome.where)
     if as_json:
         output.print_json({"imported": arrived})

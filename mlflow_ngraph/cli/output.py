@@ -22,6 +22,11 @@ _WIDE = 1000
 _UNSEEN = re.compile(rf"(?!\n){CONTROLS.pattern}")
 
 
+def say_pause(problem: str, seconds: float) -> None:
+    """Tell on standard error why the verb waits before it tries something again."""
+    click.echo(f"waiting: {problem}; trying again in {seconds:.0f} s", err=True)
+
+
 def json_option(command: F) -> F:
     """The option ``--json`` that every verb with data has."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")(command)

@@ -79,7 +79,9 @@ def _recorded(directory: Path, *, tracking_uri: str | None, experiment: str | No
     from mlflow_ngraph.runner import sync_study
 
     wait = partial(click.echo, f"waiting: another process is running or recording {directory.name}", err=True)
-    outcome = sync_study(directory, tracking_uri=tracking_uri, experiment=experiment, on_wait=wait)
+    outcome = sync_study(
+        directory, tracking_uri=tracking_uri, experiment=experiment, on_wait=wait, on_pause=output.say_pause
+    )
     return {"study_id": outcome.record.id, "directory": str(outcome.directory), "where": dict(outcome.where)}
 
 

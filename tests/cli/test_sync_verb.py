@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +23,8 @@ from mlflow_ngraph.execute import journal, places
 from mlflow_ngraph.execute.exclusive import ExclusiveMachine
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.study import parse
+from mlflow_ngraph.tracking.recorder import Recorder
+from tests.support.cutting import CuttingProxy
 from tests.support.servers import free_port
 
 pytestmark = pytest.mark.usefixtures("compilers")
@@ -103,6 +107,53 @@ def test_a_server_that_is_away_is_told_once_for_all(
     (problem,) = synced(capsys, home, away, code=1)["problems"]
     assert problem.startswith("3 studies wait for the server: ")
     assert places.unrecorded(home) != []
+
+
+def test_a_server_that_goes_away_meanwhile_is_waited_for(
+    measured: Path,
+    mlflow_server: str,
+    tmp_path: Path,
+    clean_environment: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    home = home_with(measured, tmp_path / "home", "one")
+    left, pauses, real_sleep = iter([1, 2, 3]), list[float](), time.sleep
+
+    def cut_before(step: Callable[..., Any]) -> Callable[..., Any]:
+        """A step that finds the server away; three in all do."""
+
+        def taken(*arguments: Any) -> Any:
+            if next(left, None):
+                proxy.cut()
+            return step(*arguments)
+
+        return taken
+
+    def sleep(seconds: float) -> None:
+        if proxy.down:
+            pauses.append(seconds)
+            proxy.heal()
+        else:
+            real_sleep(seconds)
+
+    for name in ("open", "record_lane", "close"):
+        monkeypatch.setattr(Recorder, name, cut_before(getattr(Recorder, name)))
+    monkeypatch.setattr("tenacity.nap.time", SimpleNamespace(sleep=sleep))
+    with CuttingProxy(mlflow_server) as proxy:
+        arguments = ["sync", "one", "--home", str(home), "--tracking-uri", proxy.uri, "--experiment", "cut"]
+        assert cli(arguments) == 0
+    told = capsys.readouterr()
+    assert [line.partition("; ")[2] for line in told.err.splitlines()] == [
+        "trying again in 1 s", "trying again in 2 s", "trying again in 4 s"
+    ]  # fmt: skip
+    assert pauses == [1, 2, 4]
+    assert "cannot open the study run: " in told.err
+    client = MlflowClient(mlflow_server)
+    runs = client.search_runs([client.get_experiment_by_name("cut").experiment_id])
+    assert sorted(run.data.tags["ngraph.kind"] for run in runs) == ["lane", "study"]
+    assert {run.info.status for run in runs} == {"FINISHED"}
 
 
 def test_watching_waits_for_the_server_and_for_whoever_measures(
