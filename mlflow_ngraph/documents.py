@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +44,15 @@ def content(path: Path, most: int = MAX_BYTES) -> bytes:
 
 
 def from_yaml(path: Path) -> Any:
-    """What a YAML file says.
+    """What a YAML file says: nothing but what JSON has as well, for what is kept of it is JSON.
 
     Raises
     ------
     OSError
         As `content`.
     ValueError
-        It is none, or says little that stands for endlessly much; what is wrong is one line.
+        It is none, says little that stands for endlessly much, or has a key that is no text or a value that JSON does not
+        have, such as a date; what is wrong is one line.
     """
     import yaml
 
@@ -59,6 +60,8 @@ def from_yaml(path: Path) -> Any:
         document = yaml.safe_load(content(path).decode("utf-8"))
         if _values(document, {}) > _MOST_VALUES:
             raise ValueError(f"its aliases unfold to more than {_MOST_VALUES} values")
+        if strange := next(_strange(document), ""):
+            raise ValueError(f"{strange}: if it is a text, write it in quotes")
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except (yaml.YAMLError, ValueError) as error:
@@ -102,6 +105,21 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise DoubledError(f"the key {max(names, key=names.count)[:40]!r} stands in it twice")
     return mapping
+
+
+def _strange(value: Any) -> Iterator[str]:
+    """What YAML has and JSON does not, in words."""
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                yield f"the key {str(key)[:40]} is read as {type(key).__name__}"
+        for part in value.values():
+            yield from _strange(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _strange(part)
+    elif not isinstance(value, str | int | float | None):
+        yield f"{str(value)[:40]} is read as {type(value).__name__}"
 
 
 def _values(value: Any, known: dict[int, int]) -> int:

@@ -157,6 +157,22 @@ def test_what_nobody_means_is_refused_before_anything_begins(change, said):
     assert len(str(caught.value)) < 400
 
 
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("{dtype: int, 64}", "the key 64 is read as int"),
+        ("2026-01-01", "2026-01-01 is read as date"),
+        ("!!binary aGVsbG8=", "is read as bytes"),
+        ("!!set {a, b}", "is read as set"),
+    ],
+)
+def test_what_yaml_has_and_json_has_not_is_refused_with_what_to_do(tmp_path, value, said):
+    path = tmp_path / "study.yaml"
+    path.write_text(f"workloads: [{{ref: resnet18, options: {{of: [{value}]}}}}]")
+    with pytest.raises(StudyError, match=f"{said}: if it is a text, write it in quotes"):
+        study.load(str(path))
+
+
 @pytest.mark.parametrize("content", ["a: " + "[" * 20_000, f"seed: {'9' * 6000}"])
 def test_yaml_that_nobody_can_read_is_refused(tmp_path, content):
     path = tmp_path / "study.yaml"

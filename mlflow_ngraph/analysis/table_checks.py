@@ -18,7 +18,17 @@ from pyarrow import parquet as pq
 
 from mlflow_ngraph.analysis.listing import Listed
 from mlflow_ngraph.errors import TrackingError
-from mlflow_ngraph.metrics import FREEDOM, MODEL_COLUMNS, ROUNDS, TEXT_COLUMNS, TIME_COLUMNS, Better
+from mlflow_ngraph.metrics import (
+    FREEDOM,
+    HIGH,
+    LOG_ERROR,
+    LOW,
+    MODEL_COLUMNS,
+    ROUNDS,
+    TEXT_COLUMNS,
+    TIME_COLUMNS,
+    Better,
+)
 from mlflow_ngraph.tables import results_file
 from mlflow_ngraph.tables.columns import NUMBERS, cast
 from mlflow_ngraph.text import CONTROLS, REPLACEMENT
@@ -30,6 +40,8 @@ _NAMED = ("study_id", "cell", "workload", "compiler", "device", "precision", "ve
 _NEEDED = (*_NAMED, "batch", *TIME_COLUMNS)
 _POSITIVE = re.compile(r"(?:throughput|latency|speedup)(?:_\w+)?")
 """Metrics that are never below zero; their errors and degrees of freedom neither."""
+_LARGEST_ERROR, _LEAST_FREEDOM = 1e6, 1e-6
+"""Of a logarithm, and of an error: no measurement comes near, and what is computed from them stays a number."""
 _MAY_BE_INFINITE = re.compile(rf"parity_\w+|\w+{FREEDOM}")
 _JSON = ("flags", "custom_metrics", ROUNDS)
 _LONGEST, _LONGEST_JSON = 20_000, 1_000_000
@@ -151,9 +163,36 @@ def _wrong_numbers(table: pa.Table, names: set[str]) -> Iterator[str]:
         column = table[field.name]
         if not _MAY_BE_INFINITE.fullmatch(field.name) and pc.any(pc.is_inf(column)).as_py():
             yield f"has an infinite number in column {field.name}"
-        least = pc.min(column.filter(pc.invert(pc.is_nan(column)))).as_py()
-        if least is not None and least < 0 and _POSITIVE.fullmatch(field.name) and field.name in NUMBERS:
-            yield f"has {least} in column {field.name}"
+        if half := _half_an_interval(table, field.name):
+            yield half
+        extremes = pc.min_max(column.filter(pc.invert(pc.is_nan(column)))).as_py()
+        if extremes["min"] is not None:
+            yield from _wrong_extremes(field.name, extremes["min"], extremes["max"])
+
+
+def _wrong_extremes(name: str, least: float, most: float) -> Iterator[str]:
+    if least < 0 and _POSITIVE.fullmatch(name) and name in NUMBERS:
+        yield f"has {least} in column {name}"
+    if name.endswith(LOG_ERROR) and not 0 <= least <= most <= _LARGEST_ERROR:
+        yield f"has {least} to {most} in column {name}"
+    if name.endswith(FREEDOM) and least < _LEAST_FREEDOM:
+        yield f"has {least} in column {name}"
+
+
+def _half_an_interval(table: pa.Table, name: str) -> str:
+    """That rows have one end of an interval without the other; empty where they have both or none."""
+    for end, other_end in ((LOW, HIGH), (HIGH, LOW)):
+        if name.endswith(end):
+            other = name.removesuffix(end) + other_end
+            if other not in table.column_names:
+                return f"has column {name} and no {other}"
+            if not _known(table[name]).equals(_known(table[other])):
+                return f"has rows with {name} and without {other}, or the other way round"
+    return ""
+
+
+def _known(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.invert(pc.is_null(column, nan_is_null=True))
 
 
 def _wrong_json(table: pa.Table, names: set[str]) -> Iterator[str]:

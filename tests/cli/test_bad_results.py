@@ -75,6 +75,8 @@ BAD = {
     "words for times": (changed(started_at="yesterday"), "is not readable"),
     "infinite": (changed(throughput=math.inf), "has an infinite number in column throughput"),
     "negative": (changed(latency_p50_ms=-1.0), "has -1.0 in column latency_p50_ms"),
+    "no freedom": (changed(throughput_df=1e-300), "has 1e-300 in column throughput_df"),
+    "no error": (changed(throughput_log_se=1e200), "has 1e+200 to 1e+200 in column throughput_log_se"),
     "to come": (changed(started_at=time.time() + 1e6), "which is yet to come"),
     "nan": (changed(started_at=math.nan), "has rows without started_at"),
     "batch": (changed(batch=0), "has 0 to 0 in column batch"),
@@ -86,6 +88,11 @@ BAD = {
     "text for a number": (changed(cpu_reduction="torch:os:system"), "is not readable"),
     "unfolding": (unfolding, "texts unfold to"),
     "no UTF-8": (no_utf8, "is not readable"),
+    "half an interval": (
+        lambda table: table.drop(columns="throughput_ci_high").to_parquet(index=False),
+        "has column throughput_ci_low and no throughput_ci_high",
+    ),
+    "half of some intervals": (changed(throughput_ci_low=math.nan), "has rows with throughput_ci_"),
     "long": (changed(reason="x" * 30_000), "has a text of 30000 characters in column reason"),
 }
 """What somebody who may write to an experiment of his own can put there."""
