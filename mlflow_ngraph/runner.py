@@ -245,19 +245,21 @@ def run_study(
             standstill=standstill,
             time=budget,
         )
+        finished = False
         try:
             try:
                 supervisor.run()
-                # Before somebody else, who waits for the machine, looks whether this study goes on.
-                writer.append("study_finished", status="FINISHED", offline=offline)
+                # Before somebody else, who waits for the machine, looks whether this study goes on. Whoever interrupts now
+                # interrupts a study that is whole.
+                with interruption.whole():
+                    writer.append("study_finished", status="FINISHED", offline=offline)
+                    finished = True
             finally:
                 lock.release()  # recording what is left disturbs nobody
         except BaseException as error:
-            with suppress(DiskFullError):  # the error that is told may be just that
-                writer.append("study_interrupted", reason=type(error).__name__)
-            if aside is not None and not signals.hurried:
-                signals.tidied()
-                aside.close("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
+            if not finished:
+                _note_interruption(writer, error)
+            _record_what_is_known(aside, signals, "FINISHED" if finished else _status_after(error))
             raise
         return _outcome(directory, aside, reader, state)
 
@@ -324,6 +326,23 @@ def _finish_recording(
         aside.follow(directory, writer)
         aside.again()
         return _outcome(directory, aside, Reader(directory), Fold())
+
+
+def _note_interruption(writer: Journal, error: BaseException) -> None:
+    with suppress(DiskFullError):  # the error that is told may be just that
+        writer.append("study_interrupted", reason=type(error).__name__)
+
+
+def _record_what_is_known(aside: Aside | None, signals: interruption.Interruption, status: str) -> None:
+    """Before an error or an interruption is passed on; whoever pressed Ctrl-C twice does not wait for it."""
+    if aside is not None and not signals.hurried:
+        signals.tidied()
+        aside.close(status)
+
+
+def _status_after(error: BaseException) -> str:
+    """What MLflow calls a study that this ended."""
+    return "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
 
 
 def _outcome(directory: Path, aside: Aside | None, reader: Reader, state: Fold) -> Outcome:

@@ -19,7 +19,7 @@ import yaml
 from mlflow import MlflowClient
 
 from mlflow_ngraph.errors import JournalError
-from mlflow_ngraph.execute import fold, journal
+from mlflow_ngraph.execute import fold, journal, places
 from mlflow_ngraph.execute.child import Child
 from mlflow_ngraph.execute.interruption import Interrupted, listening, whole
 from mlflow_ngraph.execute.journal import Journal
@@ -280,6 +280,30 @@ def test_the_first_signal_ends_a_study_tidily_and_the_same_command_goes_on(
     assert {run.info.status for run in runs} == {"FINISHED"}
     models = client.search_logged_models([experiment])
     assert len(models) == sum(len(lane.engines) for lane in record.lanes.values())
+
+
+class Late:
+    """Asks a study to end when it has just said that it is whole."""
+
+    def on_event(self, event: journal.Event) -> None:
+        if event["event"] == "study_finished":
+            signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.usefixtures("compilers", "processes", "clean_environment")
+def test_a_study_that_was_whole_when_the_signal_came_is_recorded_as_finished(sqlite_uri: str, tmp_path: Path) -> None:
+    study = parse({**STUDY, "compilers": ["identity"], "batch_sizes": [1]})
+    with pytest.raises(Interrupted):
+        run_study(study, home=tmp_path, tracking_uri=sqlite_uri, observer=Late())
+    (directory,) = (tmp_path / "studies").iterdir()
+    kinds = [event["event"] for event in journal.read(directory)]
+    assert "study_interrupted" not in kinds
+    assert kinds[-1] == "study_recorded"
+    assert places.end(directory) == "recorded"
+    runs = MlflowClient(sqlite_uri).search_runs(["1"])
+    assert sorted((run.data.tags["ngraph.kind"], run.info.status) for run in runs) == [
+        ("lane", "FINISHED"), ("study", "FINISHED")
+    ]  # fmt: skip
 
 
 def test_a_slice_that_is_timed_comes_to_its_end(
