@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import parse_qsl, urlencode
 
 from mlflow_ngraph.errors import WorkloadError
-from mlflow_ngraph.text import shortened
+from mlflow_ngraph.text import CONTROLS, shortened
 
 if TYPE_CHECKING:
     import numpy as np
@@ -101,8 +101,10 @@ class WorkloadRef:
         Raises
         ------
         WorkloadError
-            There is no scheme.
+            There is no scheme, or the text is more than one line.
         """
+        if CONTROLS.search(text):
+            raise WorkloadError(f"workload {shortened(text)} has line breaks or other control characters in it")
         head, _, query = text.partition("?")
         scheme, colon, target = head.partition(":")
         if not colon or not target:
