@@ -1,4 +1,8 @@
-"""The contract suite for every compiler that is installed, each in a process of its own, with its result test by test."""
+"""The contract suite for every compiler that is installed, each in a process of its own, with its result test by test.
+
+The short form has no time for all of it, so it asks every compiler first for the least that there is to see: an engine,
+reloaded, that computes its model. The whole suite of one after the other then has what is left.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +21,12 @@ from mlflow_ngraph.first_contact.bench import BASELINE, Bench
 from mlflow_ngraph.first_contact.command import GRACE_SECONDS, Ended
 from mlflow_ngraph.first_contact.finding import Finding, Status, Table, worst
 
-_ENOUGH_S = 75.0
-"""Before that a suite on a slow machine has seen nothing: with less for each, it would be nothing of any."""
-RESULTS = "results.jsonl"
+RESULTS, PROVEN = "results.jsonl", "proven.jsonl"
 LEFT_OUT = ("test_flags_make_the_round_trip", "test_other_values_of_flags_give_the_same_function")
 """Tests that need another value of every flag, which only the author of an adapter can name."""
 PROOF = "test_a_reloaded_engine_computes_the_models_function"
 """The least that the short form has to see of a compiler."""
+_PROVEN_WITH = {"models": ("cnn",)}
 _SHORT = {"models": ("cnn", "text_encoder"), "cycles": 40}
 """What the short form does with less of."""
 
@@ -68,7 +72,7 @@ def pytest_runtest_logreport(report):
 
 
 def contract(bench: Bench, seconds: float) -> Finding:
-    """Run the suite for one compiler after the other; each has a fair share of the time that is left, or enough to begin.
+    """Run the suite for one compiler after the other, each with a fair share of the time that is left.
 
     What an earlier run in the same folder came to the end of is not asked again.
     """
@@ -76,14 +80,17 @@ def contract(bench: Bench, seconds: float) -> Finding:
         lacking = " and ".join(name for name in ("pytest", "torch") if not importlib.util.find_spec(name))
         return Finding("lacking", f"the suite needs {lacking}: pip install {lacking}")
     deadline = time.monotonic() + seconds
+    seen = {compiler: _Seen(bench.folder / "contract" / compiler) for compiler in bench.compilers}
+    for step in (_prove, _suite) if bench.form == "short" else (_suite,):
+        for place, (compiler, so_far) in enumerate(seen.items()):
+            step(bench, compiler, so_far, (deadline - time.monotonic()) / (len(seen) - place))
     rows, tables, facts, statuses = [], [], {}, []
-    for place, compiler in enumerate(bench.compilers):
-        left = deadline - time.monotonic()
-        ended, results = _suite(bench, compiler, min(left, max(left / (len(bench.compilers) - place), _ENOUGH_S)))
-        status, said = _judge(bench, ended, results)
+    for compiler, found in seen.items():
+        status, said = _judge(bench, found)
+        results = found.results()
         statuses.append(status)
-        rows.append([compiler, status, said, f"{ended.seconds:.0f} s"])
-        facts[compiler] = {"status": status, "seconds": ended.seconds, **results}
+        rows.append([compiler, status, said, f"{found.seconds:.0f} s"])
+        facts[compiler] = {"status": status, "seconds": found.seconds, **results}
         tables.append(Table(f"Contract of {compiler}", ("test", "outcome", "reason"), _rows(results)))
     counts = Counter(statuses)
     said = ", ".join(f"{number} {status}" for status, number in counts.items())
@@ -92,28 +99,63 @@ def contract(bench: Bench, seconds: float) -> Finding:
     return Finding(worst(statuses), f"of {len(rows)} compilers {said}; {left_out}", [overview, *tables], facts)
 
 
-def _suite(bench: Bench, compiler: str, seconds: float) -> tuple[Ended, dict[str, Any]]:
-    """Run the suite for a compiler; how it ended, and its outcomes by test."""
-    folder = bench.folder / "contract" / compiler
-    folder.mkdir(parents=True, exist_ok=True)
-    earlier = outcomes(folder / RESULTS)
-    if _whole(earlier):
-        return Ended(0, "", "", 0.0), earlier
+@dataclass
+class _Seen:
+    """What is known of a compiler's contract."""
+
+    folder: Path
+    ended: Ended = field(default_factory=lambda: Ended(None, "", "", 0.0))
+    """How the suite ended, and if that has not begun, how the proof did."""
+    seconds: float = 0.0
+
+    def results(self) -> dict[str, Any]:
+        """Of proof and suite, as `outcomes`."""
+        proven, suite = outcomes(self.folder / PROVEN), outcomes(self.folder / RESULTS)
+        collected = list(dict.fromkeys([*proven["collected"], *suite["collected"]]))
+        return {"collected": collected, "outcomes": {**proven["outcomes"], **suite["outcomes"]}}
+
+    def whole(self) -> bool:
+        """Whether every test of the suite came to an end, and none failed."""
+        return _whole(outcomes(self.folder / RESULTS))
+
+    def begun(self) -> bool:
+        """Whether the suite got as far as a list of its tests."""
+        return bool(outcomes(self.folder / RESULTS)["collected"])
+
+
+def _prove(bench: Bench, compiler: str, seen: _Seen, seconds: float) -> None:
+    """Have an engine of a compiler compute one small model."""
+    if not (seen.whole() or _whole(outcomes(seen.folder / PROVEN))):
+        _run(bench, compiler, seen, seconds, PROVEN, _PROVEN_WITH, "-k", f"{PROOF} and cnn")
+
+
+def _suite(bench: Bench, compiler: str, seen: _Seen, seconds: float) -> None:
+    """Run the suite for a compiler."""
+    if seen.whole():
+        seen.ended = Ended(0, "", "", 0.0)
+        return
+    _run(bench, compiler, seen, seconds, RESULTS, _SHORT if bench.form == "short" else {})
+
+
+def _run(
+    bench: Bench, compiler: str, seen: _Seen, seconds: float, file: str, values: Mapping[str, Any], *options: str
+) -> None:
+    """Run some of the suite with some of its values, and have the outcome of each test written to a file."""
     if seconds < GRACE_SECONDS:
-        return Ended(None, "", "", 0.0), earlier
-    (folder / RESULTS).unlink(missing_ok=True)
-    attributes: dict[str, Any] = {"compiler": compiler, "needs_model_code": compiler == BASELINE}
-    attributes |= dict.fromkeys(LEFT_OUT) | (_SHORT if bench.form == "short" else {})
+        return
+    seen.folder.mkdir(parents=True, exist_ok=True)
+    (seen.folder / file).unlink(missing_ok=True)
+    attributes = {"compiler": compiler, "needs_model_code": compiler == BASELINE, **dict.fromkeys(LEFT_OUT), **values}
     lines = "\n".join(f"    {name} = {value!r}" for name, value in attributes.items())
-    (folder / "test_contract.py").write_text(
+    (seen.folder / "test_contract.py").write_text(
         _MODULE.format(attributes=lines, accelerator=bench.profile.accelerator), encoding="utf-8"
     )
-    (folder / "conftest.py").write_text(_PLUGIN.format(file=str(folder / RESULTS)), encoding="utf-8")
-    options = ["-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(folder)]
+    (seen.folder / "conftest.py").write_text(_PLUGIN.format(file=str(seen.folder / file)), encoding="utf-8")
+    options = ("-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(seen.folder), *options)
     # Plugins of others would be tried here as well, and fail for reasons of their own.
-    command = ["env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", sys.executable, "-m", "pytest", *options, str(folder)]
-    ended = bench.run(f"contract-{compiler}", command, seconds)
-    return ended, outcomes(folder / RESULTS)
+    command = ["env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", sys.executable, "-m", "pytest", *options, str(seen.folder)]
+    seen.ended = bench.run(f"contract-{compiler}-{file.partition('.')[0]}", command, seconds)
+    seen.seconds += seen.ended.seconds
 
 
 def outcomes(path: Path) -> dict[str, Any]:
@@ -136,20 +178,21 @@ def _whole(results: Mapping[str, Any]) -> bool:
     return bool(ended) and not any(test["outcome"] == "failed" for test in by_test.values())
 
 
-def _judge(bench: Bench, ended: Ended, results: Mapping[str, Any]) -> tuple[Status, str]:
+def _judge(bench: Bench, seen: _Seen) -> tuple[Status, str]:
+    ended, results = seen.ended, seen.results()
     by_test = results["outcomes"]
-    if not results["collected"]:
+    if not seen.begun() and (ended.code is not None or not results["collected"]):
         return ("incomplete" if ended.code is None else "wrong"), f"the suite {ended.how}"
     counts = Counter(test["outcome"] for test in by_test.values())
     left = [name for name in results["collected"] if name not in by_test]
     said = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items())) or "none finished"
-    said += f", {len(left)} not reached" if left else ""
+    said += f", {len(left)} not reached" if left else "" if seen.begun() else ", no time for the others"
     if counts["failed"]:
         return "wrong", said
     if left and ended.code is not None:
         return "wrong", f"{said}; the suite {ended.how}"
     computes = any(name.startswith(PROOF) and test["outcome"] == "passed" for name, test in by_test.items())
-    enough = not left or (bench.form == "short" and computes)
+    enough = seen.whole() or (bench.form == "short" and computes)
     return ("right" if enough else "incomplete"), said
 
 

@@ -12,9 +12,12 @@ import pytest
 from mlflow_ngraph.devices.profiles import Host
 from mlflow_ngraph.first_contact.bench import Bench, Form
 from mlflow_ngraph.first_contact.command import Ended
-from mlflow_ngraph.first_contact.contract import PROOF, RESULTS, contract
+from mlflow_ngraph.first_contact.contract import PROOF, contract
 from mlflow_ngraph.first_contact.finding import Finding
 
+Ending = tuple[int | None, list[dict[str, Any]]]
+"""The exit code of a suite, and what it wrote."""
+Told = dict[str, Ending]
 COLLECTED = {"collected": ["test_a", "test_b", "test_c"]}
 
 
@@ -25,15 +28,17 @@ def line(test: str, outcome: str, reason: str = "") -> dict[str, Any]:
 def suites(
     monkeypatch: pytest.MonkeyPatch,
     folder: Path,
-    told: dict[str, tuple[int | None, list[dict[str, Any]]]],
+    told: Told,
     form: Form = "short",
+    proven: Ending = (0, []),
 ) -> Finding:
     """Judge suites that ended with a code, and wrote some lines before."""
 
     def run(bench: Bench, name: str, command: list[str], seconds: float) -> Ended:
-        compiler = name.removeprefix("contract-")
-        code, lines = told[compiler]
-        (folder / "contract" / compiler / RESULTS).write_text("".join(json.dumps(one) + "\n" for one in lines))
+        _, compiler, part = name.split("-")
+        code, lines = proven if part == "proven" else told[compiler]
+        path = folder / "contract" / compiler / f"{part}.jsonl"
+        path.write_text("".join(json.dumps(one) + "\n" for one in lines))
         return Ended(code, "", "", 1.0)
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())  # nothing of it is needed here
@@ -72,6 +77,22 @@ def test_the_short_form_is_content_with_an_engine_that_computes(
     told = [{"collected": [f"{PROOF}[cnn-1]", "test_c"]}, line(f"{PROOF}[cnn-1]", "passed")]
     assert suites(monkeypatch, tmp_path, {"fake": (None, told)}).status == "right"
     assert suites(monkeypatch, tmp_path, {"fake": (None, told)}, "full").status == "incomplete"
+
+
+def test_the_short_form_asks_every_compiler_for_an_engine_before_the_suite_of_any(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    proof = [{"collected": [f"{PROOF}[cnn-1]"]}, line(f"{PROOF}[cnn-1]", "passed")]
+    unbegun: Told = {"first": (None, []), "second": (None, [])}
+    found = suites(monkeypatch, tmp_path, unbegun, proven=(0, proof))
+    assert [row[:3] for row in found.tables[0].rows] == [
+        [name, "right", "1 passed, no time for the others"] for name in unbegun
+    ]
+    wrong = [proof[0], line(f"{PROOF}[cnn-1]", "failed")]
+    assert suites(monkeypatch, tmp_path / "wrong", unbegun, proven=(1, wrong)).status == "wrong"
+    crashed: Told = {"first": (-11, []), "second": (None, [])}
+    found = suites(monkeypatch, tmp_path / "crashed", crashed, proven=(0, proof))
+    assert [row[1] for row in found.tables[0].rows] == ["wrong", "right"]
 
 
 def test_a_suite_that_breaks_off_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
