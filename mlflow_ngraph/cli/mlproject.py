@@ -160,7 +160,8 @@ def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
 def _end(run_id: str | None, status: str) -> None:
     """Give the run its last status.
 
-    Also where it has one: MLflow calls a run FAILED that we asked it to interrupt.
+    Also where it has one: MLflow calls a run FAILED that we asked it to interrupt. But our recorder alone calls one FINISHED
+    while we run, and then it has a whole study, whatever came after.
     """
     if run_id is None:
         return
@@ -169,4 +170,6 @@ def _end(run_id: str | None, status: str) -> None:
     uri = connection.resolve_uri(None)
     # What ended this process may have ended the tracking server too; there is nothing left to tell it then, nor to wait for.
     with suppress(TrackingError), connection.talking(uri, "end the run", connection.PREFLIGHT):
-        connection.connect(uri).set_terminated(run_id, status)
+        client = connection.connect(uri)
+        if client.get_run(run_id).info.status != "FINISHED":
+            client.set_terminated(run_id, status)

@@ -143,6 +143,13 @@ def test_whatever_happens_the_run_ends(mlflow_run: str, sqlite_uri: str) -> None
     assert status(sqlite_uri, mlflow_run) == "FAILED"
 
 
+def test_a_run_that_has_a_whole_study_stays_finished(mlflow_run: str, sqlite_uri: str) -> None:
+    MlflowClient(sqlite_uri).set_terminated(mlflow_run, "FINISHED")
+    with pytest.raises(KeyboardInterrupt), mlproject.run_ends_with_process():
+        raise KeyboardInterrupt
+    assert status(sqlite_uri, mlflow_run) == "FINISHED"
+
+
 def test_a_signal_ends_the_run_as_killed(mlflow_run: str, sqlite_uri: str) -> None:
     # In a process of its own: a compiler's runtime that other tests load enlarges the signal frame, and the small
     # signal stack of pytest's fault handler does not hold it any more.
