@@ -280,7 +280,10 @@ def _measured_twice(root: Path) -> list[str]:
 
 
 def server_state(root: Path) -> dict[str, Any]:
-    """What a server has, but for timings, ids, and runs that another one took over; read without this package's help."""
+    """What a server has, but for timings, ids, and runs that another one took over; read without this package's help.
+
+    ``mlflow run`` that is killed before its study begins leaves a run of its own: KILLED, and with nothing of ours in it.
+    """
     os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"
     import pandas as pd
     from mlflow import MlflowClient
@@ -288,7 +291,7 @@ def server_state(root: Path) -> dict[str, Any]:
     client = MlflowClient(f"sqlite:///{root}/mlflow.db")
     experiments = [one.experiment_id for one in client.search_experiments()]
     runs = client.search_runs(experiments)
-    live = [run for run in runs if "ngraph.resumed_by" not in run.data.tags]
+    live = [run for run in runs if "ngraph.resumed_by" not in run.data.tags and not _never_began(run)]
     models = client.search_logged_models(experiments)
     state: dict[str, Any] = {
         "left running": sorted(run.info.run_name for run in runs if run.info.status == "RUNNING"),
@@ -310,6 +313,10 @@ def server_state(root: Path) -> dict[str, Any]:
             table = pd.read_parquet(client.download_artifacts(run.info.run_id, "results.parquet", str(root)))
             state["tables"].append(sorted(zip(table["cell"], table["verdict"], strict=True)))
     return state
+
+
+def _never_began(run: Any) -> bool:
+    return run.info.status == "KILLED" and "ngraph.kind" not in run.data.tags and not run.data.metrics
 
 
 def _wait_for(root: Path, point: str, process: subprocess.Popen[bytes]) -> bool:
