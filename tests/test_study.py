@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlflow_ngraph import study
-from mlflow_ngraph.errors import StudyError, UsageError
+from mlflow_ngraph.errors import StudyError, WorkloadError
 
 MINIMAL = {"workloads": ["resnet18"], "compilers": ["openvino"], "batch_sizes": [1]}
 
@@ -146,16 +146,22 @@ def test_files_that_are_no_studies_are_named(tmp_path):
         ({"threads": 10**5000}, "threads: expected at most 4096 threads, found a int that is too long to be shown"),
         ({"seed": -1}, "seed: input should be greater than or equal to 0, found -1"),
         ({"batch_sizes": [10**26]}, "batch_sizes.0: "),
-        ({"workloads": ["torch:a\nb:c"]}, "has line breaks or other control characters in it"),
         ({"name": "n" * 400}, "name: string should have at most 100 characters"),
         ({"repetitions": 10**12}, "repetitions: expected at most"),
     ],
 )
 def test_what_nobody_means_is_refused_before_anything_begins(change, said):
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(StudyError) as caught:
         study.parse({**MINIMAL, **change})
     assert said in str(caught.value)
     assert len(str(caught.value)) < 400
+
+
+def test_a_workload_is_one_line():
+    with pytest.raises(
+        WorkloadError, match=r"workload 'torch:a\\nb:c' has line breaks or other control characters in it"
+    ):
+        study.parse({**MINIMAL, "workloads": ["torch:a\nb:c"]})
 
 
 @pytest.mark.parametrize(

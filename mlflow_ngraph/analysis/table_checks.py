@@ -128,6 +128,7 @@ def _wrong(table: pa.Table, run: Listed) -> Iterator[str]:
     elif table.num_rows:
         yield from _wrong_texts(table, names, run.tags.get(Tag.STUDY_ID, ""))
         yield from _wrong_numbers(table, names)
+        yield from _wrong_intervals(table, names)
         yield from _wrong_json(table, names)
 
 
@@ -163,8 +164,6 @@ def _wrong_numbers(table: pa.Table, names: set[str]) -> Iterator[str]:
         column = table[field.name]
         if not _MAY_BE_INFINITE.fullmatch(field.name) and pc.any(pc.is_inf(column)).as_py():
             yield f"has an infinite number in column {field.name}"
-        if half := _half_an_interval(table, field.name):
-            yield half
         extremes = pc.min_max(column.filter(pc.invert(pc.is_nan(column)))).as_py()
         if extremes["min"] is not None:
             yield from _wrong_extremes(field.name, extremes["min"], extremes["max"])
@@ -179,20 +178,22 @@ def _wrong_extremes(name: str, least: float, most: float) -> Iterator[str]:
         yield f"has {least} in column {name}"
 
 
-def _half_an_interval(table: pa.Table, name: str) -> str:
-    """That rows have one end of an interval without the other; empty where they have both or none."""
-    for end, other_end in ((LOW, HIGH), (HIGH, LOW)):
-        if name.endswith(end):
-            other = name.removesuffix(end) + other_end
-            if other not in table.column_names:
-                return f"has column {name} and no {other}"
-            if not _known(table[name]).equals(_known(table[other])):
-                return f"has rows with {name} and without {other}, or the other way round"
-    return ""
+def _wrong_intervals(table: pa.Table, names: set[str]) -> Iterator[str]:
+    """Rows that have one end of an interval without the other."""
+    ends = [
+        field.name for field in table.schema if pa.types.is_floating(field.type) and field.name.endswith((LOW, HIGH))
+    ]
+    for metric in dict.fromkeys(name.removesuffix(LOW).removesuffix(HIGH) for name in ends):
+        low, high = metric + LOW, metric + HIGH
+        if low not in names or high not in names:
+            there, lacking = (low, high) if low in names else (high, low)
+            yield f"has column {there} and no {lacking}"
+        elif not _unknown(table[low]).equals(_unknown(table[high])):
+            yield f"has rows with {low} and without {high}, or the other way round"
 
 
-def _known(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.invert(pc.is_null(column, nan_is_null=True))
+def _unknown(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.is_null(column, nan_is_null=True)
 
 
 def _wrong_json(table: pa.Table, names: set[str]) -> Iterator[str]:
