@@ -51,11 +51,11 @@ def import_studies(
             "where": {},
         }
         for archive in checked
-        for study in intake.unpack(archive, studies, _say_who_has)
+        for study in intake.unpack(archive, studies, output.say_who_records)
     ]
     for row in () if offline else arrived:
         directory = Path(row["directory"])
-        wait = partial(_say_who_has, directory)
+        wait = partial(output.say_who_records, directory)
         outcome = sync_study(
             directory, tracking_uri=tracking_uri, experiment=experiment, on_wait=wait, on_pause=output.say_pause
         )
@@ -69,7 +69,3 @@ def import_studies(
         for what, where in {"directory": row["directory"], **row["where"]}.items():
             console.print(f"  {what.replace('_', ' ')}: {where}", soft_wrap=True)
     return 0
-
-
-def _say_who_has(directory: Path) -> None:
-    click.echo(f"waiting: another process is running or recording {directory.name}", err=True)

@@ -7,6 +7,7 @@ import math
 import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -20,6 +21,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _WIDE = 1000
 _UNSEEN = re.compile(rf"(?!\n){CONTROLS.pattern}")
+
+
+def say_who_records(directory: Path) -> None:
+    """Tell on standard error why the verb waits for another process."""
+    click.echo(f"waiting: another process is running or recording {directory.name}", err=True)
 
 
 def say_pause(problem: str, seconds: float) -> None:

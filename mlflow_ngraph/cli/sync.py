@@ -78,7 +78,7 @@ def sync(
 def _recorded(directory: Path, *, tracking_uri: str | None, experiment: str | None) -> dict[str, Any]:
     from mlflow_ngraph.runner import sync_study
 
-    wait = partial(click.echo, f"waiting: another process is running or recording {directory.name}", err=True)
+    wait = partial(output.say_who_records, directory)
     outcome = sync_study(
         directory, tracking_uri=tracking_uri, experiment=experiment, on_wait=wait, on_pause=output.say_pause
     )

@@ -86,8 +86,7 @@ def contract(bench: Bench, seconds: float) -> Finding:
             step(bench, compiler, so_far, (deadline - time.monotonic()) / (len(seen) - place))
     rows, tables, facts, statuses = [], [], {}, []
     for compiler, found in seen.items():
-        status, said = _judge(bench, found)
-        results = found.results()
+        status, said, results = _judge(bench, found)
         statuses.append(status)
         rows.append([compiler, status, said, f"{found.seconds:.0f} s"])
         facts[compiler] = {"status": status, "seconds": found.seconds, **results}
@@ -108,30 +107,24 @@ class _Seen:
     """How the suite ended, and if that has not begun, how the proof did."""
     seconds: float = 0.0
 
-    def results(self) -> dict[str, Any]:
-        """Of proof and suite, as `outcomes`."""
-        proven, suite = outcomes(self.folder / PROVEN), outcomes(self.folder / RESULTS)
-        collected = list(dict.fromkeys([*proven["collected"], *suite["collected"]]))
-        return {"collected": collected, "outcomes": {**proven["outcomes"], **suite["outcomes"]}}
+    def suite(self) -> dict[str, Any]:
+        """What the suite told so far, as `outcomes`."""
+        return outcomes(self.folder / RESULTS)
 
-    def whole(self) -> bool:
-        """Whether every test of the suite came to an end, and none failed."""
-        return _whole(outcomes(self.folder / RESULTS))
-
-    def begun(self) -> bool:
-        """Whether the suite got as far as a list of its tests."""
-        return bool(outcomes(self.folder / RESULTS)["collected"])
+    def proof(self) -> dict[str, Any]:
+        """What was told of the proof, as `outcomes`."""
+        return outcomes(self.folder / PROVEN)
 
 
 def _prove(bench: Bench, compiler: str, seen: _Seen, seconds: float) -> None:
     """Have an engine of a compiler compute one small model."""
-    if not (seen.whole() or _whole(outcomes(seen.folder / PROVEN))):
+    if not (_whole(seen.suite()) or _whole(seen.proof())):
         _run(bench, compiler, seen, seconds, PROVEN, _PROVEN_WITH, "-k", f"{PROOF} and cnn")
 
 
 def _suite(bench: Bench, compiler: str, seen: _Seen, seconds: float) -> None:
     """Run the suite for a compiler."""
-    if seen.whole():
+    if _whole(seen.suite()):
         seen.ended = Ended(0, "", "", 0.0)
         return
     _run(bench, compiler, seen, seconds, RESULTS, _SHORT if bench.form == "short" else {})
@@ -178,22 +171,29 @@ def _whole(results: Mapping[str, Any]) -> bool:
     return bool(ended) and not any(test["outcome"] == "failed" for test in by_test.values())
 
 
-def _judge(bench: Bench, seen: _Seen) -> tuple[Status, str]:
-    ended, results = seen.ended, seen.results()
-    by_test = results["outcomes"]
-    if not seen.begun() and (ended.code is not None or not results["collected"]):
-        return ("incomplete" if ended.code is None else "wrong"), f"the suite {ended.how}"
+def _judge(bench: Bench, seen: _Seen) -> tuple[Status, str, dict[str, Any]]:
+    """What a compiler's contract came to, in words too, and the results of proof and suite together."""
+    ended, proof, suite = seen.ended, seen.proof(), seen.suite()
+    by_test = {**proof["outcomes"], **suite["outcomes"]}
+    collected = list(dict.fromkeys([*proof["collected"], *suite["collected"]]))
+    results = {"collected": collected, "outcomes": by_test}
+    begun = bool(suite["collected"])
+    if not begun and (ended.code is not None or not collected):
+        return ("incomplete" if ended.code is None else "wrong"), f"the suite {ended.how}", results
     counts = Counter(test["outcome"] for test in by_test.values())
-    left = [name for name in results["collected"] if name not in by_test]
+    left = [name for name in collected if name not in by_test]
     said = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items())) or "none finished"
-    said += f", {len(left)} not reached" if left else "" if seen.begun() else ", no time for the others"
+    if left:
+        said += f", {len(left)} not reached"
+    elif not begun:
+        said += ", no time for the others"
     if counts["failed"]:
-        return "wrong", said
+        return "wrong", said, results
     if left and ended.code is not None:
-        return "wrong", f"{said}; the suite {ended.how}"
+        return "wrong", f"{said}; the suite {ended.how}", results
     computes = any(name.startswith(PROOF) and test["outcome"] == "passed" for name, test in by_test.items())
-    enough = seen.whole() or (bench.form == "short" and computes)
-    return ("right" if enough else "incomplete"), said
+    enough = _whole(suite) or (bench.form == "short" and computes)
+    return ("right" if enough else "incomplete"), said, results
 
 
 def _rows(results: Mapping[str, Any]) -> Sequence[Sequence[str]]:
