@@ -143,7 +143,8 @@ class _Harm:
     def _finished(self, content: bytes) -> str:
         """What is wrong with a study that goes on from a journal, or nothing."""
         from mlflow_ngraph.execute import fold, journal
-        from mlflow_ngraph.runner import run_study, sync_study
+        from mlflow_ngraph.recording.later import sync_study
+        from mlflow_ngraph.runner import run_study
 
         home = self._root / f"home-{self._next()}"
         place = self._copy(content, home)
@@ -232,7 +233,8 @@ class _Harm:
     def _refused(self, content: bytes, everything: bool, going_on: bool) -> str:
         from mlflow_ngraph.archives.export import export
         from mlflow_ngraph.execute import fold
-        from mlflow_ngraph.runner import run_study, sync_study
+        from mlflow_ngraph.recording.later import sync_study
+        from mlflow_ngraph.runner import run_study
 
         home = self._root / "spoiled"
         place = self._copy(content, home)

@@ -40,6 +40,7 @@ from mlflow_ngraph.errors import NGraphError
 from mlflow_ngraph.execute import fold, journal
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.recording.aside import Aside
+from mlflow_ngraph.recording.later import sync_study
 from mlflow_ngraph.study import Study, load
 from mlflow_ngraph.tracking import connection, schema
 from mlflow_ngraph.verdicts import Verdict
@@ -258,7 +259,7 @@ def _synchronised(directory: Path, proxy: Faulty) -> int:
     said = Counter[str]()
     for number in range(1, _TRIES + 1):
         try:
-            runner.sync_study(directory, tracking_uri=proxy.address)
+            sync_study(directory, tracking_uri=proxy.address)
         except NGraphError as error:
             said[str(error)] += 1
             time.sleep(_PAUSE_S)

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from mlflow_ngraph.execute.record import LaneRecord
-from mlflow_ngraph.runner import Outcome, run_study
+from mlflow_ngraph.recording.outcome import Outcome
+from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import parse
 
 UNTUNED, TUNED, EAGER, ONNXRUNTIME = "tvm", "tvm, tuned", "eager", "onnxruntime"

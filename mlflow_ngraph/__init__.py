@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from mlflow_ngraph.engines.local_engine import LoadedEngine
     from mlflow_ngraph.errors import EngineError, NGraphError, UsageError
     from mlflow_ngraph.execute.record import StudyRecord
+    from mlflow_ngraph.recording.later import sync_study
+    from mlflow_ngraph.recording.outcome import Outcome
     from mlflow_ngraph.release.flavor import load_model, log_model, save_model
     from mlflow_ngraph.release.pulling import pull_engine as pull
-    from mlflow_ngraph.runner import Outcome, plan_study, run_study, sync_study
+    from mlflow_ngraph.runner import plan_study, run_study
     from mlflow_ngraph.study import Study
     from mlflow_ngraph.study import load as load_study
     from mlflow_ngraph.verdicts import Verdict
@@ -50,7 +52,7 @@ _HOMES = {
     "EngineError": "errors:EngineError",
     "LoadedEngine": "engines.local_engine:LoadedEngine",
     "NGraphError": "errors:NGraphError",
-    "Outcome": "runner:Outcome",
+    "Outcome": "recording.outcome:Outcome",
     "Study": "study:Study",
     "StudyRecord": "execute.record:StudyRecord",
     "UsageError": "errors:UsageError",
@@ -63,7 +65,7 @@ _HOMES = {
     "pull": "release.pulling:pull_engine",
     "run_study": "runner:run_study",
     "save_model": "release.flavor:save_model",
-    "sync_study": "runner:sync_study",
+    "sync_study": "recording.later:sync_study",
 }
 
 

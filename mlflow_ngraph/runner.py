@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -19,7 +19,7 @@ from mlflow_ngraph.devices.fingerprint import fingerprint, versions
 from mlflow_ngraph.engines import environment
 from mlflow_ngraph.engines.store import EngineStore
 from mlflow_ngraph.errors import DiskFullError, StudyError, WorkloadError
-from mlflow_ngraph.execute import fold, fork_server, interruption, journal, known_workloads, places
+from mlflow_ngraph.execute import fork_server, interruption, known_workloads, places
 from mlflow_ngraph.execute.cache import EngineCache, Maker
 from mlflow_ngraph.execute.child import Child, ChildFailure
 from mlflow_ngraph.execute.exclusive import ExclusiveMachine, Holder, WhenBusy
@@ -31,13 +31,12 @@ from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.execute.supervisor import Supervisor
 from mlflow_ngraph.execute.time_budget import TimeBudget
 from mlflow_ngraph.execute.worker_process import Warden
+from mlflow_ngraph.recording import later
 from mlflow_ngraph.recording.aside import Aside
-from mlflow_ngraph.recording.persistence import persistently
+from mlflow_ngraph.recording.outcome import Outcome
 from mlflow_ngraph.study import Study
 from mlflow_ngraph.tracking import connection
-from mlflow_ngraph.tracking.recorder import Recorder
 from mlflow_ngraph.tracking.shared_engines import ServerEngines
-from mlflow_ngraph.verdicts import Verdict
 from mlflow_ngraph.workloads.registry import create
 
 Resume = Literal["auto", "always", "never"]
@@ -54,29 +53,6 @@ class Observer(Protocol):
 
     def on_event(self, event: Event) -> None:
         """Called with every event, after it is on disk. Must return quickly: nothing is measured meanwhile."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a study ended."""
-
-    record: StudyRecord
-    directory: Path
-    """Holds the journal, the engines and the logs."""
-    where: Mapping[str, str] = field(default_factory=dict)
-    """Where to look at the results in MLflow, by name; empty when nothing was recorded."""
-    unrecorded: str = ""
-    """Why the tracking server does not have everything, or empty."""
-
-    @property
-    def exit_code(self) -> int:
-        """0: every cell that is not left out is ok, or built as it was asked for. 3: some are not, or all are left out. 1: the
-        tracking server lacks something.
-        """
-        if self.unrecorded:
-            return 1
-        cells = [cell for lane in self.record.lanes.values() for cell in lane.cells.values()]
-        return 0 if cells and all(cell.verdict in (Verdict.OK, Verdict.BUILT) for cell in cells) else 3
 
 
 def plan_study(study: Study, home: Path | None = None) -> StudyPlan:
@@ -264,51 +240,6 @@ def run_study(
         return _outcome(directory, aside, reader, state)
 
 
-def sync_study(
-    directory: Path,
-    *,
-    tracking_uri: str | None = None,
-    experiment: str | None = None,
-    on_wait: Callable[[], None] | None = None,
-    on_pause: Callable[[str, float], None] | None = None,
-) -> Outcome:
-    """Record a study that was measured without a tracking server, or whose recording broke off.
-
-    A server that answered at first and then is away for a while is waited for; nothing is recorded twice.
-
-    Parameters
-    ----------
-    on_wait : Callable[[], None] | None
-        Called before waiting for another process that runs or records the same study; by default that is logged.
-    on_pause : Callable[[str, float], None] | None
-        Called before waiting for a server that went away, with what went wrong and for how many seconds; by
-        default that is logged.
-
-    Raises
-    ------
-    JournalError
-        There is no study in ``directory``, or its journal is damaged or cannot be written.
-    TrackingError
-        The server refuses, or as `UnreachableError` cannot be reached, or went away and did not come back in half a minute.
-    """
-    journal.first(directory)  # complains where there is no study, before anything is made there
-    recorder = Recorder(tracking_uri, experiment, patient=True)
-    recorder.preflight()
-    with ExitStack() as stack:
-        writer = stack.enter_context(Journal(directory, on_wait=on_wait or partial(_say_who_records, None, directory)))
-        stack.callback(recorder.rest)
-        record = fold.load(directory)
-        take = partial(persistently, recorder, on_pause=on_pause or _say_why_it_pauses)
-        take(partial(recorder.open, record, directory))
-        for lane in record.lanes.values():
-            if lane.cells:
-                take(partial(recorder.record_lane, record, lane.lane.id))
-        finished = record.finished_at is not None
-        run_id = take(partial(recorder.close, record, "FINISHED" if finished else "KILLED"))
-        writer.append("study_recorded", run_id=run_id)
-    return Outcome(record, directory, recorder.where())
-
-
 def _finish_recording(
     root: Path, key: str, aside: Aside | None, resume: Resume, observer: Observer | None
 ) -> Outcome | None:
@@ -371,16 +302,11 @@ def _say_that_the_server_is_away(observer: Observer | None, reason: str) -> None
 
 def _say_who_records(observer: Observer | None, directory: Path) -> None:
     """Before waiting for another process that has the journal."""
-    reason = f"another process is running or recording {directory.name}"
+    reason = later.busy(directory)
     if observer is None:
         _log.warning("waiting: %s", reason)
     else:
         observer.on_event({"event": "journal_busy", "at": time.time(), "reason": reason})
-
-
-def _say_why_it_pauses(problem: str, seconds: float) -> None:
-    """Before waiting for a server that went away."""
-    _log.warning("waiting: %s; trying again in %.0f s", problem, seconds)
 
 
 def _say_who_measures(observer: Observer | None, holder: Holder | None) -> None:

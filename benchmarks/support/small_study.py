@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from support import tiny
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.runner import Outcome
+    from mlflow_ngraph.recording.outcome import Outcome
     from mlflow_ngraph.study import Study
 
 MODELS = ("linear", "perceptron")

@@ -24,7 +24,7 @@ from mlflow_ngraph.text import duration
 if TYPE_CHECKING:
     from mlflow_ngraph.execute.experience import Duration, Source
     from mlflow_ngraph.execute.plan import StudyPlan
-    from mlflow_ngraph.runner import Outcome
+    from mlflow_ngraph.recording.outcome import Outcome
     from mlflow_ngraph.study import Study
 
 Resume = Literal["auto", "always", "never"]

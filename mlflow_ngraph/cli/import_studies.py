@@ -36,7 +36,7 @@ def import_studies(
     """
     from mlflow_ngraph.archives import intake
     from mlflow_ngraph.engines import trust as trusting
-    from mlflow_ngraph.runner import sync_study
+    from mlflow_ngraph.recording.later import sync_study
 
     rules = trusting.load(trust)
     checked = [intake.check(path, rules) for path in archives]

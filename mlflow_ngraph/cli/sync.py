@@ -76,7 +76,7 @@ def sync(
 
 
 def _recorded(directory: Path, *, tracking_uri: str | None, experiment: str | None) -> dict[str, Any]:
-    from mlflow_ngraph.runner import sync_study
+    from mlflow_ngraph.recording.later import sync_study
 
     wait = partial(output.say_who_records, directory)
     outcome = sync_study(

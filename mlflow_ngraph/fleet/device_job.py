@@ -22,7 +22,8 @@ from mlflow_ngraph.fleet import launch, wire
 from mlflow_ngraph.fleet.bundle import STUDY
 from mlflow_ngraph.fleet.node_agent import MARK
 from mlflow_ngraph.fleet.standstill import Standstill, of_engine
-from mlflow_ngraph.runner import Outcome, run_study
+from mlflow_ngraph.recording.outcome import Outcome
+from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.version import __version__
 

@@ -20,7 +20,7 @@ from mlflow_ngraph.execute import journal
 from mlflow_ngraph.fleet.engine import Engine, Job, State, Status
 from mlflow_ngraph.fleet.fleet_plan import read, write
 from mlflow_ngraph.fleet.wire import Event, Listener
-from mlflow_ngraph.runner import sync_study
+from mlflow_ngraph.recording.later import sync_study
 from mlflow_ngraph.tracking.fleet_run import FleetRun
 
 ATTEMPTS = 5

@@ -27,6 +27,7 @@ from mlflow_ngraph.engines.trust import EVERYTHING, Rules, Source
 from mlflow_ngraph.errors import ArchiveError, EngineError, NGraphError, UsageError
 from mlflow_ngraph.execute import fold, journal
 from mlflow_ngraph.execute.journal import Journal
+from mlflow_ngraph.recording.later import sync_study
 from mlflow_ngraph.study import parse
 
 pytestmark = pytest.mark.usefixtures("fake_compiler", "compilers")
@@ -89,7 +90,7 @@ def test_a_study_is_on_another_server_what_it_is_on_its_own(
     shutil.copyfile(sqlite_template, tmp_path / "own.db")
     own = f"sqlite:///{tmp_path / 'own.db'}"
     shutil.copytree(measured, tmp_path / "copy")
-    runner.sync_study(tmp_path / "copy", tracking_uri=own)
+    sync_study(tmp_path / "copy", tracking_uri=own)
     command = ["import", str(archive), "--home", str(tmp_path / "lab"), "--tracking-uri", sqlite_uri]
     assert cli(command) == 0
     assert server(sqlite_uri) == server(own)

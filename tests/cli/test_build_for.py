@@ -14,8 +14,8 @@ from mlflow_ngraph import runner
 from mlflow_ngraph.errors import StudyError
 from mlflow_ngraph.execute import journal
 from mlflow_ngraph.execute.record import CellRecord
+from mlflow_ngraph.recording.outcome import Outcome
 from mlflow_ngraph.release.pulling import pull_engine
-from mlflow_ngraph.runner import Outcome
 from mlflow_ngraph.study import Study, parse
 from mlflow_ngraph.tracking.sources import Wanted
 from mlflow_ngraph.verdicts import Verdict

@@ -10,7 +10,7 @@ import pytest
 from mlflow_ngraph.cli.benchmark import show_outcome
 from mlflow_ngraph.cli.closing import answers
 from mlflow_ngraph.execute.record import StudyRecord
-from mlflow_ngraph.runner import Outcome
+from mlflow_ngraph.recording.outcome import Outcome
 from mlflow_ngraph.verdicts import Verdict
 from tests.support.records import BATCHES, lane_id, study_record
 

@@ -22,7 +22,7 @@ from mlflow_ngraph.cli.results import print_results
 from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.devices.registry import DEVICES
-from mlflow_ngraph.runner import Outcome
+from mlflow_ngraph.recording.outcome import Outcome
 from mlflow_ngraph.study import ready_made
 from mlflow_ngraph.tracking.recorder import Recorder
 from tests.support.records import study_record

@@ -13,7 +13,7 @@ from mlflow_ngraph import runner
 from mlflow_ngraph.engines import key
 from mlflow_ngraph.engines.store import EngineStore
 from mlflow_ngraph.execute import journal
-from mlflow_ngraph.runner import Outcome
+from mlflow_ngraph.recording.outcome import Outcome
 from mlflow_ngraph.study import Study, parse
 from mlflow_ngraph.verdicts import Verdict
 

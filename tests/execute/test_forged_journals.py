@@ -10,7 +10,7 @@ import pytest
 from mlflow_ngraph.archives.export import export
 from mlflow_ngraph.errors import JournalError
 from mlflow_ngraph.execute import experience, fold
-from mlflow_ngraph.runner import sync_study
+from mlflow_ngraph.recording.later import sync_study
 from tests.support.script import Script
 
 FORGED: tuple[tuple[str, dict[str, Any]], ...] = (

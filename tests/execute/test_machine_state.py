@@ -20,6 +20,7 @@ from mlflow_ngraph.errors import DeviceBusyError
 from mlflow_ngraph.execute import journal
 from mlflow_ngraph.execute.exclusive import ExclusiveMachine, holder
 from mlflow_ngraph.measure.loop import WATCHED_S
+from mlflow_ngraph.recording.outcome import Outcome
 from mlflow_ngraph.study import Study, parse
 
 pytestmark = pytest.mark.usefixtures("fake_compiler")
@@ -44,7 +45,7 @@ def study(**changes: Any) -> Study:
     return parse({**base, **changes})
 
 
-def run(home: Path, **options: Any) -> runner.Outcome:
+def run(home: Path, **options: Any) -> Outcome:
     return runner.run_study(study(), home=home, offline=True, **options)
 
 
@@ -67,13 +68,13 @@ class Listener:
 @pytest.fixture(scope="module")
 def observed(
     processes: None, tmp_path_factory: pytest.TempPathFactory, fake_compiler: None
-) -> tuple[runner.Outcome, Listener]:
+) -> tuple[Outcome, Listener]:
     listener = Listener()
     return run(tmp_path_factory.mktemp("home"), observer=listener), listener
 
 
 @pytest.mark.usefixtures("processes")
-def test_every_slice_says_what_the_machine_did_meanwhile(observed: tuple[runner.Outcome, Listener]) -> None:
+def test_every_slice_says_what_the_machine_did_meanwhile(observed: tuple[Outcome, Listener]) -> None:
     outcome, _ = observed
     slices = [event for event in journal.read(outcome.directory) if event["event"] == "slice"]
     assert len(slices) == 4
@@ -91,7 +92,7 @@ def test_every_slice_says_what_the_machine_did_meanwhile(observed: tuple[runner.
     assert max(taken["machine"]["seconds"] for taken in slices) >= 0.5 * WATCHED_S
 
 
-def test_a_lane_that_spins_keeps_one_processor_busy(observed: tuple[runner.Outcome, Listener]) -> None:
+def test_a_lane_that_spins_keeps_one_processor_busy(observed: tuple[Outcome, Listener]) -> None:
     outcome, _ = observed
     (lane,) = (lane for lane in outcome.record.lanes.values() if lane.lane.compiler == "fake")
     found = lane.cells[1].metrics
@@ -102,7 +103,7 @@ def test_a_lane_that_spins_keeps_one_processor_busy(observed: tuple[runner.Outco
 
 
 def test_the_machine_is_held_while_anything_is_compiled_or_measured_and_no_longer(
-    observed: tuple[runner.Outcome, Listener],
+    observed: tuple[Outcome, Listener],
 ) -> None:
     _, listener = observed
     for kind in ("session_started", "engine_built", "round", "slice", "cell_finished"):

@@ -12,6 +12,7 @@ from mlflow_ngraph import runner
 from mlflow_ngraph.errors import DependencyError, DeviceError, StudyError, UnknownNameError, UsageError, WorkloadError
 from mlflow_ngraph.execute import fold, journal
 from mlflow_ngraph.execute.exclusive import holder
+from mlflow_ngraph.recording.later import sync_study
 from mlflow_ngraph.study import parse
 from mlflow_ngraph.verdicts import Verdict
 
@@ -283,10 +284,10 @@ def test_who_records_what_another_process_records_waits_for_it(sqlite_uri, tmp_p
         waited.append("once")
         holder.close()
 
-    outcome = runner.sync_study(directory, tracking_uri=sqlite_uri, on_wait=let_go)
+    outcome = sync_study(directory, tracking_uri=sqlite_uri, on_wait=let_go)
     assert waited == ["once"]
     assert outcome.exit_code == 0
-    again = runner.sync_study(directory, tracking_uri=sqlite_uri, on_wait=let_go)
+    again = sync_study(directory, tracking_uri=sqlite_uri, on_wait=let_go)
     assert again.where["run"] == outcome.where["run"]
     assert waited == ["once"]
     assert [event["event"] for event in journal.read(directory)][-2:] == ["study_recorded", "study_recorded"]

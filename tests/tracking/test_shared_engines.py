@@ -18,7 +18,7 @@ from mlflow_ngraph.errors import TrackingError
 from mlflow_ngraph.execute import journal
 from mlflow_ngraph.execute.cache import EngineCache, Maker
 from mlflow_ngraph.execute.record import EngineRecord, StudyRecord
-from mlflow_ngraph.runner import Outcome
+from mlflow_ngraph.recording.outcome import Outcome
 from mlflow_ngraph.study import parse
 from mlflow_ngraph.tracking.recorder import Recorder
 from mlflow_ngraph.tracking.schema import Tag
