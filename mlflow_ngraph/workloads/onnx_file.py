@@ -33,13 +33,51 @@ def read(path: Path) -> onnx.ModelProto:
         raise WorkloadError(f"no ONNX file {path}: paths are relative to the directory where the study is started")
     try:
         model = onnx.load(str(path), load_external_data=False)
-        onnx.checker.check_model(str(path))
+        files = external_files(model)
+        # The checker refuses a file of weights that has a second name elsewhere, as each has in a cache: it sees none.
+        onnx.checker.check_model(_without_external_data(model) if files else str(path))
     except (DecodeError, onnx.checker.ValidationError, OSError) as error:
         raise WorkloadError(f"{path} is no valid ONNX file: {' '.join(str(error).split())}") from error
-    for file in external_files(model):
+    for file in files:
         if not (path.parent / file).is_file():
             raise WorkloadError(f"{path} keeps weights in {file}, which is not beside it")
     return model
+
+
+def load(path: Path) -> onnx.ModelProto:
+    """The model with all its weights.
+
+    ``onnx.load`` refuses a file of weights that has a second name elsewhere, as each has in a cache.
+
+    Raises
+    ------
+    WorkloadError
+        A file of weights lies outside the directory of the model, or is too short.
+    """
+    model = onnx.load(str(path), load_external_data=False)
+    external_files(model)  # refuses those outside
+    for tensor in _external(model.graph):
+        about = {entry.key: entry.value for entry in tensor.external_data}
+        with (path.parent / about["location"]).open("rb") as file:
+            file.seek(int(about.get("offset", 0)))
+            content = file.read(int(about.get("length", -1)))
+        if "length" in about and len(content) < int(about["length"]):
+            raise WorkloadError(f"{path} keeps {tensor.name!r} in {about['location']}, which is too short")
+        tensor.raw_data = content
+        tensor.data_location = onnx.TensorProto.DEFAULT
+        del tensor.external_data[:]
+    return model
+
+
+def _without_external_data(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which every tensor that lies in another file is empty."""
+    copied = onnx.ModelProto()
+    copied.CopyFrom(model)
+    for tensor in _external(copied.graph):
+        del tensor.external_data[:]
+        tensor.data_location = onnx.TensorProto.DEFAULT
+        tensor.dims[:] = [0]
+    return copied
 
 
 def declared_inputs(model: onnx.ModelProto, path: Path) -> list[DeclaredInput]:
@@ -162,12 +200,16 @@ def external_files(model: onnx.ModelProto) -> list[str]:
 
 
 def _locations(graph: onnx.GraphProto) -> Iterator[str]:
-    for initializer in graph.initializer:
-        if initializer.data_location == onnx.TensorProto.EXTERNAL:
-            yield from (entry.value for entry in initializer.external_data if entry.key == "location")
+    for tensor in _external(graph):
+        yield from (entry.value for entry in tensor.external_data if entry.key == "location")
+
+
+def _external(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """The tensors whose values lie in another file, those within attributes and branches too."""
+    tensors = [*graph.initializer]
     for node in graph.node:
         for attribute in node.attribute:
-            if attribute.t.data_location == onnx.TensorProto.EXTERNAL:
-                yield from (entry.value for entry in attribute.t.external_data if entry.key == "location")
+            tensors += [attribute.t, *attribute.tensors]
             for inner in (attribute.g, *attribute.graphs):
-                yield from _locations(inner)
+                yield from _external(inner)
+    yield from (tensor for tensor in tensors if tensor.data_location == onnx.TensorProto.EXTERNAL)

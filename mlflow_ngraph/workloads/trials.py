@@ -174,10 +174,16 @@ def _rows(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _prefixes(kind: Kind, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
-    """Masks of different lengths, at least one long, as padding makes them; drawn at random for every other kind."""
-    if not shape or KINDS.index(kind) % 2 == 0:
+    """Masks of different lengths, at least one long, as padding makes them; every other kind has gaps behind the first.
+
+    A row of nothing is what no tokenizer makes, and what implementations of attention answer differently.
+    """
+    if not shape:
         return rng.integers(0, 2, shape, dtype=np.int64)
+    places = np.arange(shape[-1])
+    if KINDS.index(kind) % 2 == 0:
+        return np.asarray((rng.random(shape) < 1 / 2) | (places == 0), np.int64)
     lengths = rng.integers(1, shape[-1] + 1, (*shape[:-1], 1))
     if kind == "huge":
         lengths = np.full_like(lengths, shape[-1])
-    return (np.arange(shape[-1]) < lengths).astype(np.int64)
+    return (places < lengths).astype(np.int64)

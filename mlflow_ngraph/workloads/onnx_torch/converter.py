@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.inliner
 import torch
 from torch import nn
 
 from mlflow_ngraph.errors import UnsupportedError
+from mlflow_ngraph.workloads import onnx_file
 from mlflow_ngraph.workloads.calling import Graph
 from mlflow_ngraph.workloads.onnx_torch import elementwise, host, layers, pooling, shaping
 from mlflow_ngraph.workloads.onnx_torch.values import HOST_OPERATORS, OPERATORS, Host, Node, Value, tensor
@@ -91,7 +93,7 @@ def convert(path: Path) -> OnnxModule:
     UnsupportedError
         The graph has an operator that the module cannot run; names it and its opset.
     """
-    model = onnx.load(str(path))
+    model = onnx_file.load(path)
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
     module = OnnxModule(model)

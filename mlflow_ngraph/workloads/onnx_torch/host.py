@@ -94,8 +94,10 @@ def _slice(
 
 @host_operator("ReduceProd")
 def _reduce_prod(node: Node, value: Host, axes: Host | None = None) -> Host:
-    result = np.asarray(np.prod(value))
-    return result.reshape([1] * value.ndim) if node.get("keepdims", 1) else result
+    chosen = node.get("axes", []) if axes is None else axes.tolist()
+    if not chosen and node.get("noop_with_empty_axes", 0):
+        return value
+    return np.asarray(np.prod(value, axis=tuple(chosen) or None, keepdims=bool(node.get("keepdims", 1))))
 
 
 @host_operator("ConstantOfShape")

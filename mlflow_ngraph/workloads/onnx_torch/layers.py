@@ -127,13 +127,15 @@ def _lp_normalization(node: Node, value: Tensor) -> Tensor:
 
 
 def _reduction(function: Callable[[Tensor, list[int], bool], Tensor]) -> Callable[..., Tensor]:
-    """Axes come as an attribute or, later, as an input; none at all means every axis, or no reduction."""
+    """Axes come as an attribute or, later, as an input; none at all means every axis, or each element by itself."""
 
     def reduce(node: Node, value: Tensor, axes: list[int] | None = None) -> Tensor:
         chosen = node.get("axes") if axes is None else axes
         if not chosen:
             if node.get("noop_with_empty_axes", 0):
-                return value
+                return function(
+                    value.unsqueeze(0), [0], False
+                )  # the square of a number that is alone is a square still
             chosen = list(range(value.ndim))
         return function(value, chosen, bool(node.get("keepdims", 1)))
 
