@@ -28,6 +28,7 @@ RUNTIME_BYTES = 600 * 2**20
 VACUOUS = "outputs do not depend on the input: nothing was verified"
 TIMED_INPUTS_ONLY = "verified on the timed inputs alone, because "
 TOO_SLOW = "an inference takes longer than limits.verify_seconds"
+UNCHECKED = "could not be checked: the model raised when it was asked what rounding does to it"
 ILL_CONDITIONED = "rounding changes the answer to all others at this precision"
 _SHORTEST_S = 0.001
 """Of a slice, which has one repetition at least."""
@@ -135,7 +136,8 @@ class LaneRunner:
         self.loaded = Loaded(
             batch,
             _located(verified) or result["problem"],
-            self._engines.impure or (VACUOUS if verified.get("vacuous") else ""),
+            self._engines.impure
+            or (VACUOUS if verified.get("vacuous") else "" if result["problem"] else _unchecked(verified)),
             result["first_inference_s"],
             note=_note(verified),
             requests=result["requests"],
@@ -313,13 +315,33 @@ def _fastest_s(slices: Sequence[Mapping[str, Any]]) -> float:
     return float(min(min(part["durations_ns"]) for part in slices)) / 1e9
 
 
-def _note(verified: Mapping[str, Any]) -> str:
-    """What a reader should know of a verification that tried nothing; else empty."""
-    if not verified or verified["inputs"]:
+def _unchecked(verified: Mapping[str, Any]) -> str:
+    """Why parity says little although nothing speaks against the engine: nobody knows what rounding does to the model."""
+    tried, unchecked = verified.get("inputs", 0), verified.get("unchecked", 0)
+    if not unchecked or unchecked < tried or verified["problem"]:
         return ""
-    if verified["too_slow"]:
+    return f"{UNCHECKED} ({tried} inputs): {verified['unchecked_why']}"
+
+
+def _note(verified: Mapping[str, Any]) -> str:
+    """What a reader should know of a verification; else empty."""
+    if not verified:
+        return ""
+    if verified["too_slow"] and not verified["inputs"]:
         return TIMED_INPUTS_ONLY + TOO_SLOW
-    return TIMED_INPUTS_ONLY + ILL_CONDITIONED if verified["ill_conditioned"] else ""
+    tried, left_out = verified["inputs"], verified["ill_conditioned"]
+    told = []
+    if not tried and verified.get("no_numbers"):
+        told.append(f"{TIMED_INPUTS_ONLY}the model gives NaN or infinity for all {verified['no_numbers']} others")
+    elif not tried and left_out:
+        told.append(TIMED_INPUTS_ONLY + ILL_CONDITIONED)
+    if verified.get("ties"):
+        told.append(
+            f"up to {100 * verified['ties']:.2g} % of an integer output differ where rounding decides between ties"
+        )
+    if tried and verified.get("without_truth", 0) == tried:
+        told.append("compared with the model in its own precision: it does not run in double")
+    return "; ".join(told)
 
 
 def _located(verified: Mapping[str, Any]) -> str:

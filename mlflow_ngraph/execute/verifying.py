@@ -38,6 +38,16 @@ class Verification:
     """Batches that were left out, because at this precision rounding alone changes every output."""
     refused: int = 0
     """Batches that the adapter said it does not take."""
+    unchecked: int = 0
+    """Batches of which it is not known what rounding does to them: the model raised when it was asked."""
+    unchecked_why: str = ""
+    """What it raised."""
+    no_numbers: int = 0
+    """Batches for which the model itself gives NaN in every sample, or a number beyond its type: they judge nobody."""
+    ties: float = 0.0
+    """Largest share of an integer output that differs where rounding alone decides which of several answers it is."""
+    without_truth: int = 0
+    """Batches for which double precision cannot be had: the model's own outputs stand for the truth."""
     too_slow: bool = False
     """Whether one call would have taken longer than there was time."""
     slowdown: float = 0.0
@@ -79,20 +89,22 @@ def verify(
         verification.too_slow = True
         return verification
     telling = [
-        (trial, outputs)
-        for trial, outputs in zip(known.trials, known.outputs, strict=True)
-        if any(parity.tells(grown, precision) for grown in trial.amplification)
+        (trial, outputs, exact)
+        for trial, outputs, exact in zip(known.trials, known.outputs, known.exact, strict=True)
+        if trial.unchecked or any(_tells(trial, index, precision) for index in range(len(outputs)))
     ]
-    verification.ill_conditioned = len(known.trials) - len(telling)
-    judge = _Judge(verification, engine, precision, keep, known.bands)
-    again: tuple[Trial, Arrays, Arrays] | None = None
-    for trial, reference in telling:
+    undefined = [trial for trial in known.trials if not trial.unchecked and not any(trial.rounding)]
+    verification.no_numbers = len(undefined)
+    verification.ill_conditioned = len(known.trials) - len(telling) - len(undefined)
+    judge = Judge(verification, engine, precision, keep, known.bands)
+    again: tuple[Trial, Arrays, Arrays, Arrays | None] | None = None
+    for trial, reference, exact in telling:
         _, inputs = draw(source.inputs, batch, known.seed, trial.number, example, given=known.given)
-        agrees = judge.agrees(f"on inputs of the kind {trial.kind!r}", trial, inputs, reference)
+        agrees = judge.agrees(f"on inputs of the kind {trial.kind!r}", trial, inputs, reference, exact)
         if agrees is None:
             verification.refused += 1
             continue
-        again = again or (trial, inputs, reference)
+        again = again or (trial, inputs, reference, exact)
         if not agrees or _over(start, verification.inputs, limit_s):
             break
     else:
@@ -104,8 +116,8 @@ def verify(
     return verification
 
 
-class _Judge:
-    """Compares an engine with the baseline, and notes how near it came.
+class Judge:
+    """Compares an engine with the baseline and with the truth, and notes how near it came.
 
     Parameters
     ----------
@@ -126,7 +138,7 @@ class _Judge:
         self.call_s = math.inf
         """The fastest call."""
 
-    def agrees(self, when: str, trial: Trial, inputs: Arrays, reference: Arrays) -> bool | None:
+    def agrees(self, when: str, trial: Trial, inputs: Arrays, reference: Arrays, exact: Arrays | None) -> bool | None:
         """Run the engine once; None where the adapter declines."""
         try:
             invocation = self._engine.bind(inputs)
@@ -136,20 +148,29 @@ class _Judge:
         invocation.call()
         self.call_s = min(self.call_s, time.perf_counter() - start)
         self._found.inputs += 1
+        self._found.without_truth += exact is None
+        if trial.unchecked:
+            self._found.unchecked += 1
+            self._found.unchecked_why = trial.unchecked
         for request in invocation.singly or (invocation,):
             outputs = request.outputs()
-            problem = self._problem(trial, outputs, reference)
+            problem = self.problem(trial, outputs, reference, exact)
             if problem is not None:
                 self._save(inputs, outputs, reference)
                 self._found.problem, self._found.kept = f"{when}: {problem}", self._keep.name
                 return False
         return True
 
-    def _problem(self, trial: Trial, outputs: Arrays, reference: Arrays) -> str | None:
+    def problem(self, trial: Trial, outputs: Arrays, reference: Arrays, exact: Arrays | None) -> str | None:
+        """Why outputs are wrong; None where nothing speaks against them."""
+        truth = reference if exact is None else exact
         try:
             if len(outputs) != len(reference):
                 parity.compare(outputs, reference)  # says how many there are
-            problems = [self._of_output(trial, index, outputs, reference) for index in range(len(reference))]
+            problems = [
+                self._of_output(trial, index, outputs[index], reference[index], truth[index])
+                for index in range(len(reference))
+            ]
         except IncomparableError as error:
             return str(error)
         named = [
@@ -159,33 +180,49 @@ class _Judge:
         ]
         return named[0] if named else None
 
-    def _of_output(self, trial: Trial, index: int, outputs: Arrays, reference: Arrays) -> str | None:
+    def _of_output(
+        self, trial: Trial, index: int, ours: NDArray[Any], native: NDArray[Any], truth: NDArray[Any]
+    ) -> str | None:
         """Why one output is wrong; None also where rounding alone decides what it is."""
-        if not parity.tells(trial.amplification[index], self._precision):
+        if (ours.shape, ours.dtype) != (native.shape, native.dtype):
+            parity.compare([ours], [native])  # says what differs
+        if trial.unchecked:
+            return self._within_tolerance(ours, native)
+        if not _tells(trial, index, self._precision):
             return None
-        near = parity.compare([outputs[index]], [reference[index]])
+        allowed = trial.rounding[index]
+        assert allowed is not None
+        error = parity.errors(ours, truth, native)
+        self._found.roundings = max(self._found.roundings, error.largest / allowed.largest)
+        self._found.ties = max(self._found.ties, error.integers)
+        told = parity.judged(truth, native)
+        coarse = (
+            self._within_tolerance(ours, native) if told.all() else self._within_tolerance(ours[told], native[told])
+        )
+        fine = parity.beyond(error, allowed)
+        if self._precision != "fp32":
+            # What is as near to the truth as the model itself in fp32 is right at any precision.
+            return coarse if fine else None
+        return fine or self._of_small(trial, index, ours, native, truth)
+
+    def _within_tolerance(self, ours: NDArray[Any], native: NDArray[Any]) -> str | None:
+        near = parity.compare([ours], [native])
         self._found.parity = parity.worse(self._found.parity, near)
-        problem, rounding = parity.problem(near, self._precision), trial.rounding[index]
-        if problem is None and rounding is not None and self._precision == "fp32":
-            problem = self._unexplained(near, rounding) or self._of_small(
-                trial, index, outputs[index], reference[index]
-            )
-        return problem
+        return parity.problem(near, self._precision)
 
-    def _unexplained(self, near: Parity, rounding: float) -> str | None:
-        self._found.roundings = max(self._found.roundings, near.max_rel / rounding)
-        return parity.unexplained(near, rounding)
-
-    def _of_small(self, trial: Trial, index: int, ours: NDArray[Any], theirs: NDArray[Any]) -> str | None:
+    def _of_small(
+        self, trial: Trial, index: int, ours: NDArray[Any], native: NDArray[Any], truth: NDArray[Any]
+    ) -> str | None:
         """Why the elements of an output are wrong that are always smaller than its others."""
         if not trial.small[index]:
             return None
         band = self._bands[index]
-        # Of some the baseline's own error is not known.
-        for small, wanted, rounding in zip(parts(ours, band), parts(theirs, band), trial.small[index], strict=False):
-            if rounding is None:
+        # Of some it is not known what rounding does to them.
+        bands = (parts(ours, band), parts(truth, band), parts(native, band), trial.small[index])
+        for small, wanted, own, allowed in zip(*bands, strict=False):
+            if allowed is None or not allowed.tells:
                 continue
-            problem = self._unexplained(parity.compare([small], [wanted]), rounding)
+            problem = parity.beyond(parity.errors(small, wanted, own), allowed)
             if problem:
                 return f"in {small.shape[1]} elements that are smaller than the others: {problem}"
         return None
@@ -198,6 +235,29 @@ class _Judge:
         }
         self._keep.parent.mkdir(parents=True, exist_ok=True)
         save_arrays(self._keep, **named)
+
+
+def of_example(found: Parity, source: Source, batch: int, precision: str, outputs: Arrays, reference: Arrays) -> str:
+    """Why an engine is wrong on the inputs that it is timed on; empty where nothing speaks against it.
+
+    Parameters
+    ----------
+    found : Parity
+        How far it is from the baseline.
+    """
+    known = source.trials(batch, facts_only=True)
+    if known.example is None:
+        return parity.problem(found, precision) or ""
+    judge = Judge(Verification(), None, precision, Path(), known.bands)  # type: ignore[arg-type] # it has run
+    return judge.problem(known.example, outputs, reference, source.exact(batch)) or ""
+
+
+def _tells(trial: Trial, index: int, precision: str) -> bool:
+    """Whether an output for some inputs can tell a wrong engine from a right one."""
+    allowed = trial.rounding[index]
+    if allowed is None or not allowed.tells:
+        return False
+    return precision == "fp32" or parity.tells(trial.amplification[index], precision)
 
 
 def _is_vacuous(variation: Parity | None, precision: str) -> bool:

@@ -201,6 +201,7 @@ class Worker:
     def _load(self, command: Command) -> dict[str, Any]:
         from mlflow_ngraph import parity, process_memory
         from mlflow_ngraph.devices.sensors import Sensors
+        from mlflow_ngraph.execute.verifying import of_example
         from mlflow_ngraph.measure import loop
         from mlflow_ngraph.workloads.materials import Source
 
@@ -222,8 +223,10 @@ class Worker:
         # some runtimes settle their choices at the first inference.
         start = time.perf_counter()
         requests = invocation.singly or (invocation,)
-        outputs = [array for request in requests for array in request.outputs()]
-        comparison = parity.compare(outputs, list(reference) * len(requests))
+        several = [request.outputs() for request in requests]
+        comparison = parity.compare([array for one in several for array in one], list(reference) * len(requests))
+        precision = command["target"]["precision"]
+        problems = [of_example(comparison, source, batch, precision, outputs, reference) for outputs in several]
         verify_s = time.perf_counter() - start
         if command["calls"]:
             with invocation.repeated() as call:
@@ -240,7 +243,7 @@ class Worker:
             "flags": dict(engine.flags),
             "requests": invocation.requests,
             "parity": asdict(comparison),
-            "problem": parity.problem(comparison, command["target"]["precision"]),
+            "problem": next(filter(None, problems), None),
         }
 
     def _warm_up(self, command: Command) -> dict[str, Any]:

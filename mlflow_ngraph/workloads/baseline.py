@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DISTURBANCE = 1e-6
-"""How much inputs and weights are changed, relative, to see what becomes of a rounding error: enough to stand out from the
+"""How much the inputs of a file are changed, relative, to see what becomes of a rounding error: enough to stand out from the
 baseline's own, and little enough for its effect to be in proportion."""
 _PROBES = (2, 3)
 """Batch sizes that tell which axis of an output is the batch axis. Not every model takes a sample alone: one that
@@ -62,50 +62,53 @@ class ModuleBaseline:
             return self.run(inputs)  # an output may have been a view of an input
         return arrays(outputs)
 
-    def disturbed(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        """The outputs with every weight a little off, as another order of operations would round it."""
-        import torch
-        from torch.func import functional_call
+    def disturbances(self, inputs: Sequence[NDArray[Any]], seed: int) -> list[tuple[float, list[NDArray[Any]]]]:
+        """The outputs in arithmetic that is worse than the model's own, and how many times as large its roundings are.
 
+        Raises
+        ------
+        Exception
+            Whatever the model's code makes of it.
+        """
+        from mlflow_ngraph.workloads.arithmetic import TIMES, Disturbed, Naive
+
+        modes = [Disturbed(seed), Disturbed(seed, coherent=True)]
+        found = [(TIMES, self._within(mode, inputs, mode.disturb)) for mode in modes]
+        if modes[0].steps:
+            found.append((1.0, self._within(Disturbed(seed, at_steps=True), inputs)))
+        return [*found, (1.0, self._within(Naive(), inputs))]
+
+    def exact(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """The outputs in double precision, also of what the model itself computes in less.
+
+        Raises
+        ------
+        Exception
+            Whatever the model's code makes of it.
+        """
+        from mlflow_ngraph.workloads.arithmetic import Wide
+
+        return self._within(Wide(), inputs)
+
+    def _within(
+        self, mode: Any, inputs: Sequence[NDArray[Any]], changed: Callable[[torch.Tensor], torch.Tensor] | None = None
+    ) -> list[NDArray[Any]]:
+        import torch
+
+        from mlflow_ngraph.workloads.arithmetic import is_recurrent, plain_operations
         from mlflow_ngraph.workloads.calling import arrays, tensors
 
-        with torch.no_grad():
-            return arrays(functional_call(self.module, self._disturbed_weights, tuple(tensors(inputs))))
-
-    def exact(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]] | None:
-        """The outputs computed in double precision, rounded as `run` gives them; None where the model has no such form."""
-        import torch
-        from torch.func import functional_call
-
-        from mlflow_ngraph.workloads.calling import arrays, tensors
-
-        wide = [tensor.double() if tensor.dtype is torch.float32 else tensor for tensor in tensors(inputs)]
-        try:
-            with torch.no_grad():
-                outputs = arrays(functional_call(self.module, self._wide_weights, tuple(wide)))
-        except MemoryError:
-            raise
-        except Exception:  # noqa: BLE001 - a type that stands in the model's code, such as that of a table
-            return None
-        narrow = {np.dtype(np.float64): np.float32, np.dtype(np.complex128): np.complex64}
-        return [array.astype(narrow.get(array.dtype, array.dtype)) for array in outputs]
-
-    @cached_property
-    def _wide_weights(self) -> dict[str, torch.Tensor]:
-        tensors = (*self.module.named_parameters(), *self.module.named_buffers())
-        return {name: tensor.detach().double() for name, tensor in tensors if tensor.is_floating_point()}
-
-    @cached_property
-    def _disturbed_weights(self) -> dict[str, torch.Tensor]:
-        import torch
-
-        generator = torch.Generator().manual_seed(0)
-        with torch.no_grad():
-            return {
-                name: weight * (1 + DISTURBANCE * (2 * torch.rand(weight.shape, generator=generator) - 1))
-                for name, weight in self.module.named_parameters()
-                if weight.is_floating_point()
-            }
+        with torch.no_grad(), plain_operations(recurrent=is_recurrent(self.module)):
+            given = tensors(inputs)
+            if changed is not None:
+                try:
+                    moved = [changed(tensor) for tensor in given]
+                    with mode:
+                        return arrays(self.module(*moved))
+                except (ValueError, RuntimeError, AssertionError, IndexError):
+                    pass  # an input may have to be a whole number, or at most 1: then the operations alone are changed
+            with mode:
+                return arrays(self.module(*given))
 
     def _wrap(self, wrapper: Wrapper) -> None:
         from mlflow_ngraph.workloads.calling import wrap
@@ -149,9 +152,11 @@ class OnnxBaseline:
                 result.update(path.read_bytes())
         return result.hexdigest()
 
-    def disturbed(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        """As `run`: the weights lie in the file."""
-        return self.run(inputs)
+    def disturbances(self, inputs: Sequence[NDArray[Any]], seed: int) -> list[tuple[float, list[NDArray[Any]]]]:
+        """The outputs for inputs that are a little off, and by how many roundings they are: the weights lie in the file."""
+        rng = np.random.default_rng([seed, 1])
+        moved = [_moved(array, rng) for array in inputs]
+        return [(DISTURBANCE / 2.0**-24, self.run(moved))]
 
     def exact(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]] | None:
         """Nothing: the file has its types."""
@@ -194,6 +199,16 @@ def output_specs(
         TensorSpec(name, first.dtype.name, _shape(first.shape, last.shape))
         for name, first, last in zip(names, runs[0], runs[-1], strict=True)
     )
+
+
+def _moved(array: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+    """An input that is off by `DISTURBANCE`; zeros are, too, by a share of what is usual in it."""
+    if array.dtype.kind not in "fc":
+        return array
+    mean = np.abs(array).mean() if array.size else 0.0
+    size = np.abs(array) + (1e-2 * mean if mean > 0 else 1.0)
+    moved: NDArray[Any] = (array + DISTURBANCE * size * rng.uniform(-1, 1, array.shape)).astype(array.dtype)
+    return moved
 
 
 def _changed(before: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]]) -> bool:

@@ -15,6 +15,7 @@ from mlflow_ngraph.errors import NGraphError, UnsupportedError, WorkloadError
 from mlflow_ngraph.workloads import content, samples
 from mlflow_ngraph.workloads.base import Format, Workload
 from mlflow_ngraph.workloads.baseline import Baseline, ModuleBaseline, OnnxBaseline, output_specs
+from mlflow_ngraph.workloads.baseline_check import other_function
 from mlflow_ngraph.workloads.behaviour import Behaviour, begun_otherwise, mixing, observe
 from mlflow_ngraph.workloads.describe import describe_built
 from mlflow_ngraph.workloads.exporting import Exporter
@@ -196,9 +197,13 @@ def _build(local: Workload) -> Baseline:
         if file is None:
             raise
         return OnnxBaseline(file, str(error))
-    if local.onnx_file() is None:
+    file = local.onnx_file()
+    if file is None:
         _require_fp32(module, str(local.ref))
-    return ModuleBaseline(evaluate(module, str(local.ref)))
+        return ModuleBaseline(evaluate(module, str(local.ref)))
+    baseline = ModuleBaseline(evaluate(module, str(local.ref)))
+    doubt = other_function(baseline, OnnxBaseline(file, ""), local.inputs(), local.samples())
+    return OnnxBaseline(file, doubt) if doubt else baseline
 
 
 def _reopen(local: Workload, directory: Path) -> Baseline:
@@ -249,6 +254,8 @@ def _add_reference(
     if not materials.behaviour.impure:
         # A model that is no function of its inputs has nothing to compare with.
         trials = collect(baseline, specs, batch, seed, inputs, outputs, given=given is not None)
+        if trials.example_exact is not None:
+            save_arrays(directory / arrays_file("exact", batch), *trials.example_exact)
         trials.write(directory / trials_file(batch), directory / arrays_file("trials", batch))
         materials.behaviour.mixes = materials.behaviour.mixes or mixing(baseline.run, specs, inputs, outputs)
     save_arrays(directory / arrays_file("reference", batch), *outputs)

@@ -38,7 +38,7 @@ EXPORTERS: Mapping[Format, tuple[str, ...]] = {
 """The packages that decide what a format looks like; `Materials.versions` has them."""
 
 _FILE = "materials.json"
-_SCHEMA = 2
+_SCHEMA = 3
 
 
 @dataclass
@@ -188,13 +188,23 @@ class Source:
         """The baseline's outputs in fp32 for `example`, flattened."""
         return self._arrays("reference", batch)
 
-    def trials(self, batch: int) -> Trials:
-        """What engines are compared with beside `example`, at a batch size; nothing for a model that is no function."""
+    def exact(self, batch: int) -> list[NDArray[Any]] | None:
+        """The same in double precision; None where the model has no such form."""
+        return self._arrays("exact", batch) if (self.directory / arrays_file("exact", batch)).is_file() else None
+
+    def trials(self, batch: int, *, facts_only: bool = False) -> Trials:
+        """What engines are compared with beside `example`, at a batch size; nothing for a model that is no function.
+
+        Parameters
+        ----------
+        facts_only : bool
+            Leave out the outputs, which take memory.
+        """
         self._require(batch)
         facts = self.directory / trials_file(batch)
         if not facts.is_file():
             return Trials(self.materials.seed)
-        return Trials.read(facts, self.directory / arrays_file("trials", batch))
+        return Trials.read(facts, None if facts_only else self.directory / arrays_file("trials", batch))
 
     def module(self) -> torch.nn.Module:
         """The live model in evaluation mode with the prepared weights, built anew.

@@ -15,10 +15,11 @@ import numpy as np
 
 from mlflow_ngraph import parity
 from mlflow_ngraph.errors import IncomparableError
-from mlflow_ngraph.parity import Parity
+from mlflow_ngraph.parity import Parity, Rounding
+from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.bands import bands, parts
 from mlflow_ngraph.workloads.base import TensorSpec
-from mlflow_ngraph.workloads.baseline import DISTURBANCE, Baseline
+from mlflow_ngraph.workloads.baseline import Baseline
 from mlflow_ngraph.workloads.trials import KINDS, draw, is_extreme
 
 if TYPE_CHECKING:
@@ -42,17 +43,33 @@ class Trial:
     """One batch of inputs with the baseline's outputs in the file of references."""
 
     number: int
+    """-1 is the example, which engines are timed on."""
     kind: str
     amplification: tuple[float, ...]
-    """Of each output: its relative change over the relative change of inputs and weights that caused it. 0 where nothing is
-    rounded, `CHAOTIC` where an integer changed or a number ceased to be one."""
-    rounding: tuple[float | None, ...]
-    """Of each output: the relative error that the baseline itself has in fp32, at least what a rounding of every input and
-    weight would make; None where that cannot be found out."""
-    small: tuple[tuple[float | None, ...], ...] = ()
+    """Of each output: its relative change over the roundings that caused it. `CHAOTIC` where a number ceased to be one."""
+    rounding: tuple[Rounding | None, ...]
+    """What rounding does to each output, at least what a rounding of every number would; None where that is not known."""
+    small: tuple[tuple[Rounding | None, ...], ...] = ()
     """The same of each output's bands of smaller elements (`mlflow_ngraph.workloads.bands.parts`), relative to the largest element
-    of the band, and at least the median over all trials: a few elements may have hardly any error by chance. None where
-    rounding alone decides what they are, too."""
+    of the band, and at least the median over all trials: a few elements may have hardly any error by chance."""
+    unchecked: str = ""
+    """Why it is not known what rounding does, in the words of what the model raised."""
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> Trial:
+        """The inverse of ``asdict``."""
+        return cls(
+            content["number"],
+            content["kind"],
+            tuple(content["amplification"]),
+            tuple(map(_rounding_of, content["rounding"])),
+            tuple(tuple(map(_rounding_of, band)) for band in content["small"]),
+            content["unchecked"],
+        )
+
+
+def _rounding_of(content: dict[str, float] | None) -> Rounding | None:
+    return None if content is None else Rounding(**content)
 
 
 @dataclass
@@ -67,24 +84,33 @@ class Trials:
     shapes differ."""
     call_s: float = 0.0
     """Median seconds in which the baseline ran one."""
+    example: Trial | None = None
+    """What is known of the inputs that engines are timed on."""
+    example_exact: Arrays | None = None
+    """The outputs for the example in double precision; `Source.exact` reads them."""
     trials: list[Trial] = field(default_factory=list)
     outputs: list[Arrays] = field(default_factory=list)
     """The baseline's, of each trial."""
+    exact: list[Arrays | None] = field(default_factory=list)
+    """The same in double precision; None where that cannot be had."""
     bands: list[Band | None] = field(default_factory=list)
     """Of each output, which of its elements are smaller than the others."""
 
     def write(self, facts: Path, arrays: Path) -> None:
         """Write both files; the one with the facts last, so that whoever sees it sees all."""
         named = {
-            f"{place}.{index}": array for place, part in enumerate(self.outputs) for index, array in enumerate(part)
+            f"{kind}.{place}.{index}": array
+            for kind, several in (("own", self.outputs), ("exact", self.exact))
+            for place, part in enumerate(several)
+            for index, array in enumerate(part or ())
         }
         save_arrays(arrays, **named)
-        variation = asdict(self.variation) if self.variation is not None else None
         content = {
             "seed": self.seed,
             "given": self.given,
-            "variation": variation,
+            "variation": asdict(self.variation) if self.variation is not None else None,
             "call_s": self.call_s,
+            "example": asdict(self.example) if self.example is not None else None,
             "trials": [asdict(trial) for trial in self.trials],
             "bands": [None if band is None else band.tolist() for band in self.bands],
         }
@@ -93,27 +119,29 @@ class Trials:
         temporary.replace(facts)
 
     @classmethod
-    def read(cls, facts: Path, arrays: Path) -> Trials:
-        """The inverse of `write`."""
+    def read(cls, facts: Path, arrays: Path | None) -> Trials:
+        """The inverse of `write`; without ``arrays``, which take memory, it has no outputs."""
         content = json.loads(facts.read_text(encoding="utf-8"))
-        trials = [
-            Trial(
-                trial["number"],
-                trial["kind"],
-                tuple(trial["amplification"]),
-                tuple(trial["rounding"]),
-                tuple(map(tuple, trial["small"])),
-            )
-            for trial in content["trials"]
-        ]
-        variation = Parity(**content["variation"]) if content["variation"] is not None else None
-        with np.load(arrays) as saved:
-            count = len({name.partition(".")[2] for name in saved.files})
-            outputs: list[Arrays] = [
-                [saved[f"{place}.{index}"] for index in range(count)] for place in range(len(trials))
-            ]
-        found = [None if band is None else np.array(band, np.int8) for band in content["bands"]]
-        return cls(content["seed"], content["given"], variation, content["call_s"], trials, outputs, found)
+        read = cls(
+            content["seed"],
+            content["given"],
+            Parity(**content["variation"]) if content["variation"] is not None else None,
+            content["call_s"],
+            Trial.from_dict(content["example"]) if content["example"] is not None else None,
+            trials=[Trial.from_dict(trial) for trial in content["trials"]],
+            bands=[None if band is None else np.array(band, np.int8) for band in content["bands"]],
+        )
+        if arrays is not None:
+            with np.load(arrays) as saved:
+                places = range(len(read.trials))
+                read.outputs = [_numbered(saved, f"own.{place}.") or [] for place in places]
+                read.exact = [_numbered(saved, f"exact.{place}.") for place in places]
+        return read
+
+
+def _numbered(saved: Any, prefix: str) -> Arrays | None:
+    count = sum(name.startswith(prefix) for name in saved.files)
+    return [saved[f"{prefix}{index}"] for index in range(count)] or None
 
 
 def collect(
@@ -139,8 +167,10 @@ def collect(
     """
     trials = Trials(seed, given, parity.compare(reference, reference))
     trials.bands = _bands(baseline, inputs, batch, seed, example, reference, given=given)
+    trials.example, exact = observed(baseline, -1, "example", example, reference, trials.bands)
+    trials.example_exact = exact
     calls: list[float] = []
-    start, size = time.perf_counter(), max(1, sum(array.nbytes for array in reference))
+    start, size = time.perf_counter(), max(1, 3 * sum(array.nbytes for array in reference))
     most = max(FEWEST, min(MOST, _BYTES // size))
     for number in range(MOST):
         taken = len(trials.trials)
@@ -155,15 +185,102 @@ def collect(
         if is_extreme(kind) and not all(map(_finite, outputs)):
             continue
         calls.append(spent)
-        moved, exact = disturbed_outputs(baseline.disturbed, drawn, number), baseline.exact(drawn)
-        grown = amplification(moved, outputs)
-        small = _small(trials.bands, outputs, moved, exact)
-        trials.trials.append(Trial(number, kind, grown, _rounding(exact, outputs, grown), small))
+        trial, exact = observed(baseline, number, kind, drawn, outputs, trials.bands)
+        trials.trials.append(trial)
         trials.outputs.append(outputs)
+        trials.exact.append(exact)
         trials.variation = _further(trials.variation, outputs, reference)
     trials.call_s = statistics.median(calls) if calls else 0.0
     trials.trials = _at_least_typical(trials.trials)
     return trials
+
+
+def observed(
+    baseline: Baseline, number: int, kind: str, inputs: Arrays, outputs: Arrays, found: Sequence[Band | None]
+) -> tuple[Trial, Arrays | None]:
+    """What rounding does to a baseline's outputs for some inputs, and the outputs in double precision where they can be had."""
+    wrong: list[str] = []
+    exact = _tried(lambda: baseline.exact(inputs), outputs, wrong)
+    several = _tried_all(lambda: baseline.disturbances(inputs, number + 1), outputs, wrong)
+    truth = outputs if exact is None else exact
+    # Without a disturbance nobody knows how much an error grows; the error of the model itself is one sample of it.
+    known = several if exact is None else [(1.0, outputs), *several]
+    if not several:
+        nothing: tuple[Rounding | None, ...] = (None,) * len(outputs)
+        why = wrong[-1] if wrong else "nothing came back"
+        return Trial(number, kind, (0.0,) * len(outputs), nothing, ((),) * len(outputs), why), exact
+    rounding = tuple(
+        _rounding(truth[index], output, [(times, part[index]) for times, part in known])
+        for index, output in enumerate(outputs)
+    )
+    small = tuple(
+        tuple(
+            _rounding(one, own, [(times, part) for (times, _), part in zip(known, others, strict=True)])
+            for one, own, *others in zip(
+                parts(truth[index], band),
+                parts(outputs[index], band),
+                *(parts(part[index], band) for _, part in known),
+                strict=False,
+            )
+        )
+        for index, band in enumerate(found)
+    )
+    grown = tuple(
+        CHAOTIC if one is None else min(CHAOTIC, one.largest / _round_off(output))
+        for one, output in zip(rounding, outputs, strict=True)
+    )
+    return Trial(number, kind, grown, rounding, small), exact
+
+
+def _tried(compute: Callable[[], Arrays | None], outputs: Arrays, wrong: list[str]) -> Arrays | None:
+    """What a model gives in other arithmetic, where it gives as much as in its own; else why not is noted."""
+    try:
+        found = compute()
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a model raises anything
+        wrong.append(f"{type(error).__name__}: {one_line(error)}")
+        return None
+    if found is None or [array.shape for array in found] != [array.shape for array in outputs]:
+        return None
+    return found
+
+
+def _tried_all(
+    compute: Callable[[], list[tuple[float, Any]]], outputs: Arrays, wrong: list[str]
+) -> list[tuple[float, Arrays]]:
+    try:
+        found = compute()
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a model raises anything
+        wrong.append(f"{type(error).__name__}: {one_line(error)}")
+        return []
+    shapes = [array.shape for array in outputs]
+    alike = [(times, part) for times, part in found if [array.shape for array in part] == shapes]
+    if not alike:
+        wrong.append("the shapes of the outputs change with the inputs by a rounding")
+    return alike
+
+
+def _round_off(output: NDArray[Any]) -> float:
+    return float(np.finfo(output.dtype).eps) / 2 if output.dtype.kind in "fc" else parity.UNIT_ROUNDOFF["fp32"]
+
+
+def _rounding(
+    truth: NDArray[Any], native: NDArray[Any], known: Sequence[tuple[float, NDArray[Any]]]
+) -> Rounding | None:
+    """The worst that was seen; None where an integer is at the end of its range, or no sample can be judged."""
+    if native.dtype.kind == "i" and native.dtype.itemsize >= _WIDE and _overflows(native):
+        return None
+    if native.size and not parity.judged(truth, native).any():
+        return None
+    floor = _round_off(native)
+    worst = Rounding(floor, 0.0)
+    for times, moved in known:
+        found = parity.errors(moved, truth, native)
+        worst = worst.worse(Rounding(found.largest / times, found.typical / times, found.integers))
+    return worst
 
 
 def _bands(
@@ -193,58 +310,32 @@ def _accepted(run: Callable[[Arrays], Arrays], inputs: Arrays) -> Arrays | None:
         return None
 
 
-def _small(
-    found: Sequence[Band | None], outputs: Arrays, moved: Arrays, exact: Arrays | None
-) -> tuple[tuple[float | None, ...], ...]:
-    """As `Trial.small`, of this trial alone."""
-    if exact is None or not len(exact) == len(moved) == len(outputs) == len(found):
-        return ((),) * len(outputs)
-    return tuple(
-        tuple(map(_band_error, *(parts(arrays[index], band) for arrays in (outputs, exact, moved))))
-        for index, band in enumerate(found)
-    )
-
-
-def _band_error(ours: NDArray[Any], exact: NDArray[Any], moved: NDArray[Any]) -> float | None:
-    grown = _grown(moved, ours)
-    return _own_error(ours, exact, grown) if parity.tells(grown, "fp32") else None
-
-
 def _at_least_typical(trials: Sequence[Trial]) -> list[Trial]:
     """The trials with errors of bands that are no smaller than the median of that band."""
-    known: dict[tuple[int, int], list[float]] = defaultdict(list)
+    known: dict[tuple[int, int], list[Rounding]] = defaultdict(list)
     for trial in trials:
-        for index, errors in enumerate(trial.small):
-            for place, error in enumerate(errors):
+        for index, bands_ in enumerate(trial.small):
+            for place, error in enumerate(bands_):
                 if error is not None:
                     known[index, place].append(error)
-    typical = {key: statistics.median(errors) for key, errors in known.items()}
+    typical = {
+        key: Rounding(
+            statistics.median(one.largest for one in errors), statistics.median(one.typical for one in errors)
+        )
+        for key, errors in known.items()
+    }
     return [
         replace(
             trial,
             small=tuple(
                 tuple(
-                    None if error is None else max(error, typical[index, place]) for place, error in enumerate(errors)
+                    None if error is None else error.worse(typical[index, place]) for place, error in enumerate(bands_)
                 )
-                for index, errors in enumerate(trial.small)
+                for index, bands_ in enumerate(trial.small)
             ),
         )
         for trial in trials
     ]
-
-
-def _rounding(exact: Arrays | None, outputs: Arrays, grown: Sequence[float]) -> tuple[float | None, ...]:
-    if exact is None or len(exact) != len(outputs):
-        return (None,) * len(outputs)
-    return tuple(map(_own_error, outputs, exact, grown))
-
-
-def _own_error(ours: NDArray[Any], exact: NDArray[Any], grown: float) -> float | None:
-    try:
-        own = parity.compare([ours], [exact]).max_rel
-    except IncomparableError:
-        return None
-    return max(own, max(1.0, grown) * parity.UNIT_ROUNDOFF["fp32"]) if np.isfinite(own) else None
 
 
 def _further(so_far: Parity | None, outputs: Arrays, reference: Arrays) -> Parity | None:
@@ -256,63 +347,12 @@ def _further(so_far: Parity | None, outputs: Arrays, reference: Arrays) -> Parit
 
 _WIDE = 4
 """Bytes from which on an integer at the end of its range is no ordinary answer."""
-_AT_ZERO = 1e-2
-"""How much zeros are disturbed, as a share of the mean size of their tensor."""
-
-
-def disturbed_outputs(disturbed: Callable[[Arrays], Arrays], inputs: Arrays, seed: int = 0) -> Arrays:
-    """What a model gives for inputs that are changed by a millionth; nothing where it refuses them without a change, too.
-
-    Parameters
-    ----------
-    disturbed : Callable[[Arrays], Arrays]
-        Runs the model, with weights that are changed by as much.
-    seed : int
-        Draws the disturbance.
-    """
-    rng = np.random.default_rng([seed, 1])
-    # An input may have to be a whole number, or at most 1: then the weights alone are changed.
-    for given in ([np.asarray(_disturb(array, rng)) for array in inputs], inputs):
-        outputs = _accepted(disturbed, given)
-        if outputs is not None:
-            return outputs
-    return ()
-
-
-def amplification(moved: Arrays, outputs: Arrays) -> tuple[float, ...]:
-    """As `Trial.amplification`, from outputs with and without a disturbance."""
-    if len(moved) != len(outputs):
-        return (CHAOTIC,) * len(outputs)
-    return tuple(map(_grown, moved, outputs))
-
-
-def _grown(moved: NDArray[Any], output: NDArray[Any]) -> float:
-    if output.dtype.kind == "i" and output.dtype.itemsize >= _WIDE and _overflows(output):
-        return CHAOTIC
-    try:
-        difference = parity.compare([moved], [output])
-    except IncomparableError:  # another number of rows: what is selected hangs on a rounding error
-        return CHAOTIC
-    if difference.integers != 1.0 or not np.isfinite(difference.max_rel):
-        return CHAOTIC
-    return min(CHAOTIC, difference.max_rel / DISTURBANCE)
 
 
 def _overflows(output: NDArray[Any]) -> bool:
     """Whether integers are at the ends of their range: what a number too large becomes there is left to each compiler."""
     ends = np.iinfo(output.dtype)
     return bool(((output == ends.min) | (output == ends.max)).any())
-
-
-def _disturb(array: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-    if array.dtype.kind not in "fc":
-        return array
-    # Zeros too: what divides by the spread of its input rounds there as well, and divides by nothing but rounding where
-    # everything is zero.
-    mean = np.abs(array).mean() if array.size else 0.0
-    size = np.abs(array) + (_AT_ZERO * mean if mean > 0 else 1.0)
-    moved: NDArray[Any] = (array + DISTURBANCE * size * rng.uniform(-1, 1, array.shape)).astype(array.dtype)
-    return moved
 
 
 def save_arrays(path: Path, *arrays: NDArray[Any], **named: NDArray[Any]) -> None:

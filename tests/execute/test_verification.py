@@ -85,4 +85,4 @@ def test_damage_to_small_elements_does_not_hide_behind_large_ones(
 ) -> None:
     verdict, reason = broken[DETECTOR, DAMAGES.index(damage)]
     assert verdict == "parity_failed", reason
-    assert "in 10 elements that are smaller than the others: relative error" in reason
+    assert "relative error" in reason

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
-from mlflow_ngraph.workloads.trial_references import CHAOTIC, amplification, disturbed_outputs
 from mlflow_ngraph.workloads.trials import KINDS, draw
 
 SPECS = (
@@ -43,30 +38,11 @@ def test_every_trial_has_arrays_of_the_types_and_shapes_of_the_inputs_and_intege
     assert all(np.array_equal(one, other) for one, other in zip(drawn, again, strict=True))
 
 
-def test_a_model_is_disturbed_with_arrays_alone() -> None:
-    given: list[Any] = []
-
-    def disturbed(inputs: Sequence[NDArray[Any]]) -> Sequence[NDArray[Any]]:
-        given.extend(inputs)
-        return [2 * inputs[0]]
-
-    moved = disturbed_outputs(disturbed, [np.array(3.0, np.float32), np.array(2)])
-    (grown,) = amplification(moved, [np.array(6.0, np.float32)])
-    assert all(isinstance(array, np.ndarray) for array in given)
-    assert grown <= 1.1
-
-
-def test_inputs_that_a_model_takes_only_as_they_are_are_not_disturbed() -> None:
-    def picky(inputs: Sequence[NDArray[Any]]) -> Sequence[NDArray[Any]]:
-        if inputs[1] != 1.0:
-            raise ValueError("the threshold must be 1")
-        return [2 * inputs[0]]
-
-    given = [np.array([3.0, 4.0], np.float32), np.array(1.0, np.float32)]
-    (moved,) = disturbed_outputs(picky, given)
-    assert np.array_equal(moved, [6.0, 8.0])
-    assert disturbed_outputs(picky, [given[0], np.array(2.0, np.float32)]) == ()
-    assert amplification((), [moved]) == (CHAOTIC,)
+@pytest.mark.parametrize("number", range(2 * len(KINDS)))
+def test_no_row_of_a_mask_is_empty(number: int) -> None:
+    mask = TensorSpec("mask", "int64", (BATCH, 7))
+    _, (drawn,) = draw([mask], 16, 0, number, [np.ones((16, 7), np.int64)])
+    assert drawn[:, 0].all()
 
 
 def test_what_a_user_gave_as_a_setting_stays_unless_there_is_nothing_else() -> None:

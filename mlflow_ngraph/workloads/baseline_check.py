@@ -1,0 +1,94 @@
+"""Whether the PyTorch form of an ONNX file computes what the file says. For child processes only.
+
+It is the baseline that judges engines: where it is wrong, every right engine would be refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlflow_ngraph import parity
+from mlflow_ngraph.errors import IncomparableError
+from mlflow_ngraph.telling import one_line
+from mlflow_ngraph.workloads.base import TensorSpec, fixed_batch
+from mlflow_ngraph.workloads.baseline import ModuleBaseline, OnnxBaseline
+from mlflow_ngraph.workloads.samples import drawn
+from mlflow_ngraph.workloads.trial_references import Trial, observed
+from mlflow_ngraph.workloads.trials import draw
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Arrays = Sequence["NDArray[Any]"]
+
+_TRIED = 6
+"""Batches of inputs beside the example, of the first kinds of `mlflow_ngraph.workloads.trials`."""
+_BATCH = 2
+
+
+def other_function(
+    module: ModuleBaseline, runtime: OnnxBaseline, inputs: tuple[TensorSpec, ...], given: Arrays | None
+) -> str:
+    """Why the module does not compute the function of the file; empty where nothing speaks against it.
+
+    ONNX Runtime without optimisation is asked first, and where it disagrees ONNX's reference evaluator decides. Where that
+    does not run the file, the module is not believed.
+    """
+    batch = fixed_batch(inputs) or _BATCH
+    example = drawn(inputs, given, batch, np.random.default_rng(0))
+    tried = [
+        example,
+        *(draw(inputs, batch, 0, number, example, given=given is not None)[1] for number in range(_TRIED)),
+    ]
+    for arrays in tried:
+        problem = _disagreement(module, runtime.run, arrays)
+        if not problem:
+            continue
+        verdict = _disagreement(module, lambda given: _by_definition(runtime.file, given), arrays)
+        if verdict is None:
+            return f"its PyTorch form and {runtime.name} compute different functions: {problem}"
+        if verdict:
+            return f"its PyTorch form computes another function than ONNX defines: {verdict}"
+    return ""
+
+
+def _disagreement(module: ModuleBaseline, run: Callable[[Arrays], Arrays], inputs: Arrays) -> str | None:
+    """What differs beyond rounding; None where one of both does not run."""
+    try:
+        native, other = module.run(inputs), run(inputs)
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - inputs that nobody asked for, or an operator that is not there
+        return None
+    trial, exact = observed(module, 0, "", inputs, native, [None] * len(native))
+    return _difference(trial, other, native, native if exact is None else exact)
+
+
+def _difference(trial: Trial, other: Arrays, native: Arrays, truth: Arrays) -> str:
+    if len(other) != len(native):
+        return f"{len(native)} outputs, not {len(other)}"
+    for index, allowed in enumerate(trial.rounding):
+        try:
+            error = parity.errors(np.asarray(other[index]), truth[index], native[index])
+        except IncomparableError as different:
+            return f"output {index}: {one_line(different)}"
+        if allowed is not None and allowed.tells:
+            problem = parity.beyond(error, allowed)
+            if problem:
+                return f"output {index}: {problem}"
+    return ""
+
+
+def _by_definition(file: Path, inputs: Arrays) -> list[NDArray[Any]]:
+    """The outputs that ONNX's reference evaluator gives."""
+    from onnx.reference import ReferenceEvaluator
+
+    from mlflow_ngraph.workloads.onnx_file import load
+
+    evaluator = ReferenceEvaluator(load(file))
+    outputs = evaluator.run(None, dict(zip(evaluator.input_names, inputs, strict=True)))
+    return [np.asarray(output) for output in outputs]
