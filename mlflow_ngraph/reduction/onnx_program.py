@@ -49,8 +49,10 @@ class OnnxProgram(Program):
         order = (TORCH, EVALUATOR, RUNTIME) if suspected == "onnxruntime" else (RUNTIME, TORCH, EVALUATOR)
         self._arithmetic = Arithmetic(self._model, self._constants, order)
         self._folded = self._constant_values()
+        self._inputs = dict(inputs)
         self._values: dict[str, Value] = {**self._constants, **inputs}
         self._compute(range(len(self.nodes)), self._values, wide=False)
+        self._wide: dict[str, Value] = {}
 
     def part(self, nodes: Collection[int], outputs: Sequence[str]) -> Part:
         ordered = sorted(nodes)
@@ -132,13 +134,30 @@ class OnnxProgram(Program):
         """Have some operators computed by ONNX's reference evaluator from now on."""
         for operator in operators:
             self._arithmetic.insist(operator.rpartition(".")[2], EVALUATOR)
+        self._compute(range(len(self.nodes)), self._values, wide=False)
+        self._wide.clear()
 
     def _computed(self, part: Part, *, wide: bool) -> list[NDArray[Any]]:
+        if not set(part.inputs) - set(self._inputs):
+            return self._from_the_beginning(part, wide=wide)
         values: dict[str, Value] = {**self._constants, **part.inputs}
         for name in self._folded:
             values.setdefault(name, self._values[name])
         self._compute(part.nodes, values, wide=wide)
         return [_widened(values[name]) if wide else values[name] for name in part.outputs]
+
+    def _from_the_beginning(self, part: Part, *, wide: bool) -> list[NDArray[Any]]:
+        """The outputs of a part that begins where the program begins: once computed, they are known."""
+        if not wide:
+            return [self._values[name] for name in part.outputs]
+        self._wide = self._wide or {**self._constants, **self._inputs}
+        places = self.ancestors(part.outputs, range(len(self.nodes)))
+        self._compute(
+            [place for place in places if not set(filter(None, self.nodes[place].outputs)) <= set(self._wide)],
+            self._wide,
+            wide=True,
+        )
+        return [_widened(self._wide[name]) for name in part.outputs]
 
     def _compute(self, places: Collection[int], values: dict[str, Value], *, wide: bool) -> None:
         for place in places:
