@@ -11,7 +11,7 @@ from hypothesis import settings
 
 from tests.support.affinity import every_processor
 from tests.support.browser import browser, pages
-from tests.support.fake import broken_compiler, fake_compiler
+from tests.support.fake import broken_compiler, fake_compiler, miscompiler
 from tests.support.forked import forked, timed_alone
 from tests.support.keys import signing_key
 from tests.support.lab import lab
@@ -50,6 +50,7 @@ __all__ = [
     "lab",
     "lock_folder",
     "logged",
+    "miscompiler",
     "mlflow_server",
     "pages",
     "postgres_uri",

@@ -71,6 +71,7 @@ class Worker:
             "export": self._export,
             "build": self._build,
             "explain": self._explain,
+            "compute": self._compute,
             "verify": self._verify,
             "load": self._load,
             "warm_up": self._warm_up,
@@ -179,6 +180,25 @@ class Worker:
         for batch in command["batch_sizes"]:
             compiler.explain(directory, batch, _target(command)).write(directory / file_name(batch))
         return {"seconds": time.perf_counter() - start}
+
+    def _compute(self, command: Command) -> None:
+        """Compile a model, run it once on its inputs, and keep its outputs; nothing is kept of the engine."""
+        import numpy as np
+
+        from mlflow_ngraph.compilers.base import Workbench
+        from mlflow_ngraph.workloads.materials import Source
+
+        compiler, source = _compiler(command), Source(Path(command["materials"]))
+        directory, batch = Path(command["directory"]), command["batch"]
+        directory.mkdir(parents=True)
+        compiler.compile(source, [batch], _target(command), directory, Workbench(Path(command["work"]), self.stage))
+        engine = compiler.load(directory, batch, _target(command))
+        try:
+            invocation = engine.bind(source.example(batch))
+            invocation.call()
+            np.savez(command["outputs"], *(invocation.singly or (invocation,))[0].outputs())  # type: ignore[arg-type]
+        finally:
+            engine.close()
 
     def _verify(self, command: Command) -> dict[str, Any]:
         """Compare an engine with the baseline on other inputs than those it is timed on."""

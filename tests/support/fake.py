@@ -23,6 +23,12 @@ def broken_compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     yield from _registered("broken", "mlflow_ngraph.testing.broken:BrokenCompiler", tmp_path_factory)
 
 
+@pytest.fixture(scope="module")
+def miscompiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A compiler that computes an operator wrongly as it is told."""
+    yield from _registered("miscompiler", "tests.support.miscompiling:Miscompiler", tmp_path_factory)
+
+
 def _registered(name: str, entry: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Put a distribution with the entry point on the import path."""
     monkeypatch = pytest.MonkeyPatch()

@@ -1,0 +1,188 @@
+"""The process that looks for the first wrong operator of an engine. Run as a script, by `mlflow_ngraph.reduction.why`.
+
+Reads a `Question` from standard input and writes a JSON object to what was standard output: the fields of an `Answer`, or
+an ``error``. Standard output and standard error themselves go to standard error: models and runtimes print whatever they like.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlflow_ngraph import parent_death, torchvision_hook
+from mlflow_ngraph.compilers.registry import COMPILERS
+from mlflow_ngraph.errors import NGraphError
+from mlflow_ngraph.reduction import reproduction
+from mlflow_ngraph.reduction.engines import Engines, Job
+from mlflow_ngraph.reduction.judging import judge
+from mlflow_ngraph.reduction.program import Arrays, InseparableError, Program
+from mlflow_ngraph.reduction.search import FailedError, Search, Shown
+from mlflow_ngraph.reduction.why import Answer, Question
+from mlflow_ngraph.telling import one_line
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.workloads.materials import Source
+
+_DOUBTS = 3
+"""How often the truth about an operator may turn out to be none before the search gives up."""
+
+
+def main() -> None:
+    """Answer one question."""
+    parent_death.send_to_self(signal.SIGKILL)
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    torchvision_hook.install()
+    question = Question(**json.load(sys.stdin))
+    try:
+        said: dict[str, Any] = asdict(answer(question))
+    except (NGraphError, FailedError, InseparableError) as error:
+        said = {"error": " ".join(str(error).split())}
+    except Exception as error:  # noqa: BLE001 - models and runtimes raise anything
+        traceback.print_exc()
+        said = {"error": one_line(error)}
+    replies.write(json.dumps(said))
+    replies.close()
+
+
+def answer(question: Question) -> Answer:
+    """Look for the first wrong operator.
+
+    Raises
+    ------
+    NGraphError
+        The model cannot be built, or is another one by now.
+    FailedError
+        The compiler does not compile it any more.
+    InseparableError
+        Nothing but the compiler computes it.
+    """
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="ngraph-why-") as scratch:
+        place = Path(scratch)
+        source, batch = _prepared(question, place / "materials")
+        kept = _kept(question)
+        inputs = kept["input"] if kept else source.example(batch)
+        program = _program(question, source, inputs)
+        job = Job(question.compiler, question.flags, question.target, question.limit_s)
+        with Engines(program, job, place / "engines") as engines:
+            found = Answer(nodes=len(program.nodes))
+            until, tries = start + question.seconds, 0
+            for _ in range(_DOUBTS):
+                search = Search(program, engines.run, precision=question.target["precision"], until=until)
+                whole = search.whole()
+                smallest = search.smallest(whole) if whole is not None else None
+                tries += search.tries
+                doubt = program.doubt(smallest.part, smallest.outputs) if smallest is not None else ""
+                if not doubt:
+                    break
+                found.remarks.append(doubt)
+        found.tries, found.out_of_time = tries, search.out_of_time
+        if whole is None or smallest is None or doubt:
+            found.right = _why_right(program, kept, question)
+        else:
+            _describe(found, program, whole, smallest)
+            directory, precision = Path(question.directory), question.target["precision"]
+            title = f"{found.operator} is computed wrongly ({found.smallest})"
+            reproduction.write(program, smallest, directory, question.compiler, question.flags, precision, title)
+            found.directory, found.files = question.directory, sorted(path.name for path in directory.iterdir())
+            found.reproduced = reproduction.shows(directory)
+    found.seconds = time.monotonic() - start
+    return found
+
+
+def _describe(found: Answer, program: Program, whole: Shown, smallest: Shown) -> None:
+    first = program.nodes[program.producers()[smallest.first]]
+    found.output, found.wrong = whole.first, whole.wrong[whole.first].what
+    found.operator, found.node, found.node_output = first.operator, first.name, smallest.first
+    found.smallest = smallest.wrong[smallest.first].what
+    found.together = [program.nodes[place].operator for place in smallest.part.nodes]
+
+
+def _prepared(question: Question, directory: Path) -> tuple[Source, int]:
+    """The model and what the compiler starts from, without the runs of a study that verify engines."""
+    from mlflow_ngraph.workloads import samples
+    from mlflow_ngraph.workloads.base import Init, WorkloadRef
+    from mlflow_ngraph.workloads.export import Preparation
+    from mlflow_ngraph.workloads.materials import Source, arrays_file
+    from mlflow_ngraph.workloads.registry import create
+    from mlflow_ngraph.workloads.trial_references import save_arrays
+
+    workload = create(WorkloadRef(**question.workload), Init(**question.init))
+    preparation = Preparation(workload, directory, seed=question.seed)
+    materials = preparation.materials
+    if question.digest and materials.digest != question.digest:
+        raise NGraphError(
+            f"{materials.info.label} is not what was measured: its weights, its files or its code have changed since; "
+            "measure it again"
+        )
+    batch = materials.info.fixed_batch or question.batch
+    materials.batch_sizes = [batch]
+    example = samples.drawn(
+        materials.info.inputs, samples.kept(directory), batch, np.random.default_rng([materials.seed, batch])
+    )
+    save_arrays(directory / arrays_file("inputs", batch), *example)
+    if "onnx" in COMPILERS.get(question.compiler).formats:
+        preparation.export(["onnx"])
+    materials.write(directory)
+    return Source(directory), batch
+
+
+def _program(question: Question, source: Source, inputs: Arrays) -> Program:
+    if "onnx" in COMPILERS.get(question.compiler).formats:
+        import onnx
+
+        from mlflow_ngraph.reduction.onnx_program import OnnxProgram
+
+        model = onnx.load(str(source.onnx(source.materials.batch_sizes[0])))
+        names = [spec.name for spec in source.inputs]
+        return OnnxProgram(model, dict(zip(names, inputs, strict=True)), question.compiler)
+    from mlflow_ngraph.reduction.torch_program import TorchProgram
+
+    return TorchProgram(source.module(), inputs)
+
+
+def _kept(question: Question) -> dict[str, Arrays]:
+    """Inputs for which the engine and the baseline disagreed, and what they gave; empty where the study kept none."""
+    if not question.kept:
+        return {}
+    with np.load(question.kept) as content:
+        return {
+            kind: [content[f"{kind}_{index}"] for index in range(sum(name.startswith(kind) for name in content.files))]
+            for kind in ("input", "engine", "reference")
+        }
+
+
+def _why_right(program: Program, kept: dict[str, Arrays], question: Question) -> str:
+    """Why nothing is wrong with an engine that is compiled now."""
+    if not kept:
+        return "its outputs are as near to float64 as rounding allows, on the inputs that it was timed on"
+    producers = program.producers()
+    if not all(name in producers for name in program.outputs) or len(program.outputs) != len(kept["engine"]):
+        return "compiled by itself, it is as near to float64 as rounding allows"
+    whole = program.part(program.ancestors(program.outputs, range(len(program.nodes))), program.outputs)
+    exact, rounded = program.exact(whole), program.rounded(whole)
+    said: dict[str, str] = {}
+    for kind in ("engine", "reference"):
+        problems = [
+            judge(*arrays, question.target["precision"]) for arrays in zip(kept[kind], exact, rounded, strict=True)
+        ]
+        said[kind] = next((problem.what for problem in problems if problem is not None), "")
+    if said["engine"]:
+        return f"the study's engine is wrong ({said['engine']}), one compiled for these sizes alone is right"
+    baseline = f"the baseline is wrong ({said['reference']})" if said["reference"] else "so is the baseline"
+    return f"the engine is as near to float64 as rounding allows; {baseline}"
+
+
+if __name__ == "__main__":
+    main()
