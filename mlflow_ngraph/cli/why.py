@@ -8,8 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from mlflow_ngraph.cli import output
 from mlflow_ngraph.cli.waiting import waiting
 from mlflow_ngraph.errors import NGraphError, UsageError
@@ -49,7 +47,10 @@ def first_wrong(queries: Sequence[str], home: Path, study: str | None, into: Pat
     if as_json:
         output.print_json({"cell": cell.id, "address": cell.address, **asdict(answer)})
     else:
-        click.echo("\n".join(_lines(cell, answer)))
+        console = output.console()
+        for line in _lines(cell, answer):
+            # Names and paths are to be copied: they are never broken.
+            console.print(line, soft_wrap=":  " in line or line.startswith(" "))
     return 0
 
 

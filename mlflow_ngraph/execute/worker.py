@@ -196,7 +196,7 @@ class Worker:
         try:
             invocation = engine.bind(source.example(batch))
             invocation.call()
-            np.savez(command["outputs"], *(invocation.singly or (invocation,))[0].outputs())  # type: ignore[arg-type]
+            np.savez(command["outputs"], *(invocation.singly or (invocation,))[0].outputs())
         finally:
             engine.close()
 

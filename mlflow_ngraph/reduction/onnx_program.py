@@ -114,7 +114,7 @@ class OnnxProgram(Program):
 
     def doubt(self, part: Part, engine: Arrays) -> str:
         """Ask the evaluator that is written after ONNX's standard, where somebody else said what is right."""
-        if all(self._arithmetic.computed_by(place) == EVALUATOR for place in part.nodes):
+        if all(self.computed_by(place) == EVALUATOR for place in part.nodes):
             return ""
         try:
             standard = OnnxProgram(part.model, part.inputs)
@@ -125,7 +125,7 @@ class OnnxProgram(Program):
             return ""
         if any(judge(*arrays) is not None for arrays in zip(engine, exact, rounded, strict=True)):
             return ""
-        by = {self.nodes[place].operator: self._arithmetic.computed_by(place) for place in part.nodes}
+        by = {self.nodes[place].operator: self.computed_by(place) for place in part.nodes}
         self.insist(set(by))
         said = ", ".join(f"{operator} by {who}" for operator, who in by.items())
         return f"the engine agrees with {EVALUATOR}, and not with {said}"
@@ -136,6 +136,10 @@ class OnnxProgram(Program):
             self._arithmetic.insist(operator.rpartition(".")[2], EVALUATOR)
         self._compute(range(len(self.nodes)), self._values, wide=False)
         self._wide.clear()
+
+    def computed_by(self, place: int) -> str:
+        """Who has said last in float64 what is right for a node."""
+        return self._arithmetic.computed_by(place)
 
     def _computed(self, part: Part, *, wide: bool) -> list[NDArray[Any]]:
         if not set(part.inputs) - set(self._inputs):

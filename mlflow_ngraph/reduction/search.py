@@ -184,8 +184,8 @@ class Search:
         rounded = self._program.rounded(part)
         wrong = {
             name: problem
-            for name, *arrays in zip(part.outputs, found, exact, rounded, strict=True)
-            if (problem := judge(*arrays, self._precision)) is not None
+            for name, ours, truth, own in zip(part.outputs, found, exact, rounded, strict=True)
+            if (problem := judge(ours, truth, own, self._precision)) is not None
         }
         ordered = dict(sorted(wrong.items(), key=lambda item: self._producers[item[0]]))
         return Shown(part, found, exact, ordered) if wrong else None

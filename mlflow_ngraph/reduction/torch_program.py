@@ -143,7 +143,7 @@ def _gives_anything(node: fx.Node) -> bool:
 
 def _node(node: fx.Node) -> Node:
     operator = str(node.target).removeprefix("aten.") if node.op == "call_function" else str(node.target)
-    if callable(node.target) and not isinstance(node.target, torch._ops.OpOverload):
+    if callable(node.target) and not isinstance(node.target, torch._ops.OpOverload):  # noqa: SLF001
         operator = getattr(node.target, "__name__", operator)
     inputs = tuple(other.name for other in node.all_input_nodes)
     return Node(node.name, operator, inputs, (node.name,))

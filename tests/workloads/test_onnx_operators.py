@@ -231,7 +231,7 @@ def test_pooling_pads_as_onnxruntime_does(operator: str, padding: dict[str, Any]
     ["ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean"],
 )
 def test_a_reduction_over_no_axes_still_applies_its_function(operator: str, tmp_path: Path) -> None:
-    given = np.float32([[0.5, 2.0, 3.0]])
+    given = np.array([[0.5, 2.0, 3.0]], np.float32)
     node = onnx.helper.make_node(operator, ["x", "axes"], ["y"], noop_with_empty_axes=1)
     axes = onnx.numpy_helper.from_array(np.zeros(0, np.int64), "axes")
     values = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 3]) for name in ("x", "y")]
