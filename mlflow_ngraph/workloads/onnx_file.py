@@ -157,7 +157,10 @@ def declared_inputs(model: onnx.ModelProto, path: Path) -> list[DeclaredInput]:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
         if dtype.kind not in "fiub" or dtype.isbuiltin != _OF_NUMPY:
             name = onnx.TensorProto.DataType.Name(kind.elem_type)
-            raise WorkloadError(f"{path}: input {value.name!r} has type {name}: allowed: float, integer and bool types")
+            raise WorkloadError(
+                f"{path}: input {value.name!r} has type {name}: allowed: float16, float32, float64, integers of 8 to 64 bits "
+                "and bool: let the model cast one of these"
+            )
         sizes = [_size(dimension) for dimension in kind.shape.dim]
         declared.append(DeclaredInput(value.name, dtype.name, sizes, bounds.get(value.name, _DEFAULT_HIGH)))
     return declared
