@@ -117,7 +117,7 @@ class Worker:
         for ref in command["workloads"]:
             try:
                 answers.append(_checked(_workload(ref, Init(**command["init"]))))
-            except Exception as error:  # noqa: BLE001 - whatever a damaged file leads to
+            except Exception as error:  # whatever a damaged file leads to
                 said = _describe_error(error)
                 if "reason" not in said:
                     raise

@@ -425,7 +425,7 @@ def no_models(folder):
 
 @pytest.mark.usefixtures("processes")
 def test_what_is_no_model_costs_its_own_cells_only(tmp_path):
-    told = []
+    told: list[dict[str, object]] = []
     given = study([fake("ok")], workloads=[*no_models(tmp_path), TINY], batch_sizes=[1])
     outcome = run(given, tmp_path, observer=SimpleNamespace(on_event=told.append))
     cells = {(lane.lane.label, lane.lane.compiler): lane.cells[1] for lane in outcome.record.lanes.values()}
