@@ -236,7 +236,8 @@ def outputs_and_a_session_s(
     )
     (directory / "engine").mkdir()
     adapter.compile(source, BATCHES, target, directory / "engine", Workbench(directory / "work"))
-    session, pairs = onnxruntime.InferenceSession(str(source.onnx())), []
+    session = onnxruntime.InferenceSession(str(source.onnx()))
+    pairs: list[tuple[Sequence[Any], Sequence[Any]]] = []
     for batch in BATCHES:
         engine = adapter.load(directory / "engine", batch, target)
         for factor in FACTORS:
