@@ -78,7 +78,8 @@ def plan_study(study: Study, home: Path | None = None) -> StudyPlan:
         refs = [asdict(workload.ref) for workload in unknown]
         answers = ask_child("check", workloads=refs, init=asdict(study.init))
         for workload, answer in zip(unknown, answers, strict=True):
-            known_workloads.keep(workload, answer)
+            if "refused" not in answer:
+                known_workloads.keep(workload, answer)
             checked[str(workload.ref)] = answer
     return plan.with_checked(checked)
 
@@ -163,7 +164,7 @@ def run_study(
         The process was asked to end; the study can be resumed, and its run says KILLED.
     """
     budget = TimeBudget(study.within)
-    plan = plan_study(study, home)
+    plan = _planned(study, home, observer)
     machine = fingerprint()
     root, key = home_directory.directory(home), places.study_key(study, plan.device, machine["digest"])
     _resumable(study, resume, root, key)  # complains before anybody waits
@@ -290,6 +291,18 @@ def _pass_on(workload: WorkloadPlan, aside: Aside | None) -> None:
     """Have a workload recorded that has come to its end."""
     if aside is not None:
         aside.workload(str(workload.ref), [lane.id for lane in workload.lanes])
+
+
+def _planned(study: Study, home: Path | None, observer: Observer | None) -> StudyPlan:
+    """The plan, having said which workloads are refused: whoever gave a wrong file can still stop and give another."""
+    plan = plan_study(study, home)
+    for workload in plan.workloads:
+        if workload.refused and observer is None:
+            _log.warning("%s fails, the others are measured: %s", workload.label, workload.refused)
+        elif workload.refused and observer is not None:
+            event = {"event": "workload_refused", "at": time.time(), "label": workload.label}
+            observer.on_event({**event, "reason": workload.refused})
+    return plan
 
 
 def _say_that_the_server_is_away(observer: Observer | None, reason: str) -> None:

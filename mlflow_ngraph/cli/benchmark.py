@@ -252,13 +252,14 @@ def execute(study: Study, *, as_json: bool, home: Path | None = None, **how: Any
 
 
 def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
-    """Print what a study would do."""
+    """Print what a study would do; returns the exit code, which is that of the study where it is known to have failing cells."""
     from mlflow_ngraph.execute import expected_time
     from mlflow_ngraph.execute.experience import FACTORS
     from mlflow_ngraph.runner import plan_study
 
     with waiting("looking at the models, in a process that imports torch", logged=True):
         plan = plan_study(study, home)
+    failing = 3 if any(workload.refused for workload in plan.workloads) else 0
     expected = expected_time.of_study(plan)
     rows = _plan_rows(plan)
     if as_json:
@@ -277,7 +278,7 @@ def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
                 "notes": _notes(plan, home),
             }
         )
-        return 0
+        return failing
     console = output.console()
     tables.show(
         console,
@@ -308,7 +309,7 @@ def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
     )
     for note in _notes(plan, home):
         console.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
-    return 0
+    return failing
 
 
 def _range(expected: Duration) -> str:

@@ -33,6 +33,7 @@ _TOLD = (
     "recording_resumed",
     "repeated_alone",
     "server_away",
+    "workload_refused",
 )
 """Events that leave a line behind on a terminal."""
 _PACE_BOUNDS = (0.3, 4.0)
@@ -200,6 +201,9 @@ class State:
             "mlflow-ngraph sync"
         )
         return self._activity
+
+    def _on_workload_refused(self, event: Mapping[str, Any]) -> str:
+        return f"{event.get('label')} fails, the others are measured: {event.get('reason')}"
 
     def _on_round(self, event: Mapping[str, Any]) -> str | None:
         known = [self.lanes[lane] for lane in event.get("lanes", ()) if lane in self.lanes]

@@ -20,7 +20,7 @@ def taken(given: Mapping[str, Any] | Sequence[Any], specs: Sequence[TensorSpec])
     Parameters
     ----------
     given : Mapping[str, Any] | Sequence[Any]
-        By name, or in order; NumPy arrays, or anything with DLPack in the memory of the host.
+        By name, or in order; NumPy arrays and numbers, or anything with DLPack in the memory of the host.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def taken(given: Mapping[str, Any] | Sequence[Any], specs: Sequence[TensorSpec])
             raise UsageError(f"{problem}: the engine takes {', '.join(names)}")
         values = [given[name] for name in names]
     else:
-        if hasattr(given, "__dlpack__"):
+        if isinstance(given, np.generic) or hasattr(given, "__dlpack__"):
             raise UsageError(f"expected inputs by name or in a list, found a single array: the engine takes {names}")
         values = list(given)
         if len(values) != len(specs):
@@ -64,7 +64,8 @@ def samples(arrays: Sequence[NDArray[Any]], specs: Sequence[TensorSpec]) -> int 
 
 
 def _array(value: Any, spec: TensorSpec) -> NDArray[Any]:
-    array = value if isinstance(value, np.ndarray) else _from_dlpack(value, spec)
+    # What NumPy makes of an array without axes is often a number of its own.
+    array = np.asarray(value) if isinstance(value, np.ndarray | np.generic) else _from_dlpack(value, spec)
     if array.dtype != np.dtype(spec.dtype):
         raise UsageError(f"input {spec.name!r} is {array.dtype}, the engine takes {spec.dtype}")
     fits = len(array.shape) == len(spec.shape) and all(

@@ -131,7 +131,7 @@ class LoadedEngine:
         Parameters
         ----------
         inputs : Mapping[str, Any] | Sequence[Any]
-            By name, or in order; NumPy arrays or anything with DLPack in the host's memory.
+            By name, or in order; NumPy arrays and numbers, or anything with DLPack in the host's memory.
         batching : Batching | None
             ``exact``, ``pad`` or ``split``; see `mlflow_ngraph.engines.batches`.
 

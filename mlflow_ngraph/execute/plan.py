@@ -11,7 +11,7 @@ from mlflow_ngraph.compilers.base import Compiler
 from mlflow_ngraph.compilers.registry import COMPILERS, create
 from mlflow_ngraph.devices import processors
 from mlflow_ngraph.devices.base import DeviceProfile
-from mlflow_ngraph.errors import DependencyError, StudyError
+from mlflow_ngraph.errors import DependencyError, StudyError, WorkloadError
 from mlflow_ngraph.execute.experience import Experience
 from mlflow_ngraph.execute.record import Lane
 from mlflow_ngraph.study import BASELINE, Study
@@ -33,6 +33,8 @@ class WorkloadPlan:
     lanes: tuple[Lane, ...]
     known: WorkloadInfo | None
     fixed_batch: int | None = None
+    refused: str = ""
+    """Why it cannot be read or built, so that it is not measured; empty as far as is known."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,19 @@ class StudyPlan:
         )
 
     def with_checked(self, found: Mapping[str, Mapping[str, object]]) -> StudyPlan:
-        """The plan with the labels, families and fixed batch sizes that a child process found, by canonical ref."""
-        return replace(self, workloads=tuple(_checked(w, found.get(str(w.ref))) for w in self.workloads))
+        """The plan with what a child process found, by canonical ref: labels, families and fixed batch sizes, or a refusal.
+
+        Raises
+        ------
+        WorkloadError
+            Every workload is refused.
+        """
+        checked = [_checked(workload, found.get(str(workload.ref))) for workload in self.workloads]
+        refused = [workload for workload in checked if workload.refused]
+        if refused and len(refused) == len(checked):
+            raise WorkloadError("; ".join(workload.refused for workload in refused))
+        notes = [f"{workload.label} fails, the others are measured: {workload.refused}" for workload in refused]
+        return replace(self, workloads=tuple(checked), notes=(*self.notes, *notes))
 
 
 def make(study: Study, profile: DeviceProfile, experience: Experience | None = None) -> StudyPlan:
@@ -199,6 +212,8 @@ def _lane(study: Study, lane: Lane) -> Lane:
 def _checked(workload: WorkloadPlan, answer: Mapping[str, object] | None) -> WorkloadPlan:
     if answer is None:
         return workload
+    if "refused" in answer:
+        return replace(workload, refused=str(answer["refused"]))
     label, family = str(answer["label"]), str(answer["family"])
     fixed = answer["fixed_batch"]
     lanes = tuple(replace(lane, label=label, family=family) for lane in workload.lanes)

@@ -111,15 +111,19 @@ class Worker:
             import_module(name)
 
     def _check(self, command: Command) -> list[dict[str, Any]]:
-        from mlflow_ngraph.workloads.base import Init, fixed_batch
+        """What is known of each workload, or why it is refused: one that cannot be read is no reason against the others."""
+        from mlflow_ngraph.workloads.base import Init
 
-        answers = []
+        answers: list[dict[str, Any]] = []
         for ref in command["workloads"]:
-            workload = _workload(ref, Init(**command["init"]))
-            workload.check()
-            answers.append(
-                {"label": workload.label, "family": workload.family, "fixed_batch": fixed_batch(workload.inputs())}
-            )
+            try:
+                answers.append(_checked(_workload(ref, Init(**command["init"]))))
+            except Exception as error:  # whatever a damaged file leads to
+                said = _describe_error(error)
+                if "reason" not in said:
+                    raise
+                traceback.print_exc()
+                answers.append({"refused": said["reason"]})
         return answers
 
     def _describe(self, command: Command) -> list[dict[str, Any]]:
@@ -344,6 +348,13 @@ def _workload(ref: dict[str, Any], init: Any) -> Any:
     from mlflow_ngraph.workloads.registry import create
 
     return create(WorkloadRef(**ref), init)
+
+
+def _checked(workload: Any) -> dict[str, Any]:
+    from mlflow_ngraph.workloads.base import fixed_batch
+
+    workload.check()
+    return {"label": workload.label, "family": workload.family, "fixed_batch": fixed_batch(workload.inputs())}
 
 
 def _compiler(command: Command) -> Any:

@@ -145,9 +145,13 @@ class WorkloadRun:
                     self._verdict(engines.lane, batch, Judgement(Verdict.BUILT, reason), {}, engines.made[batch].id)
 
     def _admit(self, engines: LaneEngines) -> bool:
-        """Settle the cells that are known to be unsupported before anything is built."""
+        """Settle the cells that are known to fail or to be unsupported before anything is built."""
         lane, fixed, reason = engines.lane, self._workload.fixed_batch, engines.unsupported()
         batches = self._missing.get(lane.id, [])
+        if self._workload.refused:
+            self._fail(lane, batches, ChildFailure(Verdict.FAILED, self._workload.refused))
+            self._missing.pop(lane.id, None)
+            return False
         if reason is not None:
             self._fail(lane, batches, ChildFailure(Verdict.UNSUPPORTED, reason))
             self._missing.pop(lane.id, None)

@@ -38,6 +38,7 @@ _SHOWN: Mapping[str, Sequence[str]] = {
     "recording_failed": ("reason",),
     "recording_waits": ("lanes", "reason"),
     "server_away": ("reason",),
+    "workload_refused": ("label", "reason"),
     "lane_recorded": ("lane",),
 }
 """Events of a study that a client shows, and what it needs of them. No samples, and none of what happens between slices."""

@@ -237,7 +237,7 @@ def _arrays(inputs: Any, specs: tuple[TensorSpec, ...]) -> dict[str, Any]:
     try:
         return {
             name: tensors.numbers(value, known[name])
-            if isinstance(value, list) and name in known
+            if isinstance(value, list | int | float) and name in known
             else np.asarray(value)
             for name, value in inputs.items()
         }

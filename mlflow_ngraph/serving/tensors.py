@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,14 +77,14 @@ def from_bytes(content: bytes | memoryview, sizes: tuple[int, ...], spec: Tensor
 
 
 def from_json(values: Any, sizes: tuple[int, ...], spec: TensorSpec) -> NDArray[Any]:
-    """An input from JSON, nested like the shape or flat in row-major order.
+    """An input from JSON, nested like the shape, which is a number by itself where there are no axes, or flat in row-major order.
 
     Raises
     ------
     Refusal
         It is no list of numbers, there are too few or too many, or one is out of the type's range.
     """
-    if not isinstance(values, list):
+    if not isinstance(values, list) and sizes:
         raise malformed(f"input {spec.name!r}: data must be a list")
     array = numbers(values, spec)
     if array.shape != sizes and not (array.ndim == 1 and array.size == math.prod(sizes)):
@@ -93,8 +92,8 @@ def from_json(values: Any, sizes: tuple[int, ...], spec: TensorSpec) -> NDArray[
     return array.reshape(sizes)
 
 
-def numbers(values: Sequence[Any], spec: TensorSpec) -> NDArray[Any]:
-    """Nested lists of numbers as an array of an input's type.
+def numbers(values: Any, spec: TensorSpec) -> NDArray[Any]:
+    """A number or nested lists of numbers as an array of an input's type.
 
     Raises
     ------

@@ -5,12 +5,44 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mlflow_ngraph.errors import WorkloadError
 from mlflow_ngraph.workloads.base import Init, Workload, WorkloadRef
 from mlflow_ngraph.workloads.options import canonical, parse_options
 from mlflow_ngraph.workloads.specs import FileOptions
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+_LOOKED_AT = 512
+"""Bytes at the beginning of a file that tell what else it is."""
+_POINTER = b"version https://git-lfs.github.com/spec/"
+
+
+def require_content(path: Path, kind: str) -> None:
+    """See that there is a file, and that it is none of what people have in place of a model.
+
+    Parameters
+    ----------
+    kind : str
+        What it should be, such as ``ONNX file``.
+
+    Raises
+    ------
+    WorkloadError
+        There is none, or it is empty, a pointer of Git LFS, or a page of the web.
+    """
+    if not path.is_file():
+        raise WorkloadError(f"no {kind} {path}: paths are relative to the directory where the study is started")
+    with path.open("rb") as stream:
+        begin = stream.read(_LOOKED_AT)
+    if not begin:
+        raise WorkloadError(f"{path} is no {kind}: it is empty: fetch or export it again")
+    if begin.startswith(_POINTER):
+        raise WorkloadError(
+            f"{path} is no {kind} but a Git LFS pointer to one: fetch it with `git lfs pull` in its repository"
+        )
+    if begin.lstrip(b"\xef\xbb\xbf\r\n\t ").startswith(b"<"):
+        raise WorkloadError(f"{path} is no {kind} but a page of the web (HTML or XML): download the file itself")
 
 
 class FileWorkload(Workload):

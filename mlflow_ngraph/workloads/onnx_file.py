@@ -1,15 +1,23 @@
-"""Read what an ONNX file says about its inputs, without its weights. For child processes only."""
+"""Read an ONNX file: what it says about its inputs, and its weights. For child processes only.
+
+ONNX's own functions refuse weights in a file beside the model that is a link, or has a second name: whoever made the link could
+have them read any file. Caches of models are made of links, however, this package's own and those of the hubs that people
+download from. So what lies in other files is read here, from below the model's directory and nowhere else.
+"""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+import onnx.inliner
+from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
+from onnx.external_data_helper import uses_external_data
 
 from mlflow_ngraph.errors import WorkloadError
+from mlflow_ngraph.workloads.file import require_content
 from mlflow_ngraph.workloads.specs import DeclaredInput
 
 _DEFAULT_HIGH = 2
@@ -17,6 +25,10 @@ _OF_NUMPY = 1
 """What NumPy says of its own types; types of eight bits and fewer are those of another package."""
 _FREE_INITIALIZERS = 4
 """The first IR version in which an initializer need not be an input."""
+_WITH_TENSORS = frozenset(
+    f"onnx.{kind}Proto" for kind in ("Graph", "Node", "Attribute", "Function", "Tensor", "SparseTensor")
+)
+"""What a tensor can lie in."""
 _PASS_THROUGH = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 """Operators behind which an index is still the same index."""
 
@@ -27,57 +39,102 @@ def read(path: Path) -> onnx.ModelProto:
     Raises
     ------
     WorkloadError
-        The file is missing, damaged, empty or incomplete.
+        The file is missing, damaged, empty, incomplete or something else.
     """
-    if not path.is_file():
-        raise WorkloadError(f"no ONNX file {path}: paths are relative to the directory where the study is started")
+    model = _parsed(path)
+    outside = [tensor for tensor in tensors(model) if uses_external_data(tensor)]
+    for tensor in outside:
+        _place(tensor, path)
     try:
-        model = onnx.load(str(path), load_external_data=False)
-        files = external_files(model)
-        # The checker refuses a file of weights that has a second name elsewhere, as each has in a cache: it sees none.
-        onnx.checker.check_model(_without_external_data(model) if files else str(path))
-    except (DecodeError, onnx.checker.ValidationError, OSError) as error:
+        if outside:
+            onnx.checker.check_model(_without_external_data(_parsed(path)))
+        else:
+            onnx.checker.check_model(str(path))  # a model as large as a file of protobuf can be
+    except onnx.checker.ValidationError as error:
         raise WorkloadError(f"{path} is no valid ONNX file: {' '.join(str(error).split())}") from error
-    for file in files:
-        if not (path.parent / file).is_file():
-            raise WorkloadError(f"{path} keeps weights in {file}, which is not beside it")
     return model
 
 
-def load(path: Path) -> onnx.ModelProto:
-    """The model with all its weights.
+def _parsed(path: Path) -> onnx.ModelProto:
+    require_content(path, "ONNX file")
+    try:
+        return onnx.load(str(path), load_external_data=False)
+    except (DecodeError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise WorkloadError(
+            f"{path} is no valid ONNX file: it is cut short, damaged or something else: fetch or export it again ({reason})"
+        ) from error
 
-    ``onnx.load`` refuses a file of weights that has a second name elsewhere, as each has in a cache.
+
+def _without_external_data(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A model whose tensors in other files are empty instead, for checks of all the rest."""
+    for tensor in tensors(model):
+        if uses_external_data(tensor):
+            del tensor.external_data[:]
+            tensor.data_location = onnx.TensorProto.DEFAULT
+            tensor.dims[:] = [0]
+    return model
+
+
+def filled(tensor: onnx.TensorProto, path: Path) -> onnx.TensorProto:
+    """A tensor of the model in ``path`` with its content, where that lies in another file; else the tensor itself.
 
     Raises
     ------
     WorkloadError
-        A file of weights lies outside the directory of the model, or is too short.
+        That file is missing, too short, or outside the directory of the model.
     """
-    model = onnx.load(str(path), load_external_data=False)
-    external_files(model)  # refuses those outside
-    for tensor in _external(model.graph):
-        about = {entry.key: entry.value for entry in tensor.external_data}
-        with (path.parent / about["location"]).open("rb") as file:
-            file.seek(int(about.get("offset", 0)))
-            content = file.read(int(about.get("length", -1)))
-        if "length" in about and len(content) < int(about["length"]):
-            raise WorkloadError(f"{path} keeps {tensor.name!r} in {about['location']}, which is too short")
-        tensor.raw_data = content
-        tensor.data_location = onnx.TensorProto.DEFAULT
-        del tensor.external_data[:]
-    return model
+    if not uses_external_data(tensor):
+        return tensor
+    file, offset, length = _place(tensor, path)
+    with file.open("rb") as stream:
+        stream.seek(offset)
+        content = stream.read(length)
+    return onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=content)
 
 
-def _without_external_data(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which every tensor that lies in another file is empty."""
-    copied = onnx.ModelProto()
-    copied.CopyFrom(model)
-    for tensor in _external(copied.graph):
-        del tensor.external_data[:]
-        tensor.data_location = onnx.TensorProto.DEFAULT
-        tensor.dims[:] = [0]
-    return copied
+def _place(tensor: onnx.TensorProto, path: Path) -> tuple[Path, int, int]:
+    """File, offset and length of what a tensor of the model in ``path`` keeps elsewhere.
+
+    Raises
+    ------
+    WorkloadError
+        The file is missing, too short, or outside the directory of the model.
+    """
+    said = {entry.key: entry.value for entry in tensor.external_data}
+    location = PurePosixPath(said.get("location", ""))
+    if not location.parts or location.is_absolute() or ".." in location.parts:
+        raise WorkloadError(f"{path} keeps weights outside its own directory, in {str(location)!r}: put them beside it")
+    file = path.parent / location
+    if not file.is_file():
+        raise WorkloadError(f"{path} keeps weights in {location}, which is not beside it: put that file there, too")
+    size = file.stat().st_size
+    try:
+        offset = int(said.get("offset", 0))
+        length = int(said.get("length", max(0, size - offset)))
+    except ValueError:
+        offset = length = -1
+    if offset < 0 or length < 0:
+        raise WorkloadError(
+            f"{path} is no valid ONNX file: it does not say which part of {location} is {tensor.name!r}"
+        )
+    if offset + length > size:
+        require_content(file, "file of weights")
+        raise WorkloadError(
+            f"{file} is cut short: it has {size} bytes, and {path.name} wants {offset + length}: fetch or export it again"
+        )
+    return file, offset, length
+
+
+def tensors(message: Message) -> Iterator[onnx.TensorProto]:
+    """Every tensor of a model: initializers, attributes of nodes, and those of inner graphs and of functions."""
+    if isinstance(message, onnx.TensorProto):
+        yield message
+        return
+    for field, content in message.ListFields():
+        if field.message_type is not None and field.message_type.full_name in _WITH_TENSORS:
+            for inner in content if isinstance(content, Iterable) else [content]:
+                yield from tensors(inner)
 
 
 def declared_inputs(model: onnx.ModelProto, path: Path) -> list[DeclaredInput]:
@@ -100,7 +157,10 @@ def declared_inputs(model: onnx.ModelProto, path: Path) -> list[DeclaredInput]:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
         if dtype.kind not in "fiub" or dtype.isbuiltin != _OF_NUMPY:
             name = onnx.TensorProto.DataType.Name(kind.elem_type)
-            raise WorkloadError(f"{path}: input {value.name!r} has type {name}: allowed: float, integer and bool types")
+            raise WorkloadError(
+                f"{path}: input {value.name!r} has type {name}: allowed: float16, float32, float64, integers of 8 to 64 bits "
+                "and bool: let the model cast one of these"
+            )
         sizes = [_size(dimension) for dimension in kind.shape.dim]
         declared.append(DeclaredInput(value.name, dtype.name, sizes, bounds.get(value.name, _DEFAULT_HIGH)))
     return declared
@@ -131,13 +191,38 @@ def _index_bounds(graph: onnx.GraphProto) -> dict[str, int]:
     return bounds
 
 
+def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A model with the nodes of its own functions where these are called: not every runtime knows functions."""
+    if not model.functions:
+        return model
+    functions = {(function.domain, function.name): function for function in model.functions}
+    for node in _nodes(model):
+        function = functions.get((node.domain, node.op_type))
+        given = {attribute.name for attribute in node.attribute}
+        # The inliner leaves out what a call leaves to its default.
+        defaults = function.attribute_proto if function else ()
+        node.attribute.extend(attribute for attribute in defaults if attribute.name not in given)
+    plain: onnx.ModelProto = onnx.inliner.inline_local_functions(model)
+    return plain
+
+
+def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of a graph and of its functions, and those of the graphs within them."""
+    waiting = [*model.graph.node, *(node for function in model.functions for node in function.node)]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for attribute in node.attribute:
+            waiting.extend(inner for graph in (attribute.g, *attribute.graphs) for inner in graph.node)
+
+
 def copy(source: Path, target: Path, dims: Mapping[str, int]) -> None:
-    """Copy a file with its external data, with sizes in place of symbols, and with initializers as constants.
+    """Copy a file with its external data, sizes in place of symbols, initializers as constants, and functions inlined.
 
     Raises
     ------
     WorkloadError
-        Its external data lies outside its directory.
+        As `read`.
     """
     model = read(source)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -146,9 +231,10 @@ def copy(source: Path, target: Path, dims: Mapping[str, int]) -> None:
         destination.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source.parent / file, destination)
     constants = _constants(model.graph)
-    if not dims and not any(value.name in constants for value in model.graph.input):
+    if not dims and not model.functions and not any(value.name in constants for value in model.graph.input):
         shutil.copyfile(source, target)
         return
+    model = inlined(model)
     _fix(model, dims)
     _freeze(model, constants)
     onnx.save(model, str(target))
@@ -184,32 +270,12 @@ def _fix(model: onnx.ModelProto, dims: Mapping[str, int]) -> None:
 
 
 def external_files(model: onnx.ModelProto) -> list[str]:
-    """Relative paths of the files that hold weights of the model.
-
-    Raises
-    ------
-    WorkloadError
-        One lies outside the directory of the model.
-    """
-    locations = sorted(set(_locations(model.graph)))
-    for location in locations:
-        path = PurePosixPath(location)
-        if path.is_absolute() or ".." in path.parts:
-            raise WorkloadError(f"the ONNX file keeps weights outside its own directory, in {location}")
-    return locations
-
-
-def _locations(graph: onnx.GraphProto) -> Iterator[str]:
-    for tensor in _external(graph):
-        yield from (entry.value for entry in tensor.external_data if entry.key == "location")
-
-
-def _external(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """The tensors whose values lie in another file, those within attributes and branches too."""
-    tensors = [*graph.initializer]
-    for node in graph.node:
-        for attribute in node.attribute:
-            tensors += [attribute.t, *attribute.tensors]
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _external(inner)
-    yield from (tensor for tensor in tensors if tensor.data_location == onnx.TensorProto.EXTERNAL)
+    """Relative paths of the files that hold weights of a model that was `read`."""
+    locations = (
+        entry.value
+        for tensor in tensors(model)
+        if uses_external_data(tensor)
+        for entry in tensor.external_data
+        if entry.key == "location"
+    )
+    return sorted(set(locations))

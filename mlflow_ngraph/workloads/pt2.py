@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mlflow_ngraph.errors import WorkloadError
 from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import TensorSpec
-from mlflow_ngraph.workloads.file import FileWorkload
+from mlflow_ngraph.workloads.file import FileWorkload, require_content
 from mlflow_ngraph.workloads.specs import DeclaredInput, resolve
 
 if TYPE_CHECKING:
@@ -47,10 +47,7 @@ class ExportedWorkload(FileWorkload):
     def _load(self) -> torch.export.ExportedProgram:
         from mlflow_ngraph.workloads import programs
 
-        if not self._path.is_file():
-            raise WorkloadError(
-                f"no exported program {self._path}: paths are relative to the directory where the study is started"
-            )
+        require_content(self._path, "exported program")
         try:
             return programs.read(self._path)
         except Exception as error:  # torch raises whatever the damaged part of the file leads to

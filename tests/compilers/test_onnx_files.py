@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mlflow_ngraph.compilers.base import Target, Workbench
 from mlflow_ngraph.compilers.registry import COMPILERS
+from mlflow_ngraph.compilers.registry import create as create_compiler
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
 from mlflow_ngraph.workloads.export import prepare
 from mlflow_ngraph.workloads.materials import Source
@@ -180,3 +181,70 @@ def test_every_set_of_operators_from_seven_on(opset: int, tmp_path: Path) -> Non
     for compiler in ["identity", "onnxruntime", "openvino"]:
         if opset < NEWEST or compiler == "identity":  # runtimes are released after the standard
             assert_runs(source, compiler, tmp_path, [2])
+
+
+def of_unknown_size(path: Path) -> Path:
+    """As many places as there are positive numbers; all numbers in a row; places as the batch is long."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["positive"]),
+        helper.make_node("NonZero", ["positive"], ["where"]),
+        helper.make_node("Reshape", ["x", "row"], ["all"]),
+        helper.make_node("ReduceSum", ["x", "last"], ["sums"], keepdims=0),
+    ]
+    outputs = [value("where", [2, "count"], TensorProto.INT64), value("all", ["numbers"]), value("sums", ["N"])]
+    constants = [constant("row", np.array([-1])), constant("last", np.array([1]))]
+    return saved(path, nodes, [value("x", ["N", 4])], outputs, constants)
+
+
+def of_size_wrongly_inferred(path: Path) -> Path:
+    """A window that would begin beyond the last pixel is none, and the runtime's inference of shapes counts it."""
+    pool = helper.make_node(
+        "MaxPool", ["x"], ["y"], kernel_shape=[3, 3], strides=[4, 4], pads=[1, 1, 1, 1], ceil_mode=1
+    )
+    return saved(path, [pool], [value("x", ["N", 2, 6, 6])], [value("y", ["N", 2, "height", "width"])], [])
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize("written", [of_unknown_size, of_size_wrongly_inferred])
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_outputs_whose_size_onnxruntime_cannot_know(
+    written: Callable[[Path], Path], dynamic: bool, tmp_path: Path
+) -> None:
+    """They are as large as they come out, at every call and for every input: as in a session that nothing is bound to."""
+    source = prepared(written(tmp_path / "net.onnx"), tmp_path / "materials")
+    pairs = apart("onnxruntime", outputs_and_a_session_s, source.directory, tmp_path, dynamic)
+    assert len(pairs) == len(BATCHES) * len(FACTORS)
+    for outputs, wanted in pairs:
+        for output, other in zip(outputs, wanted, strict=True):
+            assert (output.dtype, output.shape) == (other.dtype, other.shape)
+            np.testing.assert_array_equal(output, other)
+
+
+FACTORS = (1.0, -1.0, 0.0)
+
+
+def outputs_and_a_session_s(
+    materials: Path, directory: Path, dynamic: bool
+) -> list[tuple[Sequence[Any], Sequence[Any]]]:
+    """What an engine gives for inputs of several signs, and what a session of the runtime by itself does."""
+    import onnxruntime
+
+    adapter, target, source = (
+        create_compiler("onnxruntime", {"dynamic_batch": dynamic}),
+        Target(threads=1),
+        Source(materials),
+    )
+    (directory / "engine").mkdir()
+    adapter.compile(source, BATCHES, target, directory / "engine", Workbench(directory / "work"))
+    session = onnxruntime.InferenceSession(str(source.onnx()))
+    pairs: list[tuple[Sequence[Any], Sequence[Any]]] = []
+    for batch in BATCHES:
+        engine = adapter.load(directory / "engine", batch, target)
+        for factor in FACTORS:
+            x = source.example(batch)[0] * np.float32(factor)
+            bound = engine.bind([x])
+            for _ in range(3):
+                bound.call()
+            pairs.append((bound.outputs(), session.run(None, {"x": x})))
+        engine.close()
+    return pairs

@@ -17,11 +17,13 @@ import torch
 from mlflow_ngraph import LoadedEngine, load_model, parity
 from mlflow_ngraph.compilers import host
 from mlflow_ngraph.engines import compatibility
+from mlflow_ngraph.engines.arrays import taken
 from mlflow_ngraph.engines.files import sha256
 from mlflow_ngraph.engines.load_spec import read_probe
 from mlflow_ngraph.engines.manifest import DIGEST_FILE
 from mlflow_ngraph.engines.package import digest_line, open_package
 from mlflow_ngraph.errors import EngineError, UsageError
+from mlflow_ngraph.workloads.base import TensorSpec
 from tests.support.logged import COMPILERS, WORKLOAD, Logged
 
 
@@ -97,6 +99,15 @@ def test_threads_get_each_their_own_answers(engine: LoadedEngine) -> None:
                 np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize("number", [np.float32(2.5), np.array(2.5, np.float32), torch.tensor(2.5)])
+def test_a_number_is_an_array_without_axes(number: Any) -> None:
+    specs = [TensorSpec("x", "float32", ("batch", 2)), TensorSpec("factor", "float32", ())]
+    _, factor = taken([np.zeros((3, 2), np.float32), number], specs)
+    assert (type(factor), factor.shape, factor.item()) == (np.ndarray, (), 2.5)
+    with pytest.raises(UsageError, match="input 'factor' is float64, the engine takes float32"):
+        taken({"x": np.zeros((3, 2), np.float32), "factor": np.float64(2.5)}, specs)
+
+
 @pytest.mark.parametrize(
     ("inputs", "said"),
     [
@@ -104,6 +115,8 @@ def test_threads_get_each_their_own_answers(engine: LoadedEngine) -> None:
         ({}, "input 'input' is missing"),
         ([], "takes 1 inputs"),
         (np.zeros((1, 10, 16), np.float32), "found a single array"),
+        (np.float32(1), "found a single array"),
+        ([np.float32(1)], r"has shape \(\), the engine takes \(batch, 10, 16\)"),
         ([np.zeros((1, 10, 16))], "is float64, the engine takes float32"),
         ([np.zeros((1, 10, 17), np.float32)], r"has shape \(1, 10, 17\), the engine takes \(batch, 10, 16\)"),
         ([np.zeros((10, 16), np.float32)], "has shape"),

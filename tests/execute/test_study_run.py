@@ -4,9 +4,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
+import onnx
 import psutil
 import pytest
 from mlflow import MlflowClient
+from onnx import TensorProto, helper
 
 from mlflow_ngraph import runner
 from mlflow_ngraph.errors import DependencyError, DeviceError, StudyError, UnknownNameError, UsageError, WorkloadError
@@ -409,3 +411,44 @@ def test_a_compiler_that_is_not_installed_says_what_to_install(tmp_path, monkeyp
 def test_an_unwritable_home_is_named():
     with pytest.raises(UsageError, match="cannot write studies to /proc"):
         run(study([fake("ok")]), Path("/proc/nowhere"))
+
+
+def no_models(folder):
+    """What is no ONNX file, and a file with an input that no engine is given."""
+    pointer, half = folder / "pointer.onnx", folder / "half.onnx"
+    pointer.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n")
+    values = [helper.make_tensor_value_info(name, TensorProto.BFLOAT16, ["N", 4]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "half", values[:1], values[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), half)
+    return [f"onnx:{pointer}", f"onnx:{half}"]
+
+
+@pytest.mark.usefixtures("processes")
+def test_what_is_no_model_costs_its_own_cells_only(tmp_path):
+    told: list[dict[str, object]] = []
+    given = study([fake("ok")], workloads=[*no_models(tmp_path), TINY], batch_sizes=[1])
+    outcome = run(given, tmp_path, observer=SimpleNamespace(on_event=told.append))
+    cells = {(lane.lane.label, lane.lane.compiler): lane.cells[1] for lane in outcome.record.lanes.values()}
+    reasons = {
+        "pointer": "pointer.onnx is no ONNX file but a Git LFS pointer to one: fetch it with `git lfs pull`",
+        "half": "half.onnx: input 'x' has type BFLOAT16: allowed: float16, float32, float64, integers of 8 to 64 bits",
+    }
+    for label, reason in reasons.items():
+        for compiler in ("identity", "fake"):
+            assert cells[label, compiler].verdict is Verdict.FAILED
+            assert reason in cells[label, compiler].reason
+    others = {cell.verdict for (label, _), cell in cells.items() if label not in reasons}
+    assert others == {Verdict.OK}
+    assert outcome.exit_code == 3
+    assert [event["label"] for event in told if event["event"] == "workload_refused"] == list(reasons)
+    assert told[0]["event"] == "workload_refused", "before anything is measured"
+
+
+@pytest.mark.usefixtures("processes")
+def test_where_nothing_is_a_model_nothing_is_begun(tmp_path):
+    given = study([fake("ok")], workloads=no_models(tmp_path))
+    with pytest.raises(WorkloadError, match=r"Git LFS pointer .*; .*half.onnx: input 'x' has type BFLOAT16") as caught:
+        run(given, tmp_path / "home")
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+    assert not (tmp_path / "home").exists()

@@ -95,6 +95,10 @@ def test_predictions_are_those_of_the_engine(client: NGraphDeployments, logged: 
     assert json.loads(found.to_json())["predictions"]["output"]
     with pytest.raises(MlflowException, match="input 'input' has shape"):
         client.predict("r50", np.zeros((1, 3), np.float32))
+    with pytest.raises(
+        MlflowException, match=r"input 'input' has shape \(\)"
+    ):  # a number of the right type, without axes
+        client.predict("r50", {"input": 1.5})
     with pytest.raises(MlflowException, match="data must be numbers"):
         client.predict("r50", {"input": ["text"]})
     with pytest.raises(MlflowException, match="no input is called 'x'"):

@@ -45,6 +45,25 @@ def test_json_is_read_flat_or_nested() -> None:
     assert question.outputs == (("y", False), ("flags", False))
 
 
+@pytest.mark.parametrize("data", [2.5, [2.5]])
+def test_an_input_without_axes_is_a_number(data: object) -> None:
+    spec = TensorSpec("t", "float32", ())
+    content = {"inputs": [{"name": "t", "datatype": "FP32", "shape": [], "data": data}]}
+    (array,) = Interface("m", "1", (spec,), (spec,)).read(json.dumps(content).encode(), None).arrays
+    assert (array.dtype, array.shape, array.item()) == (np.dtype("float32"), (), 2.5)
+    body, headers = encode({"t": np.float32(2.5)})
+    (array,) = Interface("m", "1", (spec,), (spec,)).read(body, headers[LENGTH_HEADER]).arrays
+    assert (array.shape, array.item()) == ((), 2.5)
+
+
+@pytest.mark.parametrize("data", ["2.5", True, None, {}, [[2.5, 1]]])
+def test_what_is_no_number_is_none(data: object) -> None:
+    spec = TensorSpec("t", "float32", ())
+    content = {"inputs": [{"name": "t", "datatype": "FP32", "shape": [], "data": data}]}
+    with pytest.raises(Refusal, match="input 't'"):
+        Interface("m", "1", (spec,), (spec,)).read(json.dumps(content).encode(), None)
+
+
 def test_inputs_may_come_in_any_order() -> None:
     question = INTERFACE.read(changed(lambda content: content["inputs"].reverse()), None)
     assert [array.shape for array in question.arrays] == [(1, 2, 3), (1, 4), (1,)]

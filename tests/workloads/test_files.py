@@ -175,6 +175,16 @@ def _empty(path: Path) -> Path:
     return path
 
 
+def _pointer(path: Path) -> Path:
+    path.write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{64 * '0'}\nsize 5206\n")
+    return path
+
+
+def _page(path: Path) -> Path:
+    path.write_text("\n<!DOCTYPE html>\n<html><head><title>Sign in</title></head></html>\n")
+    return path
+
+
 def _without_data(path: Path) -> Path:
     export_classifier(path, external_data=True)
     Path(f"{path}.data").unlink()
@@ -185,9 +195,11 @@ def _without_data(path: Path) -> Path:
     ("make", "message"),
     [
         (lambda path: path, "no ONNX file"),
-        (_text, "is no valid ONNX file"),
-        (_truncated, "is no valid ONNX file"),
-        (_empty, "is no valid ONNX file"),
+        (_text, "is no valid ONNX file: it is cut short, damaged or something else: fetch or export it again"),
+        (_truncated, "is no valid ONNX file: it is cut short, damaged or something else: fetch or export it again"),
+        (_empty, "net.onnx is no ONNX file: it is empty: fetch or export it again"),
+        (_pointer, "net.onnx is no ONNX file but a Git LFS pointer to one: fetch it with `git lfs pull`"),
+        (_page, r"net.onnx is no ONNX file but a page of the web \(HTML or XML\): download the file itself"),
         (_without_data, "net.onnx.data"),
     ],
 )
@@ -253,7 +265,12 @@ def test_an_exported_program_for_one_batch_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "message"), [(lambda path: path, "no exported program"), (_text, "is no torch.export")]
+    ("make", "message"),
+    [
+        (lambda path: path, "no exported program"),
+        (_text, "is no torch.export"),
+        (_pointer, "net.pt2 is no exported program but a Git LFS pointer to one: fetch it with `git lfs pull`"),
+    ],
 )
 def test_broken_programs(tmp_path: Path, make: Callable[[Path], Path], message: str) -> None:
     with pytest.raises(WorkloadError, match=message) as caught:

@@ -12,6 +12,7 @@ import numpy as np
 from mlflow_ngraph.compilers.base import Engine, FlagValue, Invocation, Request, Target
 from mlflow_ngraph.compilers.request_threads import Crew
 from mlflow_ngraph.compilers.saved import Saved
+from mlflow_ngraph.workloads.base import BATCH
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,7 +47,11 @@ class OnnxRuntimeEngine(Engine):
         return Invocation(crew.run, singly[-1].outputs, len(singly), singly, crew.stream)
 
     def _request(self, inputs: Sequence[NDArray[np.generic]]) -> Request:
-        """One inference, with inputs and outputs of its own in the runtime's memory."""
+        """One inference, with inputs and outputs of its own in the runtime's memory.
+
+        An output whose shape the runtime does not know, or is wrong about, is laid out anew by each call, as in a session that nothing
+        is bound to: what is bound has to have the shape that it comes to, and the one that the runtime believes in.
+        """
         import onnxruntime as ort
 
         device = self._target.accelerator
@@ -59,15 +64,34 @@ class OnnxRuntimeEngine(Engine):
             value.update_inplace(array)
             binding.bind_ortvalue_input(node.name, value)
             copies.append(partial(value.update_inplace, array))
+        renewed = []
         for node, spec in zip(self._session.get_outputs(), self._saved.outputs, strict=True):
             shape, dtype = spec.resolve(self._batch), np.dtype(spec.dtype)
-            binding.bind_ortvalue_output(node.name, ort.OrtValue.ortvalue_from_shape_and_type(shape, dtype, device))
+            # A graph of CUDA finds its outputs where they were when it was captured.
+            if self.flags.get("cuda_graph") or self._shape(node) == shape:
+                binding.bind_ortvalue_output(node.name, ort.OrtValue.ortvalue_from_shape_and_type(shape, dtype, device))
+            else:
+                binding.bind_output(node.name, device)
+                renewed.append(partial(binding.bind_output, node.name, device))
         run: Callable[[], object] = partial(self._session.run_with_iobinding, binding)
+        if renewed:
+            run = partial(_in_turn, [*renewed, run])
         if device == "cpu":
             return Request(run, lambda: [np.array(value.numpy()) for value in binding.get_outputs()])
         if self._target.transfers == "outside":
             return Request(_waiting(run, binding), binding.copy_outputs_to_cpu)
         return _with_transfers(run, binding, copies)
+
+    def _shape(self, node: Any) -> tuple[int | None, ...]:
+        """The shape of an output as the runtime knows it, with None where that depends on more than the batch size."""
+        specs = {spec.name: spec.shape for spec in self._saved.inputs}
+        batch = {
+            size
+            for given in self._session.get_inputs()
+            for size, wanted in zip(given.shape, specs[given.name], strict=True)
+            if wanted == BATCH
+        }
+        return tuple(self._batch if size in batch else size if isinstance(size, int) else None for size in node.shape)
 
     def close(self) -> None:
         crews, self._crews = self._crews, []
@@ -75,6 +99,11 @@ class OnnxRuntimeEngine(Engine):
             crew.close()
         with suppress(AttributeError):
             del self._session
+
+
+def _in_turn(calls: Sequence[Callable[[], object]]) -> None:
+    for call in calls:
+        call()
 
 
 def _waiting(run: Callable[[], object], binding: Any) -> Callable[[], None]:

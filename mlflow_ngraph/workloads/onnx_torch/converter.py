@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.inliner
 import torch
 from torch import nn
 
@@ -24,6 +23,8 @@ _OPERATOR_MODULES = (elementwise, host, layers, pooling, shaping)
 _STANDARD_DOMAINS = ("", "ai.onnx")
 _HOST_SIZE = 64
 """Integer vectors up to this length may describe shapes, and stay on the host."""
+_NOWHERE = Path("model.onnx")
+"""Stands for the place of a model that has nothing in other files."""
 _STATISTICS = slice(3, 5)
 """Mean and variance among the inputs of a batch normalisation: what is no parameter."""
 
@@ -33,9 +34,14 @@ class OnnxModule(Graph):
 
     Floating-point initializers are parameters, except the running statistics of batch normalisation and scalars,
     which are buffers.
+
+    Parameters
+    ----------
+    path : Path
+        Where the model lies, beside the files that hold its external data.
     """
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: onnx.ModelProto, path: Path = _NOWHERE) -> None:
         super().__init__()
         graph = model.graph
         self._nodes = [_node(proto, _opset(model, proto)) for proto in graph.node]
@@ -46,7 +52,9 @@ class OnnxModule(Graph):
             name for node in self._nodes if node.operator == "BatchNormalization" for name in node.inputs[_STATISTICS]
         }
         for initializer in graph.initializer:
-            self._store(initializer.name, onnx.numpy_helper.to_array(initializer), initializer.name in statistics)
+            # One at a time: a model that has its weights in other files may be large.
+            content = onnx.numpy_helper.to_array(onnx_file.filled(initializer, path))
+            self._store(initializer.name, content, initializer.name in statistics)
         for node in self._nodes:
             if node.operator == "Constant":
                 self._store(node.outputs[0], shaping.constant(node), True)
@@ -92,11 +100,14 @@ def convert(path: Path) -> OnnxModule:
     ------
     UnsupportedError
         The graph has an operator that the module cannot run; names it and its opset.
+    WorkloadError
+        A file of external data is missing or too short.
     """
-    model = onnx_file.load(path)
-    if model.functions:
-        model = onnx.inliner.inline_local_functions(model)
-    module = OnnxModule(model)
+    model = onnx_file.inlined(onnx.load(str(path), load_external_data=False))
+    for node in model.graph.node:
+        for kept in onnx_file.tensors(node):
+            kept.CopyFrom(onnx_file.filled(kept, path))
+    module = OnnxModule(model, path)
     module.requires_grad_(False)
     module.eval()
     return module
