@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from mlflow_ngraph.workloads.weights import parts
+
 _DEPTH = 4
 """How deep containers are looked into; who hides state deeper than that is found by what it does to the outputs."""
 _STEPS = (1, 2, 3, 100, 10_000, 1_000_000, -10_000)
@@ -144,7 +146,10 @@ _READERS: tuple[tuple[Any, Callable[[Any], bytes]], ...] = (
 
 def _of_tensor(tensor: torch.Tensor) -> int:
     """Of its memory in order: a sum would not see numbers that have changed places."""
-    if tensor.is_sparse or tensor.is_quantized or tensor.is_meta or tensor.device.type != "cpu":
+    if tensor.is_meta or tensor.device.type != "cpu":
         return 0
-    memory = tensor.detach().resolve_conj().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return hash((tuple(tensor.shape), zlib.crc32(memory)))
+    return hash(tuple((name, tuple(part.shape), _of_memory(part)) for name, part in parts(tensor).items()))
+
+
+def _of_memory(tensor: torch.Tensor) -> int:
+    return zlib.crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
