@@ -101,6 +101,8 @@ def one_line(error: BaseException) -> str:
     """
     if isinstance(error, NGraphError):
         return str(error)
+    if isinstance(error, SystemExit | KeyboardInterrupt):
+        return _ended(error)
     links = causes(error)
     last = links[-1]
     text = _shortened(str(last).strip(), _LONGEST_MESSAGE)
@@ -117,6 +119,15 @@ def one_line(error: BaseException) -> str:
         text = f"{kind}: {text}"
     place = next((line for link in reversed(links) if (line := _quoted(str(link)) or _raised(link))), "")
     return f"{_shortened(text, LONGEST - len(place))}{place}"
+
+
+def _ended(error: SystemExit | KeyboardInterrupt) -> str:
+    """What code says that ends the process which runs it, or interrupts it."""
+    what = "it ended the process" if isinstance(error, SystemExit) else "it interrupted the process"
+    words = " ".join(str(error).split())
+    if isinstance(error, SystemExit) and isinstance(error.code, int) and error.code:
+        return f"{what} with code {error.code}"
+    return f"{what}: {_shortened(words, LONGEST)}" if words not in ("", "None", "0") else f"{what} without a word"
 
 
 def causes(error: BaseException) -> list[BaseException]:

@@ -83,7 +83,7 @@ class Identity(TorchAdapter[IdentityFlags]):
         Saved.read(directory, self.name, target)
         flags = configure(target, cudnn_benchmark=self.flags.cudnn_benchmark)
         with reported(self.name):
-            module = in_precision(Source(directory / _MODEL).module(), target.precision).requires_grad_(False)
+            module = in_precision(Source(directory / _MODEL).module(), target.precision)
             layout: torch.memory_format = {
                 "contiguous": torch.contiguous_format,
                 "channels_last": torch.channels_last,

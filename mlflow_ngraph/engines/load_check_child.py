@@ -9,7 +9,6 @@ is one line of JSON on what was standard output; whatever the runtime prints goe
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 from contextlib import suppress
@@ -17,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlflow_ngraph import parent_death, parity
+from mlflow_ngraph import parent_death, parity, standard_streams
 from mlflow_ngraph.engines import compatibility, environment
 from mlflow_ngraph.engines.load_spec import LoadSpec, read_probe
 from mlflow_ngraph.engines.local_engine import LoadedEngine, prepare
@@ -36,13 +35,12 @@ def main() -> int:
     """Try the engine that standard input tells of."""
     # An engine that hangs would never notice that nobody waits any more.
     parent_death.send_to_self(signal.SIGKILL)
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    questions, answers = standard_streams.take()
     environment.enter()
-    spec = sys.stdin.readline()
+    spec = questions.readline()
     if spec:
         _prepare(spec)
-    asked = sys.stdin.readline()
+    asked = questions.readline()
     if not asked:
         return 0  # nobody wants to know any more
     question = json.loads(asked)

@@ -1,17 +1,15 @@
 """The child process: the only place where torch and the compilers' runtimes are imported.
 
-Reads commands as JSON lines from standard input and answers each with lines on what was standard output:
+Reads commands as JSON lines from what was standard input and answers each with lines on what was standard output:
 any number of ``{"stage": ...}`` and then one ``{"result": ...}`` or ``{"error": ...}``. Standard output and
-standard error themselves go to the lane's log, because runtimes print whatever they like.
+standard error themselves go to the lane's log, because runtimes print whatever they like, and standard input is at its end.
 """
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import json
 import os
-import resource
 import signal
 import sys
 import time
@@ -24,35 +22,26 @@ from typing import IO, Any
 
 import psutil
 
-from mlflow_ngraph import parent_death, torchvision_hook
+from mlflow_ngraph import parent_death, standard_streams, torchvision_hook
 from mlflow_ngraph.errors import CellError, UsageError
 from mlflow_ngraph.execute import space
 from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.verdicts import Verdict
 
 Command = dict[str, Any]
-_FAR = 240
 
 
 def main() -> None:
-    """Serve commands until standard input ends."""
+    """Serve commands until there are no more."""
     # One that is deep in a compiler does not notice that input ends; the warden may have been killed with the parent.
     parent_death.send_to_self(signal.SIGKILL)
-    # Far from the numbers that other code may take for its own.
-    replies = os.fdopen(fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, _far()), "w", buffering=1)
-    os.dup2(2, 1)
+    commands, replies = standard_streams.take()
     torchvision_hook.install()  # models of users may import it
     worker = Worker(replies)
     worker.reply({"result": {"pid": os.getpid()}})
-    for line in sys.stdin:
+    for line in commands:
         command = json.loads(line)
         worker.serve(command)
-
-
-def _far() -> int:
-    """A file descriptor that nobody writes to by accident, within what this process may open."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(3, min(_FAR, soft - 4))
 
 
 class Worker:
@@ -92,7 +81,7 @@ class Worker:
         """Run one command. Whatever it raises becomes an answer: the parent decides what it means."""
         try:
             self.reply({"result": self._commands[command["command"]](command)})
-        except Exception as error:  # noqa: BLE001 - runtimes raise anything
+        except BaseException as error:  # noqa: BLE001 - runtimes raise anything, and models end the process that runs them
             traceback.print_exc()
             self.reply({"error": _describe_error(error)})
 
@@ -369,7 +358,7 @@ def _target(command: Command) -> Any:
     return Target(**command["target"])
 
 
-def _describe_error(error: Exception) -> dict[str, Any]:
+def _describe_error(error: BaseException) -> dict[str, Any]:
     """The verdict and the one-line reason of an exception, or that a disk is full, which is no fault of the cell."""
     reason = " ".join(str(error).split()) or type(error).__name__
     if space.is_lacking(error):

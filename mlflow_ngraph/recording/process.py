@@ -8,16 +8,15 @@ server fails, it is tried again less and less often.
 from __future__ import annotations
 
 import json
-import os
 import queue
 import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
-from mlflow_ngraph import parent_death
+from mlflow_ngraph import parent_death, standard_streams
 from mlflow_ngraph.errors import NGraphError
 from mlflow_ngraph.recording.course import Recording
 from mlflow_ngraph.recording.gate import Gate
@@ -33,7 +32,7 @@ Message = dict[str, Any]
 class Voice:
     """Says things to the parent; of the notes of a recording it has them taken down."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
         self._lock = threading.Lock()
 
@@ -133,17 +132,17 @@ class Clerk:
 
 
 def main() -> None:
-    """Work until standard input ends."""
+    """Work until there are no more messages."""
     parent_death.send_to_self(signal.SIGKILL)
     # Whatever a library prints is none of our messages.
-    voice = Voice(os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8"))
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    begin = json.loads(sys.stdin.readline())
+    messages, answers = standard_streams.take()
+    voice = Voice(answers)
+    begin = json.loads(messages.readline())
     sys.argv[:] = begin["argv"]  # MLflow names it as the source of a run
     gate = Gate()
     clerk = Clerk(Recorder(begin["tracking_uri"], begin["experiment"], through=gate.around), voice)
     asked: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(gate, voice, asked), daemon=True).start()
+    threading.Thread(target=_listen, args=(messages, gate, voice, asked), daemon=True).start()
     while True:
         try:
             message = asked.get(timeout=clerk.patience_s)
@@ -155,9 +154,9 @@ def main() -> None:
         clerk.do(message)
 
 
-def _listen(gate: Gate, voice: Voice, asked: queue.SimpleQueue[Message | None]) -> None:
+def _listen(messages: IO[str], gate: Gate, voice: Voice, asked: queue.SimpleQueue[Message | None]) -> None:
     """Take in what is to be done, and heed at once what cannot wait for its turn."""
-    for line in sys.stdin:
+    for line in messages:
         message = json.loads(line)
         if message["do"] == "pause":
             gate.close()

@@ -136,3 +136,8 @@ class StructuredCall(nn.Module):  # type: ignore[misc]
         """Call the program."""
         args, kwargs = tree_unflatten(list(inputs), self.structure)
         return self.model(*args, **kwargs)
+
+
+def called_flat(program: torch.export.ExportedProgram) -> nn.Module:
+    """An exported program that takes its inputs by position, in the order of its signature."""
+    return StructuredCall(ExportedGraph(program.module()), program.call_spec.in_spec).eval()

@@ -10,9 +10,10 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph.workloads.base import WorkloadInfo
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 _PLAIN = (bool, int, float, str, type(None))
+_MANGLED = re.compile(r"___torch_mangle_\d+\.")
+"""What TorchScript puts into the name of a class that it has had already in this process."""
 _ADDRESS = re.compile(r"\bat 0x[0-9a-f]+")
 
 
@@ -59,14 +62,19 @@ def digest(
 def _structure(module: nn.Module) -> Iterator[bytes]:
     """The submodules with their settings, and the source code of their classes."""
     from torch.fx import GraphModule
+    from torch.jit import ScriptModule
 
     sources: dict[str, bytes] = {}
     for name, part in module.named_modules():
         kind = type(part)
         settings = {key: value for key, value in sorted(vars(part).items()) if _is_plain(value)}
         yield f"module {name} {kind.__module__}.{kind.__qualname__} {settings} {_shown(part)}".encode()
+        for code in _attached(part):
+            sources.setdefault(code.__module__, _source(code))
         if isinstance(part, GraphModule):
             yield f"code {part.code}".encode()
+        elif isinstance(part, ScriptModule):
+            yield from _graph(part.inlined_graph)
         elif kind.__module__.partition(".")[0] != "torch" and kind.__module__ not in sources:
             sources[kind.__module__] = _source(kind)
     for name, source in sorted(sources.items()):
@@ -82,10 +90,37 @@ def _shown(part: torch.nn.Module) -> str:
     return _ADDRESS.sub("", part.extra_repr())
 
 
-def _source(kind: type) -> bytes:
-    """Digest of the file that defines a class; nothing where there is none."""
+def _graph(graph: Any) -> Iterator[bytes]:
+    """The operations of a scripted module, and the tensors among them that freezing has made constants."""
+    from mlflow_ngraph.workloads.weights import parts
+
+    yield f"code {_MANGLED.sub('', graph.str(False))}".encode()  # without the lines of a file
+    for node in graph.findAllNodes("prim::Constant"):
+        if "value" in node.attributeNames() and node.kindOf("value") == "t":
+            for name, tensor in parts(node.t("value")).items():
+                yield f"constant {name} {tensor.dtype} {tuple(tensor.shape)} ".encode() + _bytes(tensor)
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    import torch
+
+    numbers: bytes = tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    return numbers
+
+
+def _attached(part: nn.Module) -> Iterator[FunctionType]:
+    """The functions of a user that a module calls beside its own: hooks, and what was set as an attribute."""
+    for value in vars(part).values():
+        for one in value.values() if isinstance(value, Mapping) else (value,):
+            function = getattr(one, "__func__", one)
+            if isinstance(function, FunctionType) and (function.__module__ or "torch").partition(".")[0] != "torch":
+                yield function
+
+
+def _source(code: type | FunctionType) -> bytes:
+    """Digest of the file that defines a class or a function; nothing where there is none."""
     try:
-        file = inspect.getsourcefile(kind)
+        file = inspect.getsourcefile(code)
         return hashlib.sha256(Path(file).read_bytes()).digest() if file else b""
     except (OSError, TypeError):
         return b""

@@ -39,7 +39,9 @@ def evaluate(module: nn.Module, workload: str) -> nn.Module:
     WorkloadError
         A module stays in training mode, because its author has overridden ``train``; names it.
     """
-    module.eval().requires_grad_(False)
+    module.eval()
+    for parameter in module.parameters():  # one by one: a scripted module does not do it for all
+        parameter.requires_grad_(False)
     insisting = [(name or "the model itself", type(part).__name__) for name, part in _modes(module) if part.training]
     if insisting:
         name, kind = insisting[0]

@@ -51,6 +51,8 @@ class Exporter:
             export.error = self._baseline.reason
         elif self._materials.behaviour.printed:
             export.error = f"Python reads data as text in {worded(self._materials.behaviour.printed)}: no graph does"
+        elif scripted := _scripted(self._baseline.module):
+            export.error = f"{scripted} is a TorchScript module: torch.export takes Python code only"
         else:
             self._export(kind, export)
         self._materials.write(self._directory)
@@ -106,6 +108,14 @@ class Exporter:
             _require_evaluation(program)
             self._programs[key] = program, time.perf_counter() - start
         return self._programs[key]
+
+
+def _scripted(module: torch.nn.Module) -> str:
+    """The name of a part that has left Python; empty where there is none."""
+    import torch
+
+    found = (name or "the model" for name, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule))
+    return next(found, "")
 
 
 def to_program(

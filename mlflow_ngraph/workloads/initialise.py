@@ -12,6 +12,7 @@ Imports torch: for child processes only.
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -54,10 +55,17 @@ _GATE_LIMIT = 1e-2
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Draw torch's random numbers from ``seed`` within the block, and go on as before after it."""
+    """Draw random numbers from ``seed`` within the block, torch's, NumPy's and Python's, and go on as before after it."""
+    python, of_numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        yield
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # what those who name no generator draw from
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(of_numpy)
 
 
 class Uninitialised(TorchFunctionMode):  # type: ignore[misc]

@@ -24,7 +24,7 @@ def count(module: nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[int, int |
     computing anything.
     """
     parameters = sum(parameter.numel() for parameter in module.parameters())
-    layered = not any(isinstance(part, Graph) for part in module.modules())
+    layered = not any(isinstance(part, Graph | torch.jit.ScriptModule) for part in module.modules())
     with modes_kept(module):
         paper_macs = _torchinfo_macs(module, inputs) if layered else None
         with _countable_attention(), torch.no_grad(), FlopCounterMode(display=False) as counter:

@@ -66,16 +66,14 @@ class MlflowWorkload(Workload):
         return samples.given(self._options.samples, self.inputs(), str(self.ref))
 
     def module(self) -> torch.nn.Module:
-        import torch
-
-        from mlflow_ngraph.workloads.calling import ExportedGraph, KeywordCall
+        from mlflow_ngraph.workloads.calling import KeywordCall
+        from mlflow_ngraph.workloads.unwrapping import require_values, unwrapped
 
         onnx = self._as_onnx()
         if onnx is not None:
             return onnx.module()
-        model = self._load()
-        if isinstance(model, torch.fx.GraphModule):
-            model = ExportedGraph(model)
+        model = unwrapped(self._load())
+        require_values(model, str(self.ref))
         if isinstance(self._options.inputs, dict):
             model = KeywordCall(model, list(self._options.inputs))
         return model.eval()

@@ -31,10 +31,9 @@ class ExportedWorkload(FileWorkload):
         return resolve(declared, self._options, str(self.ref))
 
     def module(self) -> torch.nn.Module:
-        from mlflow_ngraph.workloads.calling import ExportedGraph, StructuredCall
+        from mlflow_ngraph.workloads.calling import called_flat
 
-        program = self._load()
-        return StructuredCall(ExportedGraph(program.module()), program.call_spec.in_spec).eval()
+        return called_flat(self._load())
 
     def localise(self, directory: Path) -> ExportedWorkload:
         local = ExportedWorkload(self.ref, self.init)

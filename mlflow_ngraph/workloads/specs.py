@@ -69,7 +69,7 @@ def running(workload: str, inputs: Iterable[TensorSpec], batch: int) -> Iterator
         yield
     except (MemoryError, UnsupportedError):
         raise
-    except Exception as error:  # whatever the model's own code raises
+    except (Exception, SystemExit) as error:  # whatever the model's own code raises
         shapes = ", ".join(f"{spec.name} {spec.dtype}{list(spec.resolve(batch))}" for spec in inputs)
         raise WorkloadError(f"workload {workload} does not run on {shapes}: {one_line(error)}") from error
 

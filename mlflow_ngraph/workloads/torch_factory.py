@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
 from mlflow_ngraph.errors import WorkloadError
+from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import Init, TensorSpec, Workload, WorkloadRef
 from mlflow_ngraph.workloads.options import SampledOptions, canonical, parse_options
 from mlflow_ngraph.workloads.specs import Inputs, named_specs
@@ -18,6 +22,9 @@ from mlflow_ngraph.workloads.specs import Inputs, named_specs
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
+
+_SET_BY_IMPORT: dict[str, list[Any]] = {}
+"""What PyTorch was set to when a module of users had been imported, which happens once in a process."""
 
 
 class TorchOptions(SampledOptions):
@@ -40,6 +47,11 @@ class TorchWorkload(Workload):
         self._module_name, colon, self._attribute = ref.target.partition(":")
         if not colon or not self._module_name or not self._attribute:
             raise WorkloadError(f"workload torch:{ref.target}: write torch:package.module:callable")
+        if self._module_name == "__main__":
+            raise WorkloadError(
+                f"workload torch:{ref.target} lives in the program or notebook that is running, where no other process finds "
+                f"it: put it into a file, such as models.py, and write torch:models:{self._attribute}"
+            )
         if "inputs" not in ref.options:
             raise WorkloadError(
                 f"workload torch:{ref.target} needs its inputs, in the options of the study file, "
@@ -77,23 +89,51 @@ class TorchWorkload(Workload):
         return model
 
     def skeleton(self) -> torch.nn.Module:
+        from mlflow_ngraph.workloads.calling import KeywordCall, StructuredCall
+        from mlflow_ngraph.workloads.initialise import seeded
+        from mlflow_ngraph.workloads.unwrapping import materialise, require_values
+
+        # Lazy layers draw their weights when they are called first.
+        with seeded(self.init.seed):
+            model = self._made()
+            if isinstance(self._options.inputs, dict) and not isinstance(model, StructuredCall):
+                model = KeywordCall(model, list(self._options.inputs))
+            model.eval()
+            # Only the shapes matter, and the file need not be where an engine is loaded.
+            there = self._options.samples is not None and Path(self._options.samples).is_file()
+            materialise(model, self.inputs(), str(self.ref), self.samples() if there else None)
+        require_values(model, str(self.ref))
+        return model
+
+    def _made(self) -> torch.nn.Module:
+        """What the callable returns, as a module that can be called, and nothing of what else it has done."""
         import torch
 
-        from mlflow_ngraph.workloads.calling import KeywordCall
-        from mlflow_ngraph.workloads.initialise import seeded
+        from mlflow_ngraph.workloads import side_effects
+        from mlflow_ngraph.workloads.unwrapping import unwrapped
 
-        factory = self._factory()
-        try:
-            with seeded(self.init.seed):
-                model = factory(**self._options.kwargs)
-        except Exception as error:  # whatever the caller's code raises
-            reason = " ".join(str(error).split())
-            raise WorkloadError(f"workload {self._name} raised {type(error).__name__}: {reason}") from error
-        if not isinstance(model, torch.nn.Module):
-            raise WorkloadError(f"workload {self._name} returned {type(model).__name__}, not a torch.nn.Module")
-        if isinstance(self._options.inputs, dict):
-            model = KeywordCall(model, list(self._options.inputs))
-        return model.eval()
+        factory, given = self._factory(), self._options.kwargs
+        with side_effects.undone(), self._told(hint=lambda: _lacking(factory, given)):
+            side_effects.put_back(_SET_BY_IMPORT.get(self._module_name, side_effects.settings()))
+            # One module for all would keep what it has seen for whoever has it next.
+            made = deepcopy(factory) if isinstance(factory, torch.nn.Module) else factory(**given)
+        if isinstance(made, torch.export.ExportedProgram):
+            return self._called(made)
+        if not isinstance(made, torch.nn.Module):
+            raise WorkloadError(f"workload {self._name} returned {_returned(made)}")
+        return unwrapped(made)
+
+    def _called(self, program: torch.export.ExportedProgram) -> torch.nn.Module:
+        """A program that was exported already."""
+        from mlflow_ngraph.workloads.calling import called_flat
+
+        names, given = list(program.graph_signature.user_inputs), [spec.name for spec in self.inputs()]
+        if isinstance(self._options.inputs, dict) and names != given:
+            raise WorkloadError(
+                f"workload {self._name} returned a program with the inputs {', '.join(map(str, names))}: name them in this "
+                f"order, not {', '.join(given)}"
+            )
+        return called_flat(program)
 
     @property
     def _name(self) -> str:
@@ -104,17 +144,7 @@ class TorchWorkload(Workload):
         here = str(Path.cwd())
         if here not in sys.path:
             sys.path.insert(0, here)
-        try:
-            imported: Any = importlib.import_module(self._module_name)
-        except ModuleNotFoundError as error:
-            raise WorkloadError(
-                f"workload {self._name}: no module {error.name!r}: install it, or start in its directory"
-            ) from error
-        except Exception as error:  # whatever the module does at import
-            reason = " ".join(str(error).split())
-            raise WorkloadError(
-                f"workload {self._name}: importing {self._module_name} raised {type(error).__name__}: {reason}"
-            ) from error
+        imported = self._imported()
         for part in self._attribute.split("."):
             if not hasattr(imported, part):
                 raise WorkloadError(f"workload {self._name}: {self._module_name} has no {self._attribute!r}")
@@ -123,3 +153,61 @@ class TorchWorkload(Workload):
             raise WorkloadError(f"workload {self._name}: {self._attribute} is {type(imported).__name__}, not callable")
         factory: Callable[..., Any] = imported
         return factory
+
+    def _imported(self) -> Any:
+        """The module; what it sets PyTorch to when it is imported is left to its callables."""
+        if self._module_name in sys.modules:
+            return sys.modules[self._module_name]
+        from mlflow_ngraph.workloads import side_effects
+
+        with side_effects.settings_kept(), self._told(f": importing {self._module_name}"):
+            try:
+                imported = importlib.import_module(self._module_name)
+            except ModuleNotFoundError as error:
+                raise WorkloadError(
+                    f"workload {self._name}: no module {error.name!r}: install it, or start in its directory"
+                ) from error
+            _SET_BY_IMPORT[self._module_name] = side_effects.settings()
+        return imported
+
+    @contextmanager
+    def _told(self, doing: str = "", hint: Callable[[], str] = str) -> Iterator[None]:
+        """Say in one line what the caller's code raises, or says when it ends the process."""
+        try:
+            yield
+        except WorkloadError:
+            raise
+        except SystemExit as error:
+            raise WorkloadError(f"workload {self._name}{doing}: {one_line(error)}") from error
+        except Exception as error:  # whatever it raises
+            reason = " ".join(str(error).split())
+            raise WorkloadError(
+                f"workload {self._name}{doing} raised {type(error).__name__}: {reason}{hint()}"
+            ) from error
+
+
+def _lacking(factory: Callable[..., Any], given: Mapping[str, Any]) -> str:
+    """What to do about arguments that a callable does not take, or misses; nothing where it has raised something else."""
+    try:
+        signature(factory).bind(**given)
+    except TypeError:
+        return ": its arguments stand in the options of the study file, such as kwargs: {width: 2}"
+    except ValueError:  # it does not say what it takes
+        return ""
+    return ""
+
+
+def _returned(made: object) -> str:
+    """What is no module, in words that say what to do about it."""
+    import torch
+
+    kind = f"{type(made).__name__}, not a torch.nn.Module"
+    if made is None:
+        return f"{kind}: a return may be missing"
+    if isinstance(made, type):
+        return f"the class {made.__name__}, not a torch.nn.Module: return an object of it"
+    if isinstance(made, tuple | list) and any(isinstance(part, torch.nn.Module) for part in made):
+        return f"{kind}: return the module alone; its inputs stand in the options of the study file"
+    if isinstance(made, Mapping) and any(isinstance(part, torch.Tensor) for part in made.values()):
+        return f"{kind}: return the model with these weights loaded into it"
+    return kind

@@ -146,6 +146,58 @@ def test_a_child_that_ends_is_a_crash_with_its_last_words(child, source, reason)
         assert "last words" in caught.value.tail
 
 
+ASKS = """
+import os, subprocess, sys
+assert sys.stdin.read() == "" and sys.stdin.readline() == "" and os.read(0, 1) == b""
+assert subprocess.run(["cat"], capture_output=True, check=True).stdout == b""
+print("on standard output", flush=True)
+os.write(1, b"and on its descriptor")
+input("Which licence? ")
+"""
+
+
+@pytest.mark.usefixtures("processes")
+def test_whoever_reads_standard_input_finds_its_end_and_not_our_commands(child, tmp_path):
+    with child(asks=ASKS) as worker:
+        with pytest.raises(
+            ChildFailure, match=r"EOFError: it asks 'Which licence\?', and nobody is there to answer"
+        ) as caught:
+            run_module(worker, "asks")
+        assert caught.value.verdict is Verdict.FAILED
+        assert "on standard output\nand on its descriptor" in (tmp_path / "child.log").read_text()
+        assert run_module(worker, "json") is None
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import sys; sys.exit('no licence\\nfound')", "it ended the process: no licence found"),
+        ("import sys; sys.exit(3)", "it ended the process with code 3"),
+        ("raise SystemExit", "it ended the process without a word"),
+        ("raise KeyboardInterrupt('stop it')", "it interrupted the process: stop it"),
+    ],
+)
+def test_what_ends_the_process_in_words_is_an_answer_and_the_child_stays(child, source, reason):
+    with child(ends=source) as worker:
+        with pytest.raises(ChildFailure, match=reason) as caught:
+            run_module(worker, "ends")
+        assert caught.value.verdict is Verdict.FAILED
+        assert run_module(worker, "json") is None
+
+
+@pytest.mark.usefixtures("processes")
+def test_nobody_waits_for_processes_that_a_child_has_forked_when_it_is_gone(child):
+    forks = """
+        import os, time
+        if os.fork() == 0:
+            time.sleep(600)
+        os._exit(7)
+    """
+    with child(forks=forks) as worker, pytest.raises(ChildFailure, match="exited with code 7 during import"):
+        run_module(worker, "forks")
+
+
 @pytest.mark.usefixtures("processes")
 def test_a_hanging_child_is_ended_with_what_it_started(child):
     hanging = """

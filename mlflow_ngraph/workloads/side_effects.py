@@ -1,0 +1,88 @@
+"""What a user's code sets for its whole process, undone: every lane is to begin like every other. For child processes only.
+
+A factory that sets a default type, a number of threads or a working directory has its way while it builds the model, and not
+with what is exported, compiled and measured afterwards. Imports torch.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+_SMALLEST = 1e-40
+"""A number that is 0 where those below the normal ones are flushed."""
+
+
+def _flushes() -> bool:
+    return not float(torch.tensor([_SMALLEST], dtype=torch.float32, device="cpu") * 1)
+
+
+def _precision_of(backend: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    return lambda: backend.fp32_precision, lambda value: setattr(backend, "fp32_precision", value)
+
+
+_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
+    (torch.get_default_dtype, torch.set_default_dtype),
+    # With none, torch says that it is the CPU; to name that one would intercept every call.
+    (torch.get_default_device, lambda device: torch.set_default_device(None if device.type == "cpu" else device)),
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.is_grad_enabled, torch.set_grad_enabled),
+    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    (lambda: torch.is_autocast_enabled("cpu"), lambda on: torch.set_autocast_enabled("cpu", on)),
+    (_flushes, torch.set_flush_denormal),
+    (torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled),
+    (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
+    (torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.enable_mem_efficient_sdp),
+    (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
+    *(
+        _precision_of(getattr(torch.backends.mkldnn, kind))
+        for kind in ("matmul", "conv", "rnn")
+        if hasattr(getattr(torch.backends.mkldnn, kind, None), "fp32_precision")
+    ),
+)
+"""What changes how PyTorch computes from then on: how to ask for it, and how to set it."""
+
+
+def settings() -> list[Any]:
+    """What PyTorch is set to in this process."""
+    return [get() for get, _ in _SETTINGS]
+
+
+def put_back(values: list[Any]) -> None:
+    """Set PyTorch as it was when `settings` was asked."""
+    for (get, set_), value in zip(_SETTINGS, values, strict=True):
+        if get() != value:
+            set_(value)
+
+
+@contextmanager
+def settings_kept() -> Iterator[None]:
+    """Have what PyTorch is set to within the block forgotten after it."""
+    before = settings()
+    try:
+        yield
+    finally:
+        put_back(before)
+
+
+@contextmanager
+def undone() -> Iterator[None]:
+    """As `settings_kept`; the working directory, the environment, and what becomes of warnings and logs, too."""
+    directory, environment, silenced = os.getcwd(), dict(os.environ), logging.root.manager.disable  # noqa: PTH109
+    try:
+        with settings_kept(), warnings.catch_warnings(), np.errstate():
+            yield
+    finally:
+        os.chdir(directory)
+        logging.disable(silenced)
+        if os.environ != environment:
+            os.environ.clear()
+            os.environ.update(environment)
