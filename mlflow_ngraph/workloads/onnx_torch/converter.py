@@ -22,6 +22,10 @@ _OPERATOR_MODULES = (elementwise, host, layers, pooling, shaping)
 _STANDARD_DOMAINS = ("", "ai.onnx")
 _HOST_SIZE = 64
 """Integer vectors up to this length may describe shapes, and stay on the host."""
+_CONSTANTS = frozenset({"value", "value_float", "value_floats", "value_int", "value_ints"})
+"""The attributes that give a ``Constant`` its value."""
+_WITHOUT_EFFECT = frozenset({"consumed_inputs"})
+"""Attributes of any operator that say nothing about what it computes."""
 _STATISTICS = slice(3, 5)
 """Mean and variance among the inputs of a batch normalisation: what is no parameter."""
 
@@ -38,6 +42,8 @@ class OnnxModule(Graph):
         graph = model.graph
         self._nodes = [_node(proto, _opset(model, proto)) for proto in graph.node]
         _require_operators(self._nodes)
+        if graph.sparse_initializer:
+            raise UnsupportedError("PyTorch baseline has no sparse initializers")
         self._constants: dict[str, Host] = {}
         self._stored: dict[str, str] = {}
         statistics = {
@@ -63,7 +69,8 @@ class OnnxModule(Graph):
         values[""] = None
         for node, dead in zip(self._nodes, self._dead, strict=True):
             results = _run(node, [values[name] for name in node.inputs], device)
-            values.update(zip(node.outputs, results, strict=False))
+            # An output that is left out has no name, as has an input that is.
+            values.update((name, result) for name, result in zip(node.outputs, results, strict=False) if name)
             for name in dead:
                 values.pop(name, None)
         outputs = tuple(_output(values[name], device) for name in self._outputs)
@@ -76,7 +83,7 @@ class OnnxModule(Graph):
             return
         key = f"{re.sub(r'[^0-9A-Za-z_]', '_', name)}_{len(self._stored)}"
         self._stored[name] = key
-        content = torch.tensor(array)
+        content = _content(name, array)
         if buffer or array.ndim == 0 or not content.is_floating_point():
             self.register_buffer(key, content)
         else:
@@ -117,10 +124,28 @@ def _attribute(value: Any) -> Any:
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
+def _content(name: str, array: Host) -> torch.Tensor:
+    """A constant as a tensor."""
+    if array.dtype.name == "bfloat16":  # NumPy's own types do not have it
+        return torch.tensor(array.view(np.int16)).view(torch.bfloat16)
+    try:
+        return torch.tensor(array)
+    except TypeError:
+        raise UnsupportedError(f"PyTorch baseline has no element type {array.dtype} (constant {name})") from None
+
+
 def _require_operators(nodes: Iterable[Node]) -> None:
+    """Refuse operators that nothing runs, and attributes that what runs them would ignore."""
     for node in nodes:
-        if node.operator not in OPERATORS and node.operator not in ("Constant", *HOST_OPERATORS):
+        if node.operator == "Constant":
+            known = _CONSTANTS
+        elif node.operator in OPERATORS:
+            known = OPERATORS[node.operator].attributes | _WITHOUT_EFFECT
+        else:
             raise UnsupportedError(f"PyTorch baseline has no ONNX operator {node.operator} (opset {node.opset})")
+        for name in node.attributes:
+            if name not in known:
+                raise UnsupportedError(f"PyTorch baseline cannot run {node.operator} with {name} (opset {node.opset})")
 
 
 def _last_uses(nodes: Sequence[Node], keep: set[str]) -> list[list[str]]:
@@ -138,7 +163,8 @@ def _run(node: Node, values: list[Value], device: torch.device) -> tuple[Value, 
     """Run one node, on the host where all its inputs are there."""
     result: Any = None
     given = [value for value in values if value is not None]
-    if node.operator in HOST_OPERATORS and all(isinstance(value, np.ndarray) for value in given):
+    on_host = node.operator in HOST_OPERATORS and "broadcast" not in node.attributes
+    if on_host and all(isinstance(value, np.ndarray) for value in given):
         result = HOST_OPERATORS[node.operator](node, *values)
     if result is None:
         try:
@@ -146,6 +172,10 @@ def _run(node: Node, values: list[Value], device: torch.device) -> tuple[Value, 
         except NotImplementedError as error:
             raise UnsupportedError(f"PyTorch baseline cannot run {error} (opset {node.opset})") from None
     results = tuple(result) if isinstance(result, tuple | list) else (result,)
+    if any(node.outputs[len(results) :]):
+        raise UnsupportedError(
+            f"PyTorch baseline cannot run {node.operator} with {len(node.outputs)} outputs (opset {node.opset})"
+        )
     if any(isinstance(value, torch.Tensor) for value in values):
         return results
     return tuple(item.to(device) if isinstance(item, torch.Tensor) else item for item in results)
