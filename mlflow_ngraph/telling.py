@@ -96,8 +96,8 @@ _MACHINERY = ("torch", "sympy", "numpy", "mlflow_ngraph")
 def one_line(error: BaseException) -> str:
     """What the last cause of an error says, in at most `LONGEST` characters, without what is not about the model.
 
-    Before it stand the exception's type, where that says anything, and the operator, where an exception that it caused
-    names it; after it the line of the model's own code that led there. An error of this package is told as it is.
+    Before it stand the operator, where an exception that it caused names it, and the exception's type, where that says
+    anything; after it the line of the model's own code that led there. An error of this package is told as it is.
     """
     if isinstance(error, NGraphError):
         return str(error)
@@ -109,14 +109,14 @@ def one_line(error: BaseException) -> str:
     for pattern, left in _REWRITTEN:
         text = re.sub(pattern, left, text)
     text = _trimmed(" ".join(text.split()))
-    about = next((match[1] for link in links for pattern in _ABOUT if (match := pattern.search(str(link)))), "")
-    if about and about not in text:
-        text = _trimmed(f"{about}: {text}")
     kind = type(last).__name__
     if not text:
         text = kind
     elif kind not in _NO_NEWS and not re.match(r"[\w.]*(Error|Exception): ", text):
         text = f"{kind}: {text}"
+    about = next((match[1] for link in links for pattern in _ABOUT if (match := pattern.search(str(link)))), "")
+    if about and about not in text:
+        text = _trimmed(f"{about}: {text}")
     place = next((line for link in reversed(links) if (line := _quoted(str(link)) or _raised(link))), "")
     return f"{_shortened(text, LONGEST - len(place))}{place}"
 

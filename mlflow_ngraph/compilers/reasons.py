@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from mlflow_ngraph.errors import CellError, CompileError, UnsupportedError
+from mlflow_ngraph.errors import CellError, CompileError, NGraphError, UnsupportedError
 from mlflow_ngraph.telling import causes, one_line
 
 _OPERATOR = (
@@ -23,6 +24,9 @@ _OPERATOR = (
     re.compile(r"Could not find schema for (\S+?)[,.]?(?:\s|$)"),
 )
 """How each runtime names an operator that it does not have."""
+
+_MACHINE = re.compile(r"bad_alloc|out of memory|cannot allocate|no space left", re.IGNORECASE)
+"""What is said of the machine, and not of the model."""
 
 
 def operator(error: BaseException, *patterns: re.Pattern[str]) -> str | None:
@@ -67,3 +71,42 @@ def reported(compiler: str, *patterns: re.Pattern[str]) -> Iterator[None]:
         if missing:
             raise UnsupportedError(f"{compiler} has no operator {missing}") from error
         raise CompileError(f"{compiler}: {one_line(error)}") from error
+
+
+@contextmanager
+def limits(compiler: str, model: Path | None = None) -> Iterator[None]:
+    """Raise what a compiler says about a valid model while it converts or compiles it as a limit of the compiler.
+
+    It stands within `reported`, around nothing but the compiler's own calls: what this package does wrong beside them
+    stays a failure. A model that comes here has run elsewhere, or there would be no reference to compare with.
+
+    Parameters
+    ----------
+    model : Path | None
+        The ONNX file that the compiler reads; what is wrong with the file itself is no limit.
+
+    Raises
+    ------
+    UnsupportedError
+        In the compiler's own words, with the operator where these name it.
+    """
+    try:
+        yield
+    except (NGraphError, MemoryError, OSError, ImportError):
+        raise
+    except Exception as error:
+        about_machine = any(_MACHINE.search(str(link)) for link in causes(error))
+        if about_machine or operator(error) or (model is not None and not _is_model(model)):
+            raise
+        raise UnsupportedError(f"{compiler}: {one_line(error)}") from error
+
+
+def _is_model(path: Path) -> bool:
+    """Whether a file holds a graph, whatever its operators are."""
+    import onnx
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+    try:
+        return bool(onnx.load(str(path), load_external_data=False).graph.node)
+    except DecodeError:
+        return False

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,5 +94,87 @@ def write_mismatch(path: Path) -> None:
 )
 def test_the_reason_is_the_cause_with_the_operator(compiler: str, reason: str, tmp_path: Path) -> None:
     write_mismatch(tmp_path / "model.onnx")
-    with pytest.raises(CompileError, match=reason):
+    with pytest.raises(UnsupportedError, match=reason):
         in_fresh_process(compile_file, compiler, tmp_path / "model.onnx", tmp_path)
+
+
+def _write(path: Path, nodes: list[Any], constants: list[Any], opset: int) -> None:
+    import onnx
+    from onnx import TensorProto, helper
+
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10), str(path))
+
+
+def write_attention(path: Path) -> None:
+    """An operator that TVM's importer takes for another of the same name."""
+    import numpy as np
+    from onnx import helper, numpy_helper
+
+    nodes = [
+        helper.make_node("Unsqueeze", ["x", "axes"], ["q"]),
+        helper.make_node("Attention", ["q", "q", "q"], ["a"], q_num_heads=2, kv_num_heads=2),
+        helper.make_node("Squeeze", ["a", "axes"], ["y"]),
+    ]
+    _write(path, nodes, [numpy_helper.from_array(np.array([1]), "axes")], 23)
+
+
+def write_nibbles(path: Path) -> None:
+    """Weights of four bits."""
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper
+
+    nodes = [
+        helper.make_node("DequantizeLinear", ["weights", "scale"], ["w"]),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    weights = helper.make_tensor("weights", TensorProto.INT4, [4, 4], list(range(-8, 8)))
+    _write(path, nodes, [weights, numpy_helper.from_array(np.float32(0.5), "scale")], 21)
+
+
+def write_truths(path: Path) -> None:
+    """Truth values that are compared, for which TVM generates code that LLVM refuses."""
+    from onnx import TensorProto, helper
+
+    nodes = [
+        helper.make_node("Cast", ["x"], ["b"], to=TensorProto.BOOL),
+        helper.make_node("IsNaN", ["x"], ["n"]),
+        helper.make_node("Equal", ["b", "n"], ["e"]),
+        helper.make_node("Cast", ["e"], ["y"], to=TensorProto.FLOAT),
+    ]
+    _write(path, nodes, [], 18)
+
+
+@pytest.mark.usefixtures("compilers")
+@pytest.mark.parametrize(
+    ("write", "reason"),
+    [
+        (write_attention, r"^tvm: Attention: KeyError: 'num_heads'$"),
+        (write_nibbles, r"^tvm: DequantizeLinear: .*size mismatch$"),
+        (write_truths, r"^tvm: equal: LLVM module verification failed .*$"),
+    ],
+)
+def test_what_tvm_cannot_compile_is_its_limit(write: Callable[[Path], None], reason: str, tmp_path: Path) -> None:
+    write(tmp_path / "model.onnx")
+    with pytest.raises(UnsupportedError, match=reason):
+        in_fresh_process(compile_file, "tvm", tmp_path / "model.onnx", tmp_path)
+
+
+def write_bfloat16(path: Path) -> None:
+    """What mixed precision makes of a linear layer."""
+    from onnx import TensorProto, helper
+
+    nodes = [
+        helper.make_node("Cast", ["x"], ["b"], to=TensorProto.BFLOAT16),
+        helper.make_node("Relu", ["b"], ["r"]),
+        helper.make_node("Cast", ["r"], ["y"], to=TensorProto.FLOAT),
+    ]
+    _write(path, nodes, [], 18)
+
+
+@pytest.mark.usefixtures("compilers")
+def test_the_type_that_an_operator_is_missing_for_is_named(tmp_path: Path) -> None:
+    write_bfloat16(tmp_path / "model.onnx")
+    with pytest.raises(UnsupportedError, match=r"^onnxruntime has no operator (Relu|Max) for bfloat16$"):
+        in_fresh_process(compile_file, "onnxruntime", tmp_path / "model.onnx", tmp_path)

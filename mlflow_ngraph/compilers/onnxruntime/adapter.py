@@ -30,8 +30,8 @@ from mlflow_ngraph.compilers.onnxruntime.build import installed
 from mlflow_ngraph.compilers.onnxruntime.flags import OnnxRuntimeFlags
 from mlflow_ngraph.compilers.onnxruntime.opening import WITHOUT_GPU, Layout, Opener
 from mlflow_ngraph.compilers.onnxruntime.providers import CPU, Provider, choose
-from mlflow_ngraph.compilers.onnxruntime.session import create, options
-from mlflow_ngraph.compilers.reasons import reported
+from mlflow_ngraph.compilers.onnxruntime.session import create, naming_types, options
+from mlflow_ngraph.compilers.reasons import limits, reported
 from mlflow_ngraph.compilers.saved import Saved
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.devices.elsewhere import Elsewhere
@@ -210,7 +210,8 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
             )
         for symbol, size in sizes.items():
             session_options.add_free_dimension_override_by_name(symbol, size)
-        create(model, session_options, [(CPU, {})])
+        with limits(self.name, model), naming_types(self.name, model):
+            create(model, session_options, [(CPU, {})])
 
 
 def _keep(source: Path, target: Path) -> None:

@@ -18,6 +18,7 @@ from mlflow_ngraph.compilers.onnxruntime.flags import OnnxRuntimeFlags
 from mlflow_ngraph.compilers.onnxruntime.providers import CPU, PROVIDERS, Chosen
 from mlflow_ngraph.compilers.onnxruntime.requests import intra_op_threads
 from mlflow_ngraph.errors import UnsupportedError
+from mlflow_ngraph.telling import causes
 
 LEVELS = {
     "none": "ORT_DISABLE_ALL",
@@ -26,6 +27,8 @@ LEVELS = {
     "all": "ORT_ENABLE_ALL",
 }
 _ERRORS_ONLY = 3
+_NO_KERNEL = re.compile(r"Could not find an implementation for (\w+)\(\d+\) node with name '(.*?)'")
+_NO_TYPE = re.compile(r"Type 'tensor\((\w+)\)' of input parameter \(.*?\) of operator \((\w+)\)")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LOGGED = re.compile(r"^.*?\[[EF]:onnxruntime:[^\]]*\] (.+)$", re.MULTILINE)
 _TELLING = (
@@ -54,6 +57,47 @@ def options(flags: OnnxRuntimeFlags, target: Target, level: str) -> Any:
     session_options.add_session_config_entry("session.inter_op.allow_spinning", spinning)
     session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     return session_options
+
+
+@contextlib.contextmanager
+def naming_types(compiler: str, model: Path) -> Iterator[None]:
+    """Say for which element types an operator is missing: the runtime may have it for others.
+
+    Raises
+    ------
+    UnsupportedError
+        An operator has no kernel for the types that it has in the model.
+    """
+    try:
+        yield
+    except Exception as error:
+        text = " ".join(str(link) for link in causes(error))
+        if refused := _NO_TYPE.search(text):
+            kind, operator = refused[1], refused[2]
+        elif missing := _NO_KERNEL.search(text):
+            operator, kind = missing[1], _element_types(model, missing[1], missing[2])
+        else:
+            raise
+        if not kind:
+            raise
+        raise UnsupportedError(f"{compiler} has no operator {operator} for {kind}") from error
+
+
+def _element_types(path: Path, operator: str, name: str) -> str:
+    """The element types of an operator's first input in a model; of the node with a name, where it has one.
+
+    An operator that the runtime made of others has one of the types of the model. There are kernels for float: where
+    there are several types, it is left out.
+    """
+    import onnx
+
+    graph = onnx.shape_inference.infer_shapes(onnx.load(str(path), load_external_data=False)).graph
+    known = {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.value_info)}
+    known |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+    asked = [node for node in graph.node if node.op_type == operator and name in ("", node.name)] or graph.node
+    kinds = {known.get(node.input[0]) for node in asked if node.input} - {None, onnx.TensorProto.UNDEFINED}
+    found = {onnx.TensorProto.DataType.Name(kind).lower() for kind in kinds}
+    return " or ".join(sorted(found - {"float"} or found))
 
 
 def create(path: Path, session_options: Any, providers: Chosen) -> Any:

@@ -26,7 +26,7 @@ from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.host import isa, package
 from mlflow_ngraph.compilers.openvino import blobs
 from mlflow_ngraph.compilers.openvino.library import TELEMETRY, core, library, optional, text
-from mlflow_ngraph.compilers.reasons import reported
+from mlflow_ngraph.compilers.reasons import limits, reported
 from mlflow_ngraph.compilers.saved import Saved
 from mlflow_ngraph.devices.elsewhere import Elsewhere
 from mlflow_ngraph.errors import CompileError, UnsupportedError
@@ -112,7 +112,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
                 self._convert(source.onnx(batch), irs / _file(batch, "xml"), bench)
             for batch in batch_sizes[:1] if dynamic else batch_sizes:
                 # Compiled here so that failures and their cost are known, and again when an IR is loaded.
-                with bench.stage("compile"):
+                with bench.stage("compile"), limits(self.name):
                     ir = irs / _file(None if shared else batch, "xml")
                     compiled = self._compiled(ir, batch, shared, source.inputs, self._config(target))
                 if self.flags.save != "ir":
@@ -154,7 +154,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
 
     def _convert(self, model: Path, ir: Path, bench: Workbench) -> None:
         ov = library()
-        with bench.stage("convert"):
+        with bench.stage("convert"), limits(self.name, model):
             converted = core().read_model(str(model))
         with bench.stage("save"):
             # The default would round the weights to 16 bits.

@@ -14,8 +14,10 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.frontend.onnx import from_onnx
 
+from mlflow_ngraph.compilers.reasons import limits
 from mlflow_ngraph.compilers.tvm.folding import fold_shapes
 
+_TVM = "tvm"
 MAIN = "main"
 """The function of a module that is the model."""
 
@@ -23,14 +25,26 @@ MAIN = "main"
 def read(path: Path, shapes: Mapping[str, Sequence[int]]) -> Any:
     """The model as a Relax module with fixed shapes and its weights as constants."""
     model = fold_shapes(onnx.load(str(path)), shapes)
-    with redirect_stdout(StringIO()) as said:
+    with limits(_TVM), redirect_stdout(StringIO()) as said:
         try:
             return from_onnx(model, shape_dict={name: list(shape) for name, shape in shapes.items()})
         except Exception as error:
-            if not said.getvalue():
-                raise
             # The operator that cannot be converted is printed, and missing in the exception.
-            raise RuntimeError(said.getvalue()) from error
+            about = said.getvalue() or _unreadable(model.graph)
+            if not about:
+                raise
+            raise RuntimeError(about) from error
+
+
+def _unreadable(graph: Any) -> str:
+    """The first constant that TVM cannot hold, in its importer's words for an operator that it cannot convert."""
+    for constant in graph.initializer:
+        try:
+            tvm.runtime.tensor(onnx.numpy_helper.to_array(constant))
+        except Exception:  # noqa: BLE001 - whatever it is, the conversion has told it
+            users = [node.op_type for node in graph.node if constant.name in node.input]
+            return f"Error converting operator {next(iter(users), 'Constant')}, with inputs: {constant.name}"
+    return ""
 
 
 def convert_layout(module: Any, target: Any) -> Any:
@@ -40,7 +54,7 @@ def convert_layout(module: Any, target: Any) -> Any:
         relax.transform.CanonicalizeBindings(),
         relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]}),
     ]
-    with target:
+    with limits(_TVM), target:
         return tvm.transform.Sequential(passes)(module)
 
 
@@ -72,7 +86,7 @@ def lower(module: Any, target: Any, *, prepack: bool) -> Lowered:
         transform.FoldConstant(),
         transform.FuseOps(),
     ]
-    with target:
+    with limits(_TVM), target:
         module = tvm.transform.Sequential(fusing)(module)
         groups = {name: calls(function) for name, function in _functions(module) if name != MAIN}
         module = transform.FuseTIR()(module)
@@ -113,7 +127,7 @@ def scheduled(module: Any, target: Any, database: Any | None, *, prepack: bool) 
     A kernel without a schedule is correct and slow on a processor, and does not run on a GPU.
     """
     transform = relax.transform
-    with target:
+    with limits(_TVM), target:
         if database is not None:
             with database:
                 module = transform.MetaScheduleApplyDatabase()(module)
@@ -137,4 +151,25 @@ def tuned(module: Any) -> list[str]:
 
 def build(module: Any, target: Any) -> Any:
     """Machine code. TVM's pipeline for it lowers what is not lowered yet, and fuses nothing on a processor."""
-    return tvm.compile(module, target, relax_pipeline=relax.get_pipeline("default_build"))
+    with limits(_TVM):
+        try:
+            return tvm.compile(module, target, relax_pipeline=relax.get_pipeline("default_build"))
+        except Exception as error:
+            kernel = _failing(module, target) if target.kind.name == "llvm" else None
+            if kernel is None:
+                raise
+            raise RuntimeError(f"Error converting operator {kernel}") from error
+
+
+def _failing(module: Any, target: Any) -> str | None:
+    """The first kernel of a module for which there is no machine code: the code generator does not name it."""
+    with target:
+        lowered = relax.transform.LegalizeOps()(module)
+    for name, kernel in lowered.functions_items():
+        if not isinstance(kernel, tirx.PrimFunc):
+            continue
+        try:
+            tirx.build(tvm.IRModule({MAIN: kernel.with_attr("global_symbol", MAIN)}), target)
+        except Exception:  # noqa: BLE001 - whatever it is, the compilation has told it
+            return str(name.name_hint)
+    return None

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from mlflow_ngraph.errors import UnsupportedError
-from mlflow_ngraph.workloads import onnx_file
 from mlflow_ngraph.workloads.calling import Graph
 from mlflow_ngraph.workloads.onnx_torch import elementwise, host, layers, pooling, shaping
 from mlflow_ngraph.workloads.onnx_torch.values import HOST_OPERATORS, OPERATORS, Host, Node, Value, tensor
@@ -23,8 +22,10 @@ _OPERATOR_MODULES = (elementwise, host, layers, pooling, shaping)
 _STANDARD_DOMAINS = ("", "ai.onnx")
 _HOST_SIZE = 64
 """Integer vectors up to this length may describe shapes, and stay on the host."""
-_NOWHERE = Path("model.onnx")
-"""Stands for the place of a model that has nothing in other files."""
+_CONSTANTS = frozenset({"value", "value_float", "value_floats", "value_int", "value_ints"})
+"""The attributes that give a ``Constant`` its value."""
+_WITHOUT_EFFECT = frozenset({"consumed_inputs"})
+"""Attributes of any operator that say nothing about what it computes."""
 _STATISTICS = slice(3, 5)
 """Mean and variance among the inputs of a batch normalisation: what is no parameter."""
 
@@ -34,27 +35,22 @@ class OnnxModule(Graph):
 
     Floating-point initializers are parameters, except the running statistics of batch normalisation and scalars,
     which are buffers.
-
-    Parameters
-    ----------
-    path : Path
-        Where the model lies, beside the files that hold its external data.
     """
 
-    def __init__(self, model: onnx.ModelProto, path: Path = _NOWHERE) -> None:
+    def __init__(self, model: onnx.ModelProto) -> None:
         super().__init__()
         graph = model.graph
         self._nodes = [_node(proto, _opset(model, proto)) for proto in graph.node]
         _require_operators(self._nodes)
+        if graph.sparse_initializer:
+            raise UnsupportedError("PyTorch baseline has no sparse initializers")
         self._constants: dict[str, Host] = {}
         self._stored: dict[str, str] = {}
         statistics = {
             name for node in self._nodes if node.operator == "BatchNormalization" for name in node.inputs[_STATISTICS]
         }
         for initializer in graph.initializer:
-            # One at a time: a model that has its weights in other files may be large.
-            content = onnx.numpy_helper.to_array(onnx_file.filled(initializer, path))
-            self._store(initializer.name, content, initializer.name in statistics)
+            self._store(initializer.name, onnx.numpy_helper.to_array(initializer), initializer.name in statistics)
         for node in self._nodes:
             if node.operator == "Constant":
                 self._store(node.outputs[0], shaping.constant(node), True)
@@ -73,7 +69,8 @@ class OnnxModule(Graph):
         values[""] = None
         for node, dead in zip(self._nodes, self._dead, strict=True):
             results = _run(node, [values[name] for name in node.inputs], device)
-            values.update(zip(node.outputs, results, strict=False))
+            # An output that is left out has no name, as has an input that is.
+            values.update((name, result) for name, result in zip(node.outputs, results, strict=False) if name)
             for name in dead:
                 values.pop(name, None)
         outputs = tuple(_output(values[name], device) for name in self._outputs)
@@ -86,7 +83,7 @@ class OnnxModule(Graph):
             return
         key = f"{re.sub(r'[^0-9A-Za-z_]', '_', name)}_{len(self._stored)}"
         self._stored[name] = key
-        content = torch.tensor(array)
+        content = _content(name, array)
         if buffer or array.ndim == 0 or not content.is_floating_point():
             self.register_buffer(key, content)
         else:
@@ -100,14 +97,11 @@ def convert(path: Path) -> OnnxModule:
     ------
     UnsupportedError
         The graph has an operator that the module cannot run; names it and its opset.
-    WorkloadError
-        A file of external data is missing or too short.
     """
-    model = onnx_file.inlined(onnx.load(str(path), load_external_data=False))
-    for node in model.graph.node:
-        for kept in onnx_file.tensors(node):
-            kept.CopyFrom(onnx_file.filled(kept, path))
-    module = OnnxModule(model, path)
+    model = onnx.load(str(path))
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
+    module = OnnxModule(model)
     module.requires_grad_(False)
     module.eval()
     return module
@@ -130,10 +124,28 @@ def _attribute(value: Any) -> Any:
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
+def _content(name: str, array: Host) -> torch.Tensor:
+    """A constant as a tensor."""
+    if array.dtype.name == "bfloat16":  # NumPy's own types do not have it
+        return torch.tensor(array.view(np.int16)).view(torch.bfloat16)
+    try:
+        return torch.tensor(array)
+    except TypeError:
+        raise UnsupportedError(f"PyTorch baseline has no element type {array.dtype} (constant {name})") from None
+
+
 def _require_operators(nodes: Iterable[Node]) -> None:
+    """Refuse operators that nothing runs, and attributes that what runs them would ignore."""
     for node in nodes:
-        if node.operator not in OPERATORS and node.operator not in ("Constant", *HOST_OPERATORS):
+        if node.operator == "Constant":
+            known = _CONSTANTS
+        elif node.operator in OPERATORS:
+            known = OPERATORS[node.operator].attributes | _WITHOUT_EFFECT
+        else:
             raise UnsupportedError(f"PyTorch baseline has no ONNX operator {node.operator} (opset {node.opset})")
+        for name in node.attributes:
+            if name not in known:
+                raise UnsupportedError(f"PyTorch baseline cannot run {node.operator} with {name} (opset {node.opset})")
 
 
 def _last_uses(nodes: Sequence[Node], keep: set[str]) -> list[list[str]]:
@@ -151,7 +163,8 @@ def _run(node: Node, values: list[Value], device: torch.device) -> tuple[Value, 
     """Run one node, on the host where all its inputs are there."""
     result: Any = None
     given = [value for value in values if value is not None]
-    if node.operator in HOST_OPERATORS and all(isinstance(value, np.ndarray) for value in given):
+    on_host = node.operator in HOST_OPERATORS and "broadcast" not in node.attributes
+    if on_host and all(isinstance(value, np.ndarray) for value in given):
         result = HOST_OPERATORS[node.operator](node, *values)
     if result is None:
         try:
@@ -159,6 +172,10 @@ def _run(node: Node, values: list[Value], device: torch.device) -> tuple[Value, 
         except NotImplementedError as error:
             raise UnsupportedError(f"PyTorch baseline cannot run {error} (opset {node.opset})") from None
     results = tuple(result) if isinstance(result, tuple | list) else (result,)
+    if any(node.outputs[len(results) :]):
+        raise UnsupportedError(
+            f"PyTorch baseline cannot run {node.operator} with {len(node.outputs)} outputs (opset {node.opset})"
+        )
     if any(isinstance(value, torch.Tensor) for value in values):
         return results
     return tuple(item.to(device) if isinstance(item, torch.Tensor) else item for item in results)

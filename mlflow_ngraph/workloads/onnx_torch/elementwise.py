@@ -25,7 +25,7 @@ _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "Ceil": torch.ceil,
     "Cos": torch.cos,
     "Cosh": torch.cosh,
-    "Erf": torch.erf,
+    "Erf": lambda value: torch.erf(value).to(value.dtype),
     "Exp": torch.exp,
     "Floor": torch.floor,
     "Identity": lambda value: value,
@@ -72,12 +72,44 @@ _VARIADIC: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
+_CASTS = frozenset(
+    [
+        "BOOL",
+        "INT8",
+        "INT16",
+        "INT32",
+        "INT64",
+        "UINT8",
+        "UINT16",
+        "UINT32",
+        "UINT64",
+        "FLOAT16",
+        "BFLOAT16",
+        "FLOAT",
+        "DOUBLE",
+        "COMPLEX64",
+        "COMPLEX128",
+    ]
+)
+"""Element types that torch casts to as the standard says; those of eight bits and fewer saturate in several ways."""
+
+_BROADCAST = frozenset({"axis", "broadcast"})
+"""How binary operators said before opset 7 which axes of the first operand the second one has."""
+
+
+def _beside(node: Node, a: Tensor, b: Tensor) -> Tensor:
+    """The second operand with its axes where they belong."""
+    if "axis" not in node.attributes:
+        return b
+    return b.reshape(*b.shape, *[1] * (a.ndim - node.attributes["axis"] % a.ndim - b.ndim))
+
+
 def _register_unary(name: str, function: Callable[[Tensor], Tensor]) -> None:
     OPERATORS[name] = Operator(lambda node, value: function(value), frozenset())
 
 
 def _register_binary(name: str, function: Callable[[Tensor, Tensor], Tensor]) -> None:
-    OPERATORS[name] = Operator(lambda node, a, b: function(a, b), frozenset())
+    OPERATORS[name] = Operator(lambda node, a, b: function(a, _beside(node, a, b)), frozenset(), _BROADCAST)
 
 
 def _register_variadic(name: str, function: Callable[[Tensor, Tensor], Tensor]) -> None:
@@ -92,18 +124,19 @@ for _name, _variadic in _VARIADIC.items():
     _register_variadic(_name, _variadic)
 
 
-@operator("Div")
+@operator("Div", attributes="axis broadcast")
 def _div(node: Node, a: Tensor, b: Tensor) -> Tensor:
-    return torch.div(a, b, rounding_mode=None if a.is_floating_point() else "trunc")
+    return torch.div(a, _beside(node, a, b), rounding_mode=None if a.is_floating_point() else "trunc")
 
 
-@operator("Mod")
+@operator("Mod", attributes="fmod")
 def _mod(node: Node, a: Tensor, b: Tensor) -> Tensor:
     return torch.fmod(a, b) if node.get("fmod", 0) else torch.remainder(a, b)
 
 
-@operator("Pow")
+@operator("Pow", attributes="axis broadcast")
 def _pow(node: Node, base: Tensor, exponent: Tensor) -> Tensor:
+    exponent = _beside(node, base, exponent)
     return torch.pow(base, exponent.to(base.dtype) if base.is_floating_point() else exponent).to(base.dtype)
 
 
@@ -117,80 +150,83 @@ def _where(node: Node, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return torch.where(condition, a, b)
 
 
-@operator("Clip")
+@operator("Clip", attributes="max min")
 def _clip(node: Node, value: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
-    minimum = node.get("min") if low is None else low
-    maximum = node.get("max") if high is None else high
-    if minimum is not None:
-        value = torch.clamp(value, min=minimum)
-    return value if maximum is None else torch.clamp(value, max=maximum)
+    if node.opset < 11:  # then they were attributes, and never left out
+        largest = min(torch.finfo(kind).max for kind in (torch.float32, value.dtype))
+        return torch.clamp(value, node.get("min", -largest), node.get("max", largest))
+    if low is not None:
+        value = torch.clamp(value, min=low)
+    return value if high is None else torch.clamp(value, max=high)
 
 
-@operator("Cast")
+@operator("Cast", attributes="round_mode saturate to")
 def _cast(node: Node, value: Tensor) -> Tensor:
     return value.to(torch_type(node.attributes["to"]))
 
 
-@operator("CastLike")
+@operator("CastLike", attributes="round_mode saturate")
 def _cast_like(node: Node, value: Tensor, like: Tensor) -> Tensor:
     return value.to(like.dtype)
 
 
-@operator("Dropout")
+@operator("Dropout", attributes="is_test ratio seed")
 def _dropout(
     node: Node, value: Tensor, ratio: Tensor | None = None, training: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    if training is not None and bool(training):
+    if (training is not None and bool(training)) or (node.opset < 7 and not node.get("is_test", 0)):
         raise NotImplementedError("Dropout in training mode")
-    return value, torch.ones_like(value, dtype=torch.bool)
+    return value, torch.ones_like(value, dtype=torch.bool if node.opset >= 10 else value.dtype)
 
 
-@operator("IsInf")
+@operator("IsInf", attributes="detect_negative detect_positive")
 def _is_inf(node: Node, value: Tensor) -> Tensor:
     negative = torch.isneginf(value) if node.get("detect_negative", 1) else torch.zeros_like(value, dtype=torch.bool)
     positive = torch.isposinf(value) if node.get("detect_positive", 1) else torch.zeros_like(value, dtype=torch.bool)
     return negative | positive
 
 
-@operator("LeakyRelu")
+@operator("LeakyRelu", attributes="alpha")
 def _leaky_relu(node: Node, value: Tensor) -> Tensor:
     return functional.leaky_relu(value, node.get("alpha", 0.01))
 
 
 @operator("PRelu")
 def _prelu(node: Node, value: Tensor, slope: Tensor) -> Tensor:
+    if node.opset < 7 and slope.numel() > 1:  # one slope per channel then
+        slope = slope.reshape(-1, *[1] * (value.ndim - 2))
     return torch.where(value < 0, slope * value, value)
 
 
-@operator("ThresholdedRelu")
+@operator("ThresholdedRelu", attributes="alpha")
 def _thresholded_relu(node: Node, value: Tensor) -> Tensor:
     return torch.where(value > node.get("alpha", 1.0), value, torch.zeros_like(value))
 
 
-@operator("Shrink")
+@operator("Shrink", attributes="bias lambd")
 def _shrink(node: Node, value: Tensor) -> Tensor:
     limit, bias = node.get("lambd", 0.5), node.get("bias", 0.0)
     inner = torch.where(value > limit, value - bias, torch.zeros_like(value))
     return torch.where(value < -limit, value + bias, inner).to(value.dtype)
 
 
-@operator("Elu")
+@operator("Elu", attributes="alpha")
 def _elu(node: Node, value: Tensor) -> Tensor:
     return functional.elu(value, node.get("alpha", 1.0))
 
 
-@operator("Celu")
+@operator("Celu", attributes="alpha")
 def _celu(node: Node, value: Tensor) -> Tensor:
     return functional.celu(value, node.get("alpha", 1.0))
 
 
-@operator("Selu")
+@operator("Selu", attributes="alpha gamma")
 def _selu(node: Node, value: Tensor) -> Tensor:
-    alpha, gamma = node.get("alpha", 1.6732632423543772), node.get("gamma", 1.0507009873554805)
-    return gamma * functional.elu(value, alpha)
+    alpha, gamma = (1.6732632423543772, 1.0507009873554805) if node.opset >= 6 else (1.6732, 1.0507)
+    return node.get("gamma", gamma) * functional.elu(value, node.get("alpha", alpha))
 
 
-@operator("HardSigmoid")
+@operator("HardSigmoid", attributes="alpha beta")
 def _hard_sigmoid(node: Node, value: Tensor) -> Tensor:
     return torch.clamp(value * node.get("alpha", 0.2) + node.get("beta", 0.5), 0, 1)
 
@@ -200,22 +236,22 @@ def _hard_swish(node: Node, value: Tensor) -> Tensor:
     return functional.hardswish(value)
 
 
-@operator("Swish")
+@operator("Swish", attributes="alpha")
 def _swish(node: Node, value: Tensor) -> Tensor:
     return value * torch.sigmoid(value * node.get("alpha", 1.0))
 
 
-@operator("Gelu")
+@operator("Gelu", attributes="approximate")
 def _gelu(node: Node, value: Tensor) -> Tensor:
     return functional.gelu(value, approximate=node.get("approximate", "none"))
 
 
-@operator("Softmax")
+@operator("Softmax", attributes="axis")
 def _softmax(node: Node, value: Tensor) -> Tensor:
     return _over_axis(torch.softmax, node, value)
 
 
-@operator("LogSoftmax")
+@operator("LogSoftmax", attributes="axis")
 def _log_softmax(node: Node, value: Tensor) -> Tensor:
     return _over_axis(torch.log_softmax, node, value)
 
@@ -225,11 +261,20 @@ def _over_axis(function: Callable[..., Tensor], node: Node, value: Tensor) -> Te
     if node.opset >= 13:
         return function(value, dim=node.get("axis", -1))
     axis = node.get("axis", 1) % max(value.ndim, 1)
-    rows = math.prod(value.shape[:axis])
-    return function(value.reshape(rows, -1), dim=1).reshape(value.shape)
+    rows, columns = math.prod(value.shape[:axis]), math.prod(value.shape[axis:])
+    return function(value.reshape(rows, columns), dim=1).reshape(value.shape)
 
 
 def torch_type(element_type: int) -> torch.dtype:
-    """The torch type of an ONNX element type."""
+    """The torch type of an ONNX element type.
+
+    Raises
+    ------
+    NotImplementedError
+        torch does not have it, or rounds to it in another way than the standard says.
+    """
+    name = onnx.TensorProto.DataType.Name(element_type)
+    if name not in _CASTS:
+        raise NotImplementedError(f"Cast to {name}")
     kind: torch.dtype = getattr(torch, onnx.helper.tensor_dtype_to_np_dtype(element_type).name)
     return kind

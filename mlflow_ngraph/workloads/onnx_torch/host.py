@@ -32,9 +32,11 @@ def _mul(node: Node, a: Host, b: Host) -> Host:
 
 @host_operator("Div")
 def _div(node: Node, a: Host, b: Host) -> Host:
+    floor = np.asarray(a // b)
     if object in (a.dtype, b.dtype):
-        return np.asarray(a // b)  # sizes are not negative
-    return np.asarray(np.trunc(a / b).astype(a.dtype))
+        return floor  # sizes are not negative
+    inexact = (a % b != 0) & ((a < 0) != (b < 0))
+    return np.asarray(floor + inexact.astype(floor.dtype))  # towards zero
 
 
 @host_operator("Equal")
@@ -70,7 +72,10 @@ def _squeeze(node: Node, value: Host, axes: Host | None = None) -> Host:
 
 @host_operator("Reshape")
 def _reshape(node: Node, value: Host, shape: Host) -> Host:
-    return np.reshape(value, shape.tolist())
+    sizes: list[Any] = shape.tolist()
+    if not node.get("allowzero", 0):
+        sizes = [value.shape[axis] if type(size) is int and size == 0 else size for axis, size in enumerate(sizes)]
+    return np.reshape(value, sizes)
 
 
 @host_operator("Slice")
@@ -94,10 +99,10 @@ def _slice(
 
 @host_operator("ReduceProd")
 def _reduce_prod(node: Node, value: Host, axes: Host | None = None) -> Host:
-    chosen = node.get("axes", []) if axes is None else axes.tolist()
+    chosen = tuple(node.get("axes", ()) if axes is None else axes.tolist())
     if not chosen and node.get("noop_with_empty_axes", 0):
         return value
-    return np.asarray(np.prod(value, axis=tuple(chosen) or None, keepdims=bool(node.get("keepdims", 1))))
+    return np.asarray(np.prod(value, axis=chosen or None, dtype=value.dtype, keepdims=bool(node.get("keepdims", 1))))
 
 
 @host_operator("ConstantOfShape")

@@ -36,6 +36,11 @@ class Windows:
         self.dilations: list[int] = node.get("dilations", [1] * axes)
         self.ceil = bool(node.get("ceil_mode", 0))
         self.before, self.after = paddings(node, value.shape[2:], self.kernel, self.strides, self.dilations)
+        if self.ceil and node.get("auto_pad", "NOTSET") != "NOTSET":
+            raise NotImplementedError(f"{node.operator} with ceil_mode and auto_pad")
+        spans = [(width - 1) * dilation + 1 for width, dilation in zip(self.kernel, self.dilations, strict=True)]
+        if any(pad >= span for pads in (self.before, self.after) for pad, span in zip(pads, spans, strict=True)):
+            raise NotImplementedError(f"{node.operator} with windows on nothing but padding")
 
     @property
     def torch_pads(self) -> bool:
@@ -60,7 +65,7 @@ class Windows:
         return ends
 
 
-@operator("MaxPool")
+@operator("MaxPool", attributes="auto_pad ceil_mode dilations kernel_shape pads storage_order strides")
 def _max_pool(node: Node, value: Tensor) -> Tensor:
     if len(node.outputs) > 1:
         raise NotImplementedError("MaxPool with indices")
@@ -76,7 +81,7 @@ def _max_pool(node: Node, value: Tensor) -> Tensor:
     return result
 
 
-@operator("AveragePool")
+@operator("AveragePool", attributes="auto_pad ceil_mode count_include_pad dilations kernel_shape pads strides")
 def _average_pool(node: Node, value: Tensor) -> Tensor:
     windows, count_pads = Windows(node, value), bool(node.get("count_include_pad", 0))
     if windows.torch_pads and set(windows.dilations) == {1}:
@@ -109,9 +114,15 @@ def _sums(value: Tensor, windows: Windows) -> Tensor:
 
 @operator("GlobalAveragePool")
 def _global_average_pool(node: Node, value: Tensor) -> Tensor:
-    return value.mean(dim=list(range(2, value.ndim)), keepdim=True)
+    return value.mean(dim=_spatial(node, value), keepdim=True)
 
 
 @operator("GlobalMaxPool")
 def _global_max_pool(node: Node, value: Tensor) -> Tensor:
-    return value.amax(dim=list(range(2, value.ndim)), keepdim=True)
+    return value.amax(dim=_spatial(node, value), keepdim=True)
+
+
+def _spatial(node: Node, value: Tensor) -> list[int]:
+    if value.ndim < 3:  # torch would take no axes for all of them
+        raise NotImplementedError(f"{node.operator} of a matrix")
+    return list(range(2, value.ndim))

@@ -16,7 +16,7 @@ from mlflow_ngraph.workloads.onnx_torch.values import Host, Node, host, host_ope
 _END = 2**31
 
 
-@operator("Shape")
+@operator("Shape", attributes="start end")
 def _shape(node: Node, value: Tensor) -> Host:
     return host(list(value.shape)[node.get("start", 0) : node.get("end")])
 
@@ -26,7 +26,7 @@ def _size(node: Node, value: Tensor) -> Host:
     return host([math.prod(value.shape)]).reshape(())
 
 
-@operator("Reshape", host=(1,))
+@operator("Reshape", host=(1,), attributes="allowzero")
 def _reshape(node: Node, value: Tensor, shape: list[int]) -> Tensor:
     if not node.get("allowzero", 0):
         shape = [value.shape[axis] if _is(size, 0) else size for axis, size in enumerate(shape)]
@@ -38,24 +38,24 @@ def _is(size: Any, constant: int) -> bool:
     return type(size) is int and size == constant
 
 
-@operator("Flatten")
+@operator("Flatten", attributes="axis")
 def _flatten(node: Node, value: Tensor) -> Tensor:
     axis = node.get("axis", 1)
     axis = axis + value.ndim if axis < 0 else axis
-    return value.reshape(math.prod(value.shape[:axis]), -1)
+    return value.reshape(math.prod(value.shape[:axis]), math.prod(value.shape[axis:]))
 
 
-@operator("Transpose")
+@operator("Transpose", attributes="perm")
 def _transpose(node: Node, value: Tensor) -> Tensor:
     return value.permute(node.get("perm", list(range(value.ndim))[::-1]))
 
 
-@operator("Concat")
+@operator("Concat", attributes="axis")
 def _concat(node: Node, *values: Tensor) -> Tensor:
     return torch.cat(values, dim=node.get("axis", 1))
 
 
-@operator("Split", host=(1,))
+@operator("Split", host=(1,), attributes="axis num_outputs split")
 def _split(node: Node, value: Tensor, given: list[int] | None = None) -> tuple[Tensor, ...]:
     axis = node.get("axis", 0)
     sizes: list[int] | int | None = given or node.get("split")
@@ -64,7 +64,7 @@ def _split(node: Node, value: Tensor, given: list[int] | None = None) -> tuple[T
     return tuple(torch.split(value, sizes, dim=axis))
 
 
-@operator("Slice", host=(1, 2, 3, 4))
+@operator("Slice", host=(1, 2, 3, 4), attributes="axes ends starts")
 def _slice(
     node: Node,
     value: Tensor,
@@ -90,7 +90,7 @@ def _slice_axis(value: Tensor, axis: int, start: int, end: int, step: int) -> Te
     return value[tuple(index)]
 
 
-@operator("Gather")
+@operator("Gather", attributes="axis")
 def _gather(node: Node, data: Tensor, indices: Tensor) -> Tensor:
     axis = node.get("axis", 0) % data.ndim
     flat = indices.reshape(-1)
@@ -99,21 +99,22 @@ def _gather(node: Node, data: Tensor, indices: Tensor) -> Tensor:
     return data.index_select(axis, flat).reshape(shape)
 
 
-@operator("GatherElements")
+@operator("GatherElements", attributes="axis")
 def _gather_elements(node: Node, data: Tensor, indices: Tensor) -> Tensor:
-    axis = node.get("axis", 0)
-    return torch.gather(data, axis, torch.where(indices < 0, indices + data.shape[axis], indices))
+    axis, places = node.get("axis", 0), indices.long()
+    return torch.gather(data, axis, torch.where(places < 0, places + data.shape[axis], places))
 
 
-@operator("GatherND")
+@operator("GatherND", attributes="batch_dims")
 def _gather_nd(node: Node, data: Tensor, indices: Tensor) -> Tensor:
     batch = node.get("batch_dims", 0)
-    grids = torch.meshgrid(*(torch.arange(size, device=data.device) for size in indices.shape[:-1]), indexing="ij")
-    place = (*grids[:batch], *indices.unbind(-1))
+    rows = [torch.arange(size, device=data.device) for size in indices.shape[:-1]]
+    grids = torch.meshgrid(*rows, indexing="ij")[:batch] if batch else ()
+    place = (*grids, *indices.unbind(-1))
     return data[place]
 
 
-@operator("ScatterND")
+@operator("ScatterND", attributes="reduction")
 def _scatter_nd(node: Node, data: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     place = tuple(indices.unbind(-1))
     reduction = node.get("reduction", "none")
@@ -122,24 +123,24 @@ def _scatter_nd(node: Node, data: Tensor, indices: Tensor, updates: Tensor) -> T
     raise NotImplementedError(f"ScatterND with reduction {reduction!r}")
 
 
-@operator("Scatter", "ScatterElements")
+@operator("Scatter", "ScatterElements", attributes="axis reduction")
 def _scatter_elements(node: Node, data: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    axis = node.get("axis", 0)
-    indices = torch.where(indices < 0, indices + data.shape[axis], indices)
+    axis, places = node.get("axis", 0), indices.long()
+    places = torch.where(places < 0, places + data.shape[axis], places)
     reduction = node.get("reduction", "none")
     if reduction == "none":
-        return data.scatter(axis, indices, updates)
+        return data.scatter(axis, places, updates)
     names = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
-    return data.scatter_reduce(axis, indices, updates, names[reduction])
+    return data.scatter_reduce(axis, places, updates, names[reduction])
 
 
-@operator("Squeeze", host=(1,))
+@operator("Squeeze", host=(1,), attributes="axes")
 def _squeeze(node: Node, value: Tensor, axes: list[int] | None = None) -> Tensor:
     axes = node.get("axes") if axes is None else axes
     return torch.squeeze(value) if axes is None else torch.squeeze(value, tuple(axes))
 
 
-@operator("Unsqueeze", host=(1,))
+@operator("Unsqueeze", host=(1,), attributes="axes")
 def _unsqueeze(node: Node, value: Tensor, axes: list[int] | None = None) -> Tensor:
     chosen = node.attributes["axes"] if axes is None else axes
     rank = value.ndim + len(chosen)
@@ -161,7 +162,7 @@ def _tile(node: Node, value: Tensor, repeats: list[int]) -> Tensor:
     return value.repeat(repeats)
 
 
-@operator("Pad", host=(1, 3))
+@operator("Pad", host=(1, 3), attributes="mode pads value")
 def _pad(
     node: Node,
     value: Tensor,
@@ -179,7 +180,7 @@ def _pad(
     ]
     if mode == "constant":
         constant = node.get("value", 0.0) if fill is None else fill.item()
-        return functional.pad(value, _last_first(amounts), value=constant)
+        return torch.constant_pad_nd(value, _last_first(amounts), constant)
     while amounts and amounts[0] == (0, 0):  # these modes pad the last axes only
         amounts = amounts[1:]
     return functional.pad(value, _last_first(amounts), mode=mode)
@@ -189,13 +190,13 @@ def _last_first(amounts: list[tuple[int, int]]) -> list[int]:
     return [amount for pair in reversed(amounts) for amount in pair]
 
 
-@operator("Trilu", host=(1,))
+@operator("Trilu", host=(1,), attributes="upper")
 def _trilu(node: Node, value: Tensor, diagonal: list[int] | None = None) -> Tensor:
     function = torch.triu if node.get("upper", 1) else torch.tril
     return function(value, diagonal=diagonal[0] if diagonal else 0)
 
 
-@operator("DepthToSpace")
+@operator("DepthToSpace", attributes="blocksize mode")
 def _depth_to_space(node: Node, value: Tensor) -> Tensor:
     size = node.attributes["blocksize"]
     if node.get("mode", "DCR") == "CRD":
@@ -205,7 +206,7 @@ def _depth_to_space(node: Node, value: Tensor) -> Tensor:
     return blocks.permute(0, 3, 4, 1, 5, 2).reshape(batch, channels // size**2, height * size, width * size)
 
 
-@operator("SpaceToDepth")
+@operator("SpaceToDepth", attributes="blocksize mode")
 def _space_to_depth(node: Node, value: Tensor) -> Tensor:
     if node.get("mode", "DCR") != "DCR":
         raise NotImplementedError("SpaceToDepth with another mode than DCR")
@@ -215,11 +216,11 @@ def _space_to_depth(node: Node, value: Tensor) -> Tensor:
     return blocks.permute(0, 3, 5, 1, 2, 4).reshape(batch, channels * size**2, height // size, width // size)
 
 
-@operator("ConstantOfShape", host=(0,))
+@operator("ConstantOfShape", host=(0,), attributes="value")
 def _constant_of_shape(node: Node, shape: list[int]) -> Tensor:
     value = node.get("value")
     fill = torch.zeros(1) if value is None else torch.tensor(onnx.numpy_helper.to_array(value))
-    return fill.expand(tuple(shape)).clone()
+    return fill.reshape(()).expand(tuple(shape)).clone()
 
 
 @operator("Range")
@@ -233,7 +234,7 @@ def _host_range(node: Node, start: Host, limit: Host, delta: Host) -> Tensor:
     return torch.arange(start.item(), limit.item(), delta.item(), dtype=kind)
 
 
-@operator("OneHot", host=(1,))
+@operator("OneHot", host=(1,), attributes="axis")
 def _one_hot(node: Node, indices: Tensor, depth: list[int], values: Tensor) -> Tensor:
     classes = torch.arange(depth[0], device=indices.device)
     places = indices.long()

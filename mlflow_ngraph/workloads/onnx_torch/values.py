@@ -46,6 +46,8 @@ class Operator:
     function: Function
     host_inputs: frozenset[int]
     """Positions of the inputs that are passed as lists of integers; the others are tensors."""
+    attributes: frozenset[str] = frozenset()
+    """Those that the function obeys, or that change nothing about what it computes."""
 
     def run(self, node: Node, values: list[Value], device: torch.device) -> Any:
         """Bring the inputs into the form that the function wants, and call it."""
@@ -65,12 +67,20 @@ HOST_OPERATORS: dict[str, Function] = {}
 F = TypeVar("F", bound=Function)
 
 
-def operator(*names: str, host: tuple[int, ...] = ()) -> Callable[[F], F]:
-    """Register a function for operators; ``host`` gives the positions of its integer lists."""
+def operator(*names: str, host: tuple[int, ...] = (), attributes: str = "") -> Callable[[F], F]:
+    """Register a function for operators.
+
+    Parameters
+    ----------
+    host : tuple[int, ...]
+        Positions of its integer lists.
+    attributes : str
+        The attributes that it knows, with spaces between them; a node with any other is refused.
+    """
 
     def register(function: F) -> F:
         for name in names:
-            OPERATORS[name] = Operator(function, frozenset(host))
+            OPERATORS[name] = Operator(function, frozenset(host), frozenset(attributes.split()))
         return function
 
     return register
