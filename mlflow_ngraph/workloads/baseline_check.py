@@ -87,8 +87,8 @@ def _by_definition(file: Path, inputs: Arrays) -> list[NDArray[Any]]:
     """The outputs that ONNX's reference evaluator gives."""
     from onnx.reference import ReferenceEvaluator
 
-    from mlflow_ngraph.workloads.onnx_file import load
+    from mlflow_ngraph.workloads.onnx_file import whole
 
-    evaluator = ReferenceEvaluator(load(file))
+    evaluator = ReferenceEvaluator(whole(file))
     outputs = evaluator.run(None, dict(zip(evaluator.input_names, inputs, strict=True)))
     return [np.asarray(output) for output in outputs]

@@ -93,6 +93,21 @@ def filled(tensor: onnx.TensorProto, path: Path) -> onnx.TensorProto:
     return onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=content)
 
 
+def whole(path: Path) -> onnx.ModelProto:
+    """The model in ``path`` with all that it keeps in other files.
+
+    Raises
+    ------
+    WorkloadError
+        A file of external data is missing, too short, or outside the directory of the model.
+    """
+    model = _parsed(path)
+    for tensor in tensors(model):
+        if uses_external_data(tensor):
+            tensor.CopyFrom(filled(tensor, path))
+    return model
+
+
 def _place(tensor: onnx.TensorProto, path: Path) -> tuple[Path, int, int]:
     """File, offset and length of what a tensor of the model in ``path`` keeps elsewhere.
 

@@ -215,7 +215,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
 
 
 def ask(worker: Child, name: str, directory: Path) -> Any:
-    fields = {"directory": str(directory), "seed": 0, "batch_sizes": [BATCH]}
+    fields: dict[str, Any] = {"directory": str(directory), "seed": 0, "batch_sizes": [BATCH]}
     return worker.request("prepare", 60, workload=asdict(reference(name)), init=asdict(Init()), **fields)
 
 

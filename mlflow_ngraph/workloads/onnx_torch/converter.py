@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from mlflow_ngraph.errors import UnsupportedError
+from mlflow_ngraph.workloads import onnx_file
 from mlflow_ngraph.workloads.calling import Graph
 from mlflow_ngraph.workloads.onnx_torch import elementwise, host, layers, pooling, shaping
 from mlflow_ngraph.workloads.onnx_torch.values import HOST_OPERATORS, OPERATORS, Host, Node, Value, tensor
@@ -22,6 +23,8 @@ _OPERATOR_MODULES = (elementwise, host, layers, pooling, shaping)
 _STANDARD_DOMAINS = ("", "ai.onnx")
 _HOST_SIZE = 64
 """Integer vectors up to this length may describe shapes, and stay on the host."""
+_NOWHERE = Path("model.onnx")
+"""Stands for the place of a model that has nothing in other files."""
 _CONSTANTS = frozenset({"value", "value_float", "value_floats", "value_int", "value_ints"})
 """The attributes that give a ``Constant`` its value."""
 _WITHOUT_EFFECT = frozenset({"consumed_inputs"})
@@ -35,9 +38,14 @@ class OnnxModule(Graph):
 
     Floating-point initializers are parameters, except the running statistics of batch normalisation and scalars,
     which are buffers.
+
+    Parameters
+    ----------
+    path : Path
+        Where the model lies, beside the files that hold its external data.
     """
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: onnx.ModelProto, path: Path = _NOWHERE) -> None:
         super().__init__()
         graph = model.graph
         self._nodes = [_node(proto, _opset(model, proto)) for proto in graph.node]
@@ -50,7 +58,9 @@ class OnnxModule(Graph):
             name for node in self._nodes if node.operator == "BatchNormalization" for name in node.inputs[_STATISTICS]
         }
         for initializer in graph.initializer:
-            self._store(initializer.name, onnx.numpy_helper.to_array(initializer), initializer.name in statistics)
+            # One at a time: a model that has its weights in other files may be large.
+            content = onnx.numpy_helper.to_array(onnx_file.filled(initializer, path))
+            self._store(initializer.name, content, initializer.name in statistics)
         for node in self._nodes:
             if node.operator == "Constant":
                 self._store(node.outputs[0], shaping.constant(node), True)
@@ -97,11 +107,14 @@ def convert(path: Path) -> OnnxModule:
     ------
     UnsupportedError
         The graph has an operator that the module cannot run; names it and its opset.
+    WorkloadError
+        A file of external data is missing or too short.
     """
-    model = onnx.load(str(path))
-    if model.functions:
-        model = onnx.inliner.inline_local_functions(model)
-    module = OnnxModule(model)
+    model = onnx_file.inlined(onnx.load(str(path), load_external_data=False))
+    for node in model.graph.node:
+        for kept in onnx_file.tensors(node):
+            kept.CopyFrom(onnx_file.filled(kept, path))
+    module = OnnxModule(model, path)
     module.requires_grad_(False)
     module.eval()
     return module
