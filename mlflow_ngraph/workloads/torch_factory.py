@@ -93,6 +93,8 @@ class TorchWorkload(Workload):
         from mlflow_ngraph.workloads.initialise import seeded
         from mlflow_ngraph.workloads.unwrapping import materialise, require_values
 
+        with seeded(self.init.seed):
+            self._factory()  # what its import draws, which happens once, is no part of what is drawn each time
         # Lazy layers draw their weights when they are called first.
         with seeded(self.init.seed):
             model = self._made()
