@@ -103,8 +103,8 @@ def zoo(processes, fake_compiler, tmp_path_factory):
     [
         ("ok", "run", "ok", ""),
         ("slow", "run", "ok", ""),
-        ("wrong", "run", "parity_failed", "cosine similarity -1.0"),
-        ("nan", "run", "parity_failed", "cosine similarity nan"),
+        ("wrong", "run", "parity_failed", "relative error 2.0e+00"),
+        ("nan", "run", "parity_failed", "relative error inf"),
         ("short", "run", "parity_failed", "output 0 has shape (1, "),
         ("raise", "compile", "failed", "the fake compiler failed, as told"),
         ("raise", "load", "failed", "the fake compiler failed, as told"),
