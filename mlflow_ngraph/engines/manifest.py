@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Annotated, Any, Literal
 
@@ -119,15 +118,8 @@ class Figures(FrozenModel):
     reason: str
     noise: str
     """What disturbed the machine meanwhile; empty where it was quiet."""
-    metrics: dict[str, Annotated[float, Field(allow_inf_nan=True)]]
-    """By name; NaN and infinite ones, such as the error of an engine whose outputs are no numbers, are null in the file."""
-
-    @field_validator("metrics", mode="before")
-    @classmethod
-    def _null_is_no_number(cls, metrics: Any) -> Any:
-        if not isinstance(metrics, dict):
-            return metrics
-        return {name: math.nan if value is None else value for name, value in metrics.items()}
+    metrics: dict[str, float]
+    """By name; those that are no numbers, such as the error of an engine whose outputs are none, stand as text in the file."""
 
 
 def _writer(document: dict[str, Any]) -> object:

@@ -38,7 +38,8 @@ _ABANDONED_S = 86400.0
 class FrozenModel(BaseModel):
     """A piece of what is written beside an engine: nothing unknown in it, and never changed."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    # JSON has no NaN and no infinity; as text they are read back as what they were.
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, ser_json_inf_nan="strings")
 
 
 Stages = dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]
