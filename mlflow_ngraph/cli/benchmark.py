@@ -343,7 +343,7 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
     from mlflow_ngraph.cli.closing import answers
     from mlflow_ngraph.cli.results import print_results
     from mlflow_ngraph.tables.races import told
-    from mlflow_ngraph.tables.summary import summary_rows
+    from mlflow_ngraph.tables.summary import refers_to, summary_rows
 
     if as_json:
         output.print_json(
@@ -354,6 +354,7 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
                 "where": dict(outcome.where),
                 "unrecorded": outcome.unrecorded,
                 "answers": answers(outcome.record),
+                "refers_to": refers_to(outcome.record),
                 "rows": [asdict(row) for row in summary_rows(outcome.record)],
                 "races": dict(outcome.record.races),
                 "left_out": dict(outcome.record.left_out),
