@@ -74,6 +74,9 @@ def study_options(command: F) -> F:
                 multiple=True,
                 help="Compilers, with flags as openvino?num_streams=2.",
             ),
+            click.option(
+                "--baseline", metavar="NAME", help="What speed-ups are over: one of the compilers; identity by default."
+            ),
             click.option("--batch-sizes", metavar="N,...", help="Batch sizes, such as 1,2,4,8."),
             click.option("--precision", metavar="NAME,...", help="fp32, tf32, bf16 or fp16."),
             click.option(
