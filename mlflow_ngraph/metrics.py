@@ -17,6 +17,8 @@ LOW, HIGH = "_ci_low", "_ci_high"
 """After the name of a metric: the ends of its 95 % interval."""
 ROUNDS, NOISE, UNSTEADY, BEATEN_BY = "log_medians", "noise", "unsteady", "beaten_by"
 """Columns of a cell: its rounds, what disturbed the machine, and the names of its figures that this touches."""
+BASELINE_COLUMN, EAGER = "baseline", "identity"
+"""Column of a cell: the label of the compiler that its ratios refer to; and what this is in tables that do not say it."""
 LOG_ERROR, FREEDOM = "_log_se", "_df"
 """After the name of a metric: the standard error of its logarithm (of a complement: of the logarithm of ``1 - metric``), and
 the degrees of freedom of that error. What is known exactly has the error 0 and no degrees of freedom."""
@@ -35,6 +37,8 @@ class Metric:
     """The metric that it is the reciprocal of."""
     absolute: bool = False
     """Whether what disturbs the machine is in it. It is not in a ratio to what was measured in the same rounds."""
+    of_baseline: bool = False
+    """Whether it is a ratio to the lane that the column ``baseline`` names."""
     by_round: int = 0
     """1 where its ratio follows from the durations of shared rounds as that of a speed does, -1 as that of a duration does."""
 
@@ -57,9 +61,11 @@ def with_estimates(names: Iterable[str]) -> list[str]:
     sources = [source for name in wanted for source in dict.fromkeys((name, reciprocal_of(name)))]
     known = [METRICS[name] for name in wanted if name in METRICS]
     rounds = [ROUNDS] if any(metric.by_round for metric in known) else []
+    baselines = [BASELINE_COLUMN] if any(metric.of_baseline for metric in known) else []
     return [
         *(name + end for name in dict.fromkeys(sources) for end in ("", LOW, HIGH, LOG_ERROR, FREEDOM)),
         *rounds,
+        *baselines,
         UNSTEADY,
         NOISE,
     ]
@@ -68,6 +74,16 @@ def with_estimates(names: Iterable[str]) -> list[str]:
 def reciprocal_of(name: str) -> str:
     """The metric whose error a metric has: another one, or itself."""
     return METRICS[name].of or name if name in METRICS else name
+
+
+def titled(metric: str, baseline: str | None) -> str:
+    """The name of a metric, with the baseline that it refers to where it does."""
+    return metric if baseline is None else f"{metric} over {baseline}"
+
+
+def called(baseline: str) -> str:
+    """A baseline as a sentence calls it."""
+    return "eager execution" if baseline == EAGER else baseline
 
 
 def is_complement(name: str) -> bool:
@@ -115,7 +131,9 @@ _METRICS = [
     Metric("cpu_cores", "1", "lower", "processors that the lane's process kept busy while watched", absolute=True),
     Metric("foreign_cpu_percent", "%", "lower", "CPU use of other processes while watched, of the machine"),
     Metric("harness_cpu_percent", "%", "lower", "CPU use of the parent while it waits for slices, of one processor"),
-    Metric("cpu_reduction", "1", "higher", "1 - CPU use / CPU use of identity", interval="complement"),
+    Metric(
+        "cpu_reduction", "1", "higher", "1 - CPU use / CPU use of the baseline", interval="complement", of_baseline=True
+    ),
     Metric("peak_memory_mb", "MB", "lower", "largest resident memory of the lane's process"),
     Metric("page_faults_per_sample", "1", "lower", "pages of memory that the kernel had to give the lane's process"),
     Metric("steady_memory_mb", "MB", "lower", "resident memory of the lane's process after a slice, median"),
@@ -144,10 +162,18 @@ _METRICS = [
     Metric("parity_top1", "1", "higher", "share of samples whose largest output is at the same place"),
     Metric("parity_inputs", "1", "neither", "inputs that the engine's outputs were compared for"),
     Metric("verify_s", "s", "lower", "verifying the engine on them, before anything was timed"),
-    Metric("speedup", "1", "higher", "throughput / throughput of identity, same batch", interval="own", by_round=1),
+    Metric(
+        "speedup",
+        "1",
+        "higher",
+        "throughput / throughput of the baseline, same batch",
+        interval="own",
+        of_baseline=True,
+        by_round=1,
+    ),
     Metric("rtr", "1", "higher", "throughput / throughput at batch 1", interval="own", absolute=True),
     Metric("ase", "1", "higher", "throughput / (batch * throughput at batch 1)", interval="own", absolute=True),
-    Metric("bsr", "1", "higher", "ASE / ASE of identity, same batch", interval="own"),
+    Metric("bsr", "1", "higher", "ASE / ASE of the baseline, same batch", interval="own", of_baseline=True),
     Metric("serve_max_rate", "requests/s", "higher", "highest rate of arrivals whose p99 kept the bound"),
     Metric("serve_max_rate_p99_ms", "ms", "lower", "99th percentile of the latency at serve_max_rate"),
     Metric("serve_peak_rate", "requests/s", "higher", "highest rate of arrivals without overload"),
@@ -186,6 +212,8 @@ TEXT_COLUMNS = (
     "precision",
     "precision_in_force",
     "mode",
+    BASELINE_COLUMN,
+    "reference_by",
     "verdict",
     "reason",
     NOISE,
@@ -201,7 +229,8 @@ TEXT_COLUMNS = (
     "custom_metrics",
     ROUNDS,
 )
-"""``flags`` is JSON: every flag with the value in force. ``engine_reused`` is the study that compiled the engine, where
+"""``baseline`` is the label of the compiler that ``speedup`` and other ratios refer to, ``reference_by``
+what computed the outputs that engines were compared with. ``flags`` is JSON: every flag with the value in force. ``engine_reused`` is the study that compiled the engine, where
 it was another one. ``custom_metrics`` is JSON: formula, unit and what is better of each metric that the study declares.
 ``log_medians`` is JSON: the natural logarithm of the median duration of each round, in nanoseconds a sample, by session,
 round and batch size, such as ``{"0.3@8": 14.2}``; in a race without the batch size, because all of them share its rounds. ``noise`` says what disturbed the machine while the cell was measured, and ``unsteady`` names,

@@ -80,7 +80,7 @@ BOUNDS = {
     "max_size_mb": Bound("engine_size_mb", "max", "MB", "Size of the engine at most."),
     "max_energy_j": Bound("energy_per_sample_j", "max", "J", "Energy per sample at most."),
     "min_throughput": Bound("throughput", "min", "N", "Samples per second at least."),
-    "min_speedup": Bound("speedup", "min", "N", "Speed-up over eager execution at least."),
+    "min_speedup": Bound("speedup", "min", "N", "Speed-up over the baseline of its study at least."),
 }
 """By the names of their options, with ``_`` for ``-``."""
 

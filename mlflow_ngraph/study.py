@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from mlflow_ngraph import documents, study_metrics
 from mlflow_ngraph.compilers.base import Mode, Precision, Transfers
 from mlflow_ngraph.devices.elsewhere import Elsewhere
 from mlflow_ngraph.errors import DeviceError, StudyError, UnknownNameError
+from mlflow_ngraph.metrics import EAGER
 from mlflow_ngraph.objectives import BOUNDS, OBJECTIVES, Limit, Raced, limits
 from mlflow_ngraph.process_memory import FreedMemory
 from mlflow_ngraph.study_metrics import CustomMetric
@@ -25,8 +26,8 @@ from mlflow_ngraph.text import shortened
 from mlflow_ngraph.validation import duration_s, explain
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
 
-BASELINE = "identity"
-"""The compiler that speed-ups and parity refer to."""
+BASELINE = EAGER
+"""The compiler that ratios refer to unless a study names another lane, and that parity refers to."""
 Purpose = Literal["characterise", "decide"]
 """What a study is for."""
 _SLICE, _FEWEST_ROUNDS = 10, 3
@@ -112,8 +113,12 @@ class Study(Section):
     takes the place of ``device``. Empty measures here."""
     workloads: list[Annotated[WorkloadChoice, _choice("ref")]] = Field(min_length=1)
     """The models to compile."""
+    baseline: str = BASELINE
+    """The lane that speed-ups and other ratios refer to: the name of a compiler of the study, with its flags where it stands
+    several times, such as ``openvino[num_streams=2]``. What engines have to compute does not depend on it."""
     compilers: list[Annotated[CompilerChoice, _choice("name")]] = Field(min_length=1)
-    """The compilers; one may stand several times with different flags. ``identity`` is always measured."""
+    """The compilers; one may stand several times with different flags. ``identity`` is always measured where it is the
+    baseline."""
     batch_sizes: Annotated[list[Annotated[int, Field(ge=1, le=MOST_BATCH)]], BeforeValidator(_listed)] = Field(
         min_length=1
     )
@@ -240,11 +245,25 @@ class Study(Section):
 
     @field_validator("compilers")
     @classmethod
-    def _baseline_first(cls, value: list[CompilerChoice]) -> list[CompilerChoice]:
+    def _baseline_first(cls, value: list[CompilerChoice], info: ValidationInfo) -> list[CompilerChoice]:
         _distinct(value, "compiler", lambda choice: choice.label)
-        if not any(choice.name == BASELINE for choice in value):
+        named = info.data.get("baseline", BASELINE)
+        if named == BASELINE and not any(choice.name == BASELINE for choice in value):
             value = [CompilerChoice(name=BASELINE), *value]
-        return sorted(value, key=lambda choice: choice.name != BASELINE)
+        fitting = baseline_labels(named, value)
+        return sorted(value, key=lambda choice: (choice.label not in fitting[:1], choice.name != BASELINE))
+
+    @model_validator(mode="after")
+    def _one_baseline(self) -> Study:
+        fitting = baseline_labels(self.baseline, self.compilers)
+        if not fitting:
+            lanes = ", ".join(choice.label for choice in self.compilers)
+            raise ValueError(f"baseline {shortened(self.baseline)} is no lane of the study: write one of {lanes}")
+        if len(fitting) > 1 and self.baseline != BASELINE:
+            raise ValueError(
+                f"baseline {shortened(self.baseline)} may be several lanes: write one of {', '.join(fitting)}"
+            )
+        return self
 
     @field_validator("batch_sizes")
     @classmethod
@@ -261,6 +280,11 @@ class Study(Section):
         return min(_SLICE, -(-self.repetitions // _FEWEST_ROUNDS))
 
     @property
+    def baseline_label(self) -> str:
+        """The label of the compiler that ratios refer to."""
+        return baseline_labels(self.baseline, self.compilers)[0]
+
+    @property
     def raced(self) -> Raced | None:
         """The objective that lanes race for; None where every cell is measured to its end."""
         return next((name for name in get_args(Raced) if name == self.objective), None)
@@ -274,12 +298,34 @@ class Study(Section):
         """Identifies what is measured; name, description and metrics of its own do not count, nor where engines come from, nor
         the time that it may take.
         """
-        content = self.model_dump(mode="json", exclude={"name", "description", "cache", "metrics", "within"})
+        besides = {"name", "description", "cache", "metrics", "within"}
+        if self.baseline == BASELINE:
+            besides.add("baseline")  # a study from before there was a choice goes on as the same one
+        content = self.model_dump(mode="json", exclude=besides)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
     def to_yaml(self) -> str:
         """The study as a file that `load` reads back."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+def baseline_labels(named: str, compilers: Sequence[CompilerChoice]) -> list[str]:
+    """The labels of the compilers that the name of a baseline fits: of that label or, where there is none, of that name."""
+    whole = [choice.label for choice in compilers if choice.label == named]
+    return whole or [choice.label for choice in compilers if choice.name == named]
+
+
+def recorded_baseline(study: Mapping[str, Any]) -> str:
+    """The label of the compiler that the ratios of a recorded study refer to; older ones do not say it.
+
+    Parameters
+    ----------
+    study : Mapping[str, Any]
+        As `Study.model_dump` gives it.
+    """
+    compilers = [CompilerChoice(**choice) for choice in study.get("compilers", ())]
+    named: str = study.get("baseline", BASELINE)
+    return next(iter(baseline_labels(named, compilers)), named)
 
 
 def _distinct(values: list[Any], kind: str, key: Any) -> list[Any]:

@@ -1,3 +1,6 @@
+import hashlib
+import json
+
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -25,6 +28,45 @@ def test_short_and_long_forms_are_one():
 def test_identity_is_always_there_and_first():
     names = [choice.name for choice in study.parse({**MINIMAL, "compilers": ["openvino", "identity"]}).compilers]
     assert names == ["identity", "openvino"]
+
+
+def test_another_baseline_stands_first_and_identity_is_not_needed():
+    found = study.parse({**MINIMAL, "compilers": ["tvm", "openvino"], "baseline": "openvino"})
+    assert [choice.name for choice in found.compilers] == ["openvino", "tvm"]
+    assert found.baseline_label == "openvino"
+    assert study.parse(MINIMAL).baseline_label == "identity"
+
+
+def test_a_baseline_may_be_named_by_its_flags():
+    twice = [{"name": "tvm", "flags": {"opt": 1}}, {"name": "tvm", "flags": {"opt": 2}}]
+    found = study.parse({**MINIMAL, "compilers": twice, "baseline": "tvm[opt=2]"})
+    assert [choice.label for choice in found.compilers] == ["tvm[opt=2]", "tvm[opt=1]"]
+    once = study.parse({**MINIMAL, "compilers": twice[:1], "baseline": "tvm"})
+    assert once.baseline_label == "tvm[opt=1]"
+    assert study.recorded_baseline(once.model_dump(mode="json")) == "tvm[opt=1]"
+    with pytest.raises(
+        StudyError, match=r"baseline 'tvm' may be several lanes: write one of tvm\[opt=1\], tvm\[opt=2\]"
+    ):
+        study.parse({**MINIMAL, "compilers": twice, "baseline": "tvm"})
+
+
+def test_a_baseline_that_is_no_lane_is_one_line():
+    with pytest.raises(StudyError) as caught:
+        study.parse({**MINIMAL, "baseline": "onnxruntime"})
+    assert str(caught.value) == "study: baseline 'onnxruntime' is no lane of the study: write one of openvino"
+
+
+def test_a_study_from_before_there_was_a_choice_goes_on_as_the_same_one():
+    whole = study.parse(MINIMAL)
+    content = whole.model_dump(mode="json")
+    del content["baseline"]
+    assert study.recorded_baseline(content) == "identity"
+    assert study.parse(content) == whole
+    besides = {"name", "description", "cache", "metrics", "within", "baseline"}
+    text = json.dumps({key: value for key, value in content.items() if key not in besides}, sort_keys=True)
+    assert whole.digest() == hashlib.sha256(text.encode()).hexdigest()[:12]
+    other = study.parse({**MINIMAL, "compilers": ["identity", "openvino"], "baseline": "openvino"})
+    assert other.digest() != whole.digest(), "the baseline is measured as often as others need it"
 
 
 def test_one_compiler_may_stand_twice_with_different_flags():

@@ -18,6 +18,7 @@ from mlflow_ngraph.analysis import shared_rounds, significance
 from mlflow_ngraph.analysis.compare import ALIKE
 from mlflow_ngraph.estimates import Array, Estimate
 from mlflow_ngraph.metrics import FREEDOM, LOG_ERROR, reciprocal_of
+from mlflow_ngraph.tables.baselines import is_ratio, labels
 from mlflow_ngraph.verdicts import Verdict
 
 FEWEST = 5
@@ -79,7 +80,8 @@ def of_machines(frame: pd.DataFrame, devices: Collection[str], metric: str = "sp
     found = {}
     for machine, inside in rows.groupby(list(_MACHINE), sort=False).indices.items():
         own = rows.iloc[inside]
-        cells = own.groupby(list(ALIKE), sort=False, dropna=False).ngroup().to_numpy(np.int64)
+        alike = [own[name] for name in ALIKE] + ([labels(own)] if is_ratio(metric) else [])
+        cells = own.groupby(alike, sort=False, dropna=False).ngroup().to_numpy(np.int64)
         estimates = significance.figures(own, metric)
         between = estimated(estimates.log, estimates.error, cells, pd.factorize(own["study_id"])[0])
         if between is not None:

@@ -13,6 +13,7 @@ from mlflow_ngraph.analysis import shared_rounds, significance
 from mlflow_ngraph.analysis.compare import TIED_FROM
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.metrics import COLUMNS, METRICS, is_complement
+from mlflow_ngraph.tables import baselines
 from mlflow_ngraph.tables.columns import typed
 from mlflow_ngraph.text import plain
 from mlflow_ngraph.verdicts import Verdict
@@ -93,8 +94,20 @@ def best(cells: pd.DataFrame, metric: str, batch: int | None = None) -> Mapping[
 
 
 def compare(candidate: Mapping[str, Any], champion: Mapping[str, Any], metric: str) -> Comparison:
-    """How two cells differ. Cells of one study are compared by what they have in common; see docs/method.md."""
+    """How two cells differ. Cells of one study are compared by what they have in common; see docs/method.md.
+
+    Raises
+    ------
+    UsageError
+        The metric refers to one baseline in the candidate, and to another one in the champion.
+    """
     frame = typed(pd.DataFrame([dict(candidate), dict(champion)]), COLUMNS)
+    if baselines.differ(frame, metric, [0], [1]).any():
+        now, before = baselines.labels(frame)
+        raise UsageError(
+            f"{metric} is over {now} in the candidate and over {before} in the champion, which are different figures: compare "
+            f"them by another metric, such as {METRIC}"
+        )
     ratio = significance.ratios(frame, metric, [0], [1])
     low, high = ratio.interval()
     return Comparison(

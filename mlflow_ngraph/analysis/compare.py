@@ -15,7 +15,7 @@ from mlflow_ngraph.analysis.selection import FILTERED, Selection
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.estimates import Estimate
 from mlflow_ngraph.metrics import METRICS, NOISE, Metric, with_estimates
-from mlflow_ngraph.tables import vocabulary
+from mlflow_ngraph.tables import baselines, vocabulary
 from mlflow_ngraph.tables.summary import fallback_nodes
 from mlflow_ngraph.text import plain
 from mlflow_ngraph.verdicts import Verdict
@@ -81,7 +81,7 @@ def compare(
     pd.DataFrame
         The pivot. ``attrs["left_out"]`` counts by verdict the cells that were left out, ``attrs["cells"]`` the others,
         ``attrs["without_baseline"]`` those that there is nothing to divide by, and ``attrs["metric"]``,
-        ``attrs["unit"]`` and ``attrs["relative_to"]`` say what is shown. ``attrs["values"]`` says of every number which
+        ``attrs["unit"]``, ``attrs["relative_to"]`` and, of a ratio, ``attrs["baseline"]`` say what is shown. ``attrs["values"]`` says of every number which
         cell it is of, with its verdict, interval, the precision in force and how many of its nodes fell back to another
         provider; whether it is ``unsteady``, and the ``noise`` of its cell; whether it is the ``best`` of its row; and whether it is ``tied``: not told apart from the best or,
         with ``relative_to``, from 1.
@@ -91,7 +91,8 @@ def compare(
     UnknownNameError
         There is no such column, metric or verdict, or a filter names what the table does not have.
     UsageError
-        Several cells fall together and neither high nor low is better; or no cell fits all filters.
+        Several cells fall together and neither high nor low is better; the metric refers to several baselines; or no cell
+        fits all filters.
     """
     measured = _check(frame, [*rows, *columns, *best], metric, include)
     given: dict[str, Any] = {name: tuple(value) for name, value in filters.items() if value}
@@ -101,10 +102,12 @@ def compare(
     trusted = [str(Verdict.OK), *include]
     left_out = chosen[~chosen["verdict"].isin(trusted)]
     kept = chosen.drop(left_out.index)
+    baselines.check_one(kept, [measured])
     without = 0
     shown = Shown(kept, metric, measured.better)
     if relative_to is not None:
         base = _baselines(frame, asked, relative_to, trusted)
+        baselines.check_one(pd.concat([kept, base]), [measured])
         shown, without = _divided(shown, base, relative_to)
     places = [*rows, *columns]
     ranked = shown.best(places)
@@ -115,6 +118,7 @@ def compare(
         "metric": metric,
         "unit": "1" if relative_to else measured.unit,
         "relative_to": None if relative_to is None else "=".join(relative_to),
+        "baseline": next(iter(baselines.of(kept, measured)), None),
         "cells": len(kept),
         "left_out": {str(name): int(count) for name, count in left_out["verdict"].value_counts().items()},
         "without_baseline": without,

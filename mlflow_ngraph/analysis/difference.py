@@ -19,7 +19,8 @@ from mlflow_ngraph.analysis import results, significance, study_names
 from mlflow_ngraph.analysis.listing import Server, study_run
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.errors import TrackingError, UnknownNameError, UsageError
-from mlflow_ngraph.tables import vocabulary
+from mlflow_ngraph.metrics import Metric
+from mlflow_ngraph.tables import baselines, vocabulary
 from mlflow_ngraph.text import counted, rounded
 from mlflow_ngraph.tracking.schema import Artifact, Kind, Param, Tag
 from mlflow_ngraph.verdicts import Verdict
@@ -141,7 +142,7 @@ def difference(left: Run, right: Run, metric: str = "throughput") -> pd.DataFram
         *_unequal("versions", left.versions, right.versions),
         *_unequal("machine", _flat(left.machine), _flat(right.machine)),
         *_state(both, pairs),
-        *_results(both, pairs, metric, left.kind),
+        *_results(both, pairs, metrics[metric], left.kind),
     ]
     table: pd.DataFrame = pd.DataFrame(rows, columns=list(COLUMNS))
     table["differs"] = table["differs"].astype(bool)
@@ -207,9 +208,10 @@ def _state(both: pd.DataFrame, pairs: Sequence[tuple[int, int]]) -> list[dict[st
     return rows
 
 
-def _results(both: pd.DataFrame, pairs: Sequence[tuple[int, int]], metric: str, kind: str) -> list[dict[str, Any]]:
+def _results(both: pd.DataFrame, pairs: Sequence[tuple[int, int]], asked: Metric, kind: str) -> list[dict[str, Any]]:
     if not pairs:
         return []
+    metric = asked.name
     old, new = (np.array(side, np.int64) for side in zip(*pairs, strict=True))
     ratios = significance.ratios(both, metric, new, old)
     ok: NDArray[np.bool_] = (both["verdict"] == str(Verdict.OK)).to_numpy(bool)
@@ -224,14 +226,16 @@ def _results(both: pd.DataFrame, pairs: Sequence[tuple[int, int]], metric: str, 
             rows.append({"aspect": "results", "name": name, "left": _shown(first, metric), "right": _shown(second, metric),
                           "differs": verdicts[0] != verdicts[1]})  # fmt: skip
             continue
+        apart = baselines.differ(both, asked, [left], [right])[0]
+        over = [f" over {label}" if apart else "" for label in baselines.labels(both.iloc[[left, right]])]
         with np.errstate(invalid="ignore"):
             differs = bool(adjusted[place] < _ALPHA)
         rows.append(
             {
                 "aspect": "results",
                 "name": name,
-                "left": _shown(first, metric),
-                "right": _shown(second, metric),
+                "left": _shown(first, metric) + over[0],
+                "right": _shown(second, metric) + over[1],
                 "change": float(ratios.value[place]) - 1,
                 "ci_low": float(low[place]) - 1,
                 "ci_high": float(high[place]) - 1,

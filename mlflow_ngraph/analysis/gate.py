@@ -17,7 +17,7 @@ from mlflow_ngraph.analysis.compare import ALIKE
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.estimates import Estimate
 from mlflow_ngraph.metrics import Metric, is_complement
-from mlflow_ngraph.tables import vocabulary
+from mlflow_ngraph.tables import baselines, vocabulary
 from mlflow_ngraph.verdicts import Verdict
 
 ALPHA = 0.05
@@ -259,6 +259,8 @@ def _judged(
             verdict = _verdict(
                 values, _changes(ratios[name], place, values, name), own[place], bounds[name], metrics[name]
             )
+            if baselines.differ(both, metrics[name], [old], [new]).any():
+                verdict = _of_other_baselines(values, tuple(baselines.labels(both.iloc[[old, new]])), name)
             rows.append({**_about(both, old, new), "metric": name, "threshold": bounds[name], **verdict})
     return rows
 
@@ -304,6 +306,14 @@ def _verdict(
         "outcome": "passed",
         "reason": f"beyond the threshold, but chance explains it (p = {p_value:.2g})",
     }
+
+
+def _of_other_baselines(values: tuple[float, float], over: tuple[str, ...], metric: str) -> dict[str, Any]:
+    """Ratios that refer to different lanes are different figures."""
+    before, now = over
+    reason = f"{metric} is over {before} in the baseline and over {now} in the candidate: these are different figures"
+    nothing = dict.fromkeys(("change", "ci_low", "ci_high", "p"), np.nan)
+    return {"baseline": values[0], "candidate": values[1], **nothing, "outcome": "unmeasured", "reason": reason}
 
 
 def _lost(both: pd.DataFrame, new: int | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from mlflow_ngraph.analysis.change_points import change_points, levels
 from mlflow_ngraph.analysis.compare import ALIKE
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.metrics import is_complement
-from mlflow_ngraph.tables import vocabulary
+from mlflow_ngraph.tables import baselines, vocabulary
 from mlflow_ngraph.verdicts import Verdict
 
 COLUMNS = ("started_at", "study_id", "study", "git_commit", "fingerprint", "verdict", "reason", "value", "ci_low", "ci_high",
@@ -49,7 +49,7 @@ def history(frame: pd.DataFrame, cell: str, metric: str = "throughput") -> pd.Da
     UnknownNameError
         There is no such metric.
     UsageError
-        No study has such a cell, or several fit.
+        No study has such a cell, or several fit; or the metric refers to several baselines.
     """
     metrics = vocabulary.known(frame)
     if metric not in metrics:
@@ -61,6 +61,7 @@ def history(frame: pd.DataFrame, cell: str, metric: str = "throughput") -> pd.Da
     here = same[_equal(same["fingerprint"], newest["fingerprint"])]
     rows = here.sort_values(["started_at", "finished_at"], kind="stable").drop_duplicates("study_id", keep="last")
     rows = rows.reset_index(drop=True)
+    baselines.check_one(rows, [metrics[metric]])
     studies = rows.reindex(columns=[name for name in COLUMNS if name in rows.columns])
     studies["value"] = rows[metric].astype(float)
     studies["ci_low"], studies["ci_high"] = significance.interval(rows, metric)
@@ -70,6 +71,7 @@ def history(frame: pd.DataFrame, cell: str, metric: str = "throughput") -> pd.Da
         **{name: str(newest[name]) for name in ("cell", "label", "device", "compiler_label", "precision")},
         "batch": int(newest["batch"]),
         "metric": metric,
+        "baseline": next(iter(baselines.of(rows, metrics[metric])), None),
         "unit": metrics[metric].unit,
         "better": metrics[metric].better,
         "machines": int(same["fingerprint"].nunique(dropna=False)) - 1,

@@ -22,7 +22,7 @@ from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.estimates import Estimate
 from mlflow_ngraph.metrics import METRICS, Metric, is_complement, with_estimates
 from mlflow_ngraph.objectives import OBJECTIVES, Limit
-from mlflow_ngraph.tables import vocabulary
+from mlflow_ngraph.tables import baselines, vocabulary
 from mlflow_ngraph.verdicts import Verdict
 
 Fleet = Literal["maximin", "geomean"]
@@ -78,7 +78,7 @@ def recommend(
         the columns of `COLUMNS`; docs/how-to/decide.md explains them. ``attrs["nothing"]`` has the workloads and
         devices for which nothing keeps all limits, with the reasons, and ``attrs["undecided"]`` those for which nothing
         is ``best`` because of ``rivals`` that could beat it; ``attrs["between_studies"]`` what another study changes on the
-        machines of which that can be told; ``attrs`` also says ``objective``, ``metric``, ``unit``,
+        machines of which that can be told; ``attrs`` also says ``objective``, ``metric``, ``baseline`` (of ratios), ``unit``,
         ``better``, ``limits``, ``fleet`` and ``front``.
 
     Raises
@@ -86,7 +86,8 @@ def recommend(
     UnknownNameError
         There is no such objective or metric, or a filter names what the table does not have.
     UsageError
-        Neither high nor low is better; no cell has the metric; or no cell fits all filters.
+        Neither high nor low is better; no cell has the metric; a metric refers to several baselines; or no cell fits all
+        filters.
     """
     given: dict[str, Any] = {name: tuple(value) for name, value in filters.items() if value}
     asked = replace(selection or Selection(), **given)
@@ -99,6 +100,8 @@ def recommend(
     needed = _columns([metric, "throughput", "speedup", *shown, *(limit.metric for limit in limits)])
     chosen = latest(asked.of(frame[[name for name in frame.columns if name in needed]])).reset_index(drop=True)
     _check_measured(chosen, metric)
+    asked_for = list(dict.fromkeys([metric, *shown, *(limit.metric for limit in limits)]))
+    baselines.check_one(chosen, [metrics[name] for name in asked_for])
     fitting, why = _fitting(chosen, metric, limits)
     candidates = chosen[fitting].reset_index(drop=True)
     timed = metric in METRICS and METRICS[metric].by_round
@@ -120,6 +123,7 @@ def recommend(
     table.attrs = {
         "objective": objective,
         "metric": metric,
+        "baseline": next((label for name in asked_for for label in baselines.of(chosen, metrics[name])), None),
         "unit": metrics[metric].unit,
         "better": metrics[metric].better,
         "limits": [str(limit) for limit in limits],

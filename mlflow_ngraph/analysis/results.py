@@ -39,6 +39,7 @@ def load(
     batch_sizes: Sequence[int] | None = None,
     studies: Sequence[str] | None = None,
     git_commits: Sequence[str] | None = None,
+    baselines: Sequence[str] | None = None,
     tags: Mapping[str, str] | None = None,
     since: datetime | str | None = None,
     until: datetime | str | None = None,
@@ -58,7 +59,7 @@ def load(
         Where to read; MLflow's own default when left out.
     experiments : Sequence[str] | None
         Names of experiments; all of them when left out.
-    devices, workloads, families, compilers, precisions, batch_sizes, studies, git_commits, tags, since, until : Sequence[str] | None, Sequence[int] | None, Mapping[str, str] | None, datetime | str | None
+    devices, workloads, families, compilers, precisions, batch_sizes, studies, git_commits, baselines, tags, since, until : Sequence[str] | None, Sequence[int] | None, Mapping[str, str] | None, datetime | str | None
         Keep what fits all of them; see `selection.Selection`.
     run : str | None
         The id of a study run, or of one of its lane runs, to read alone.
@@ -90,6 +91,7 @@ def load(
         batch_sizes=tuple(batch_sizes or ()),
         studies=tuple(studies or ()),
         git_commits=tuple(git_commits or ()),
+        baselines=tuple(baselines or ()),
         tags=tags or {},
         since=since,
         until=until,

@@ -13,8 +13,7 @@ from mlflow_ngraph.analysis import recompute
 from mlflow_ngraph.errors import JournalError, TrackingError
 from mlflow_ngraph.execute import fold, journal
 from mlflow_ngraph.measure.variance import components, slice_length
-from mlflow_ngraph.study import BASELINE
-from mlflow_ngraph.tables import results, samples
+from mlflow_ngraph.tables import baselines, results, samples
 from mlflow_ngraph.tracking.schema import Artifact
 
 LEVELS = ("process", "slice", "repetition")
@@ -52,15 +51,15 @@ def scatter(source: str, tracking_uri: str | None = None) -> pd.DataFrame:
     taken, cells = _read(source, tracking_uri)
     names = cells.set_index("cell")
     medians = taken.groupby(["cell", *_SLICE])["duration_ns"].median()
-    baselines = {
+    bases = {
         (row.workload, row.batch, row.precision): row.cell
-        for row in cells[cells["compiler"] == BASELINE].itertuples(index=False)
+        for row in cells[baselines.labels(cells) == cells["compiler_label"]].itertuples(index=False)
     }
     timed = set(taken["cell"])
     rows = []
     for cell, repetitions in taken.groupby("cell", sort=False):
         name = names.loc[str(cell)]
-        baseline = baselines.get((name["workload"], name["batch"], name["precision"]))
+        baseline = bases.get((name["workload"], name["batch"], name["precision"]))
         compared = baseline is not None and baseline in timed and baseline != cell
         paired = _paired_away(medians.loc[cell], medians.loc[str(baseline)]) if compared else None
         rows.append(

@@ -28,6 +28,7 @@ FILTERED = {
     "batch_sizes": ("batch",),
     "studies": ("study", "study_id"),
     "git_commits": ("git_commit",),
+    "baselines": ("baseline",),
 }
 """The columns in which the values of a filter are looked for, by filter."""
 _AGO = re.compile(r"(\d+)\s*(m|h|d|w)")
@@ -52,6 +53,8 @@ class Selection:
     """Names or ids."""
     git_commits: Sequence[str] = ()
     """Commits from which studies were run, or how they begin."""
+    baselines: Sequence[str] = ()
+    """What ratios refer to: labels of compilers."""
     tags: Mapping[str, str] = field(default_factory=dict)
     """Tags of the study run."""
     since: datetime | str | None = None

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from mlflow_ngraph.analysis import shared_rounds
 from mlflow_ngraph.estimates import Array, Estimate, exactly
 from mlflow_ngraph.metrics import FREEDOM, HIGH, LOG_ERROR, LOW, METRICS, UNSTEADY, is_complement, reciprocal_of
+from mlflow_ngraph.tables import baselines
 
 
 def figures(frame: pd.DataFrame, metric: str) -> Estimate:
@@ -62,7 +63,7 @@ def ratios(frame: pd.DataFrame, metric: str, tops: ArrayLike, bottoms: ArrayLike
 
     Throughputs, latencies and speed-ups of rows that share rounds of a study are compared round by round: what slowed a
     round down is in neither. Everything else is compared as it stands. A number over itself is 1; another one over zero,
-    such as the page faults of an engine that causes none, is NaN.
+    such as the page faults of an engine that causes none, is NaN, as is a speed-up over one baseline over that over another.
     """
     top, bottom = np.asarray(tops, int), np.asarray(bottoms, int)
     whole = figures(frame, metric)
@@ -73,6 +74,7 @@ def ratios(frame: pd.DataFrame, metric: str, tops: ArrayLike, bottoms: ArrayLike
         direct = shared_rounds.throughput_ratios(frame, top, bottom, shared_rounds.together(metric))
         direct = replace(direct, log=by_round * direct.log)
         quotients = quotients.where(~(direct.known & np.isfinite(quotients.log)), direct)
+    quotients = quotients.where(~baselines.differ(frame, metric, top, bottom), exactly(np.full(len(top), np.nan)))
     return quotients.where(~shared_rounds.alike(frame, ("study_id", "cell"), top, bottom), exactly(np.ones(len(top))))
 
 

@@ -74,6 +74,9 @@ def study_options(command: F) -> F:
                 multiple=True,
                 help="Compilers, with flags as openvino?num_streams=2.",
             ),
+            click.option(
+                "--baseline", metavar="NAME", help="What speed-ups are over: one of the compilers; identity by default."
+            ),
             click.option("--batch-sizes", metavar="N,...", help="Batch sizes, such as 1,2,4,8."),
             click.option("--precision", metavar="NAME,...", help="fp32, tf32, bf16 or fp16."),
             click.option(
@@ -344,7 +347,7 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
     from mlflow_ngraph.cli.closing import answers
     from mlflow_ngraph.cli.results import print_results
     from mlflow_ngraph.tables.races import told
-    from mlflow_ngraph.tables.summary import summary_rows
+    from mlflow_ngraph.tables.summary import refers_to, summary_rows
 
     if as_json:
         output.print_json(
@@ -355,6 +358,7 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
                 "where": dict(outcome.where),
                 "unrecorded": outcome.unrecorded,
                 "answers": answers(outcome.record),
+                "refers_to": refers_to(outcome.record),
                 "rows": [asdict(row) for row in summary_rows(outcome.record)],
                 "races": dict(outcome.record.races),
                 "left_out": dict(outcome.record.left_out),

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.metrics import EAGER
 from mlflow_ngraph.objectives import limits
-from mlflow_ngraph.study import BASELINE
 from mlflow_ngraph.text import missing, rounded
 
 if TYPE_CHECKING:
@@ -50,11 +50,12 @@ def _sentence(row: dict[Any, Any], measured: dict[Any, Any], ties: pd.DataFrame,
 
     three = partial(rounded, digits=3)
     yield f"{undecided.named(row)}, {three(row['value'])} {unit}{_ends(row['ci_low'], row['ci_high'], three)}"
-    if row["compiler"] == BASELINE:
-        yield "no compiler was faster than eager execution"
+    base = str(measured["baseline"])
+    if row["compiler_label"] == base:
+        yield "no compiler was faster than eager execution" if base == EAGER else f"nothing was faster than {base}"
     elif not missing(measured["speedup"]):
         ends = _ends(measured["speedup_ci_low"], measured["speedup_ci_high"], "{:.2f}".format)
-        yield f"{measured['speedup']:.2f} times eager{ends}"
+        yield f"{measured['speedup']:.2f} times {'eager' if base == EAGER else base}{ends}"
     if len(ties):
         names = [undecided.named(tie) for tie in ties.head(_TIES).to_dict("records")]
         more = f" and {len(ties) - _TIES} more" if len(ties) > _TIES else ""

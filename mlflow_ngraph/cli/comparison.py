@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph.cli import output, tables
+from mlflow_ngraph.metrics import titled
 from mlflow_ngraph.tables.summary import fallback_note
 from mlflow_ngraph.text import UNSTEADY_MARK, csv_cell, harmless, markdown_row, rounded
 from mlflow_ngraph.verdicts import Verdict
@@ -63,7 +64,7 @@ def long(pivot: Pivot) -> pd.DataFrame:
     """One row a number, with its interval, its verdict and what else is told about it."""
     import pandas as pd
 
-    about = {name: pivot.told[name] for name in ("metric", "unit", "relative_to")}
+    about = {name: pivot.told[name] for name in ("metric", "unit", "baseline", "relative_to")}
     rows: pd.DataFrame = pd.DataFrame([{**value, **about} for value in pivot.told["values"]])
     return rows
 
@@ -76,7 +77,7 @@ def _notes(pivot: Pivot) -> Iterator[str]:
     left_out = "".join(f", {count} {verdict}" for verdict, count in attrs["left_out"].items())
     note = f"; left out{left_out[1:]} (--include or --all shows them)" if left_out else ""
     without = f"; {attrs['without_baseline']} have no baseline" if attrs["without_baseline"] else ""
-    yield f"{attrs['metric']}{relative}{unit} of {attrs['cells']} cells{note}{without}"
+    yield f"{titled(attrs['metric'], attrs['baseline'])}{relative}{unit} of {attrs['cells']} cells{note}{without}"
     in_force = _precisions(pivot)
     if len(in_force) == 1:
         yield f"precision in force: {in_force.pop()}"

@@ -33,6 +33,7 @@ _OPTIONS = (
     ("compilers", "NAME,...", "Only these compilers."),
     ("precision", "NAME,...", "Only what was asked to compute in these precisions."),
     ("batch_sizes", "N,...", "Only these batch sizes."),
+    ("baselines", "NAME,...", "Only studies whose speed-ups and other ratios are over these compilers."),
     ("tags", "KEY=VALUE,...", "Only studies whose run has these tags."),
     ("git_commit", "SHA,...", "Only studies that were run from these commits; the first characters suffice."),
     ("since", "TIME", "Only studies from then on: 2026-05-01, 2026-05-01T12:30, or how long ago, as 12h or 7d."),
@@ -123,7 +124,8 @@ class Asked:
         from mlflow_ngraph.analysis.selection import Selection, moment
 
         named = {
-            name: tuple(self._lists[name]) for name in ("studies", "workloads", "families", "devices", "compilers")
+            name: tuple(self._lists[name])
+            for name in ("studies", "workloads", "families", "devices", "compilers", "baselines")
         }
         return Selection(
             **named,

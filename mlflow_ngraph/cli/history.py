@@ -9,6 +9,7 @@ import click
 
 from mlflow_ngraph.cli import output, tables, writing
 from mlflow_ngraph.cli.filters import Asked, filter_options
+from mlflow_ngraph.metrics import titled
 from mlflow_ngraph.text import counted, csv_table, markdown_table, missing, plain, rounded
 
 if TYPE_CHECKING:
@@ -83,7 +84,15 @@ def _head(table: pd.DataFrame) -> list[str]:
 
 def _titles(table: pd.DataFrame) -> list[str]:
     unit = "" if table.attrs["unit"] == "1" else f" [{table.attrs['unit']}]"
-    return ["began (UTC)", "study", "commit", f"{table.attrs['metric']}{unit}", "95 % interval", "change", "verdict"]
+    return [
+        "began (UTC)",
+        "study",
+        "commit",
+        f"{titled(table.attrs['metric'], table.attrs['baseline'])}{unit}",
+        "95 % interval",
+        "change",
+        "verdict",
+    ]
 
 
 def _row(row: pd.Series[Any]) -> list[str]:

@@ -12,6 +12,7 @@ from mlflow_ngraph.cli import costs, output, tables, writing
 from mlflow_ngraph.cli.filters import Asked, bound_options, filter_options
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.metrics import METRICS, titled
 from mlflow_ngraph.objectives import BOUNDS, Limit
 from mlflow_ngraph.text import UNSTEADY_MARK, counted, csv_table, markdown_table, missing, plain, rounded
 
@@ -148,13 +149,18 @@ def _titles(table: pd.DataFrame) -> list[str]:
         "compiler",
         "precision",
         "batch",
-        f"{table.attrs['metric']}{unit}",
+        f"{titled(table.attrs['metric'], _over(table, table.attrs['metric']))}{unit}",
         "95 % interval",
         "costs",
         "interval",
     ]
     score = [f"score ({table.attrs['fleet']})", "worst on"] if table.attrs["fleet"] else []
-    return [*head, *score, *table.attrs["front"]]
+    return [*head, *score, *(titled(name, _over(table, name)) for name in table.attrs["front"])]
+
+
+def _over(table: pd.DataFrame, metric: str) -> str | None:
+    """The baseline that a metric of the table refers to; None of one that refers to none."""
+    return table.attrs["baseline"] if metric in METRICS and METRICS[metric].of_baseline else None
 
 
 def _tables(table: pd.DataFrame, alternatives: int) -> Iterator[tuple[str, list[list[str]]]]:
@@ -209,6 +215,8 @@ def _notes(table: pd.DataFrame) -> Iterator[str]:
     attrs = table.attrs
     limits = f", with {', '.join(attrs['limits'])}" if attrs["limits"] else ""
     yield f"objective: {attrs['objective']} ({attrs['metric']}, {attrs['better']} is better){limits}"
+    if attrs["baseline"]:
+        yield f"speed-ups and other ratios are over {attrs['baseline']}"
     if attrs["fleet"] == "maximin":
         yield "one choice for all devices: its worst performance relative to what a device could run is as high as possible"
     elif attrs["fleet"]:

@@ -10,7 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from mlflow_ngraph.cli import tables
-from mlflow_ngraph.tables.summary import SummaryRow, summary_rows
+from mlflow_ngraph.metrics import titled
+from mlflow_ngraph.study import BASELINE
+from mlflow_ngraph.tables.summary import SummaryRow, refers_to, summary_rows
 from mlflow_ngraph.text import UNSTEADY_MARK, counted, rounded
 from mlflow_ngraph.verdicts import Verdict
 
@@ -25,7 +27,8 @@ def print_results(record: StudyRecord, console: Console) -> None:
     """Every cell, best first within a workload and batch size; what is not ``ok`` is marked and explained."""
     rows = summary_rows(record)
     precise = _tells_precision(rows, console.width)
-    columns: list[tables.Column] = ["workload", ("batch", tables.RIGHT), "compiler", ("speed-up", tables.RIGHT)]
+    title = "speed-up" if record.baseline == BASELINE else titled("speed-up", record.baseline)
+    columns: list[tables.Column] = ["workload", ("batch", tables.RIGHT), "compiler", (title, tables.RIGHT)]
     columns += [("samples/s", tables.RIGHT), ("p50 ms", tables.RIGHT)]
     if console.width >= _NARROW:
         columns += [("CPU %", tables.RIGHT), ("compile s", tables.RIGHT)]
@@ -37,6 +40,8 @@ def print_results(record: StudyRecord, console: Console) -> None:
     tables.show(console, columns, [_cells(row, console.width, precise=precise) for row in rows])
     console.print()
     console.print(_tally(rows))
+    for line in refers_to(record):
+        console.print(line, markup=False, soft_wrap=True)
     for note in _noise(rows):
         console.print(note)
 

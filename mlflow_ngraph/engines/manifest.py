@@ -13,6 +13,7 @@ from mlflow_ngraph.engines.files import is_long, is_plain
 from mlflow_ngraph.engines.load_spec import LoadSpec
 from mlflow_ngraph.engines.store import BatchSize, Bytes, EngineOrigin, FrozenModel, Stages, StoredEngine
 from mlflow_ngraph.errors import EngineError
+from mlflow_ngraph.metrics import EAGER
 from mlflow_ngraph.text import shortened
 
 FILE = "manifest.json"
@@ -56,6 +57,8 @@ class About(FrozenModel):
     inputs: list[dict[str, Any]]
     """Name, dtype and shape; ``"batch"`` stands for the batch axis."""
     outputs: list[dict[str, Any]]
+    reference_by: str | None = None
+    """What computed the outputs that the engine was compared with."""
     mixes: str = ""
     """How the samples of a batch influence each other in this model; empty where they do not."""
     compiler: str
@@ -118,6 +121,8 @@ class Figures(FrozenModel):
     reason: str
     noise: str
     """What disturbed the machine meanwhile; empty where it was quiet."""
+    baseline: str = EAGER
+    """The label of the compiler that speed-ups and other ratios among the metrics refer to."""
     metrics: dict[str, float]
     """By name; those that are no numbers, such as the error of an engine whose outputs are none, stand as text in the file."""
 

@@ -16,7 +16,6 @@ from mlflow_ngraph.execute.experience import Duration
 from mlflow_ngraph.execute.plan import StudyPlan, WorkloadPlan
 from mlflow_ngraph.execute.record import Lane
 from mlflow_ngraph.measure.racing import Entrant, Race
-from mlflow_ngraph.study import BASELINE
 from mlflow_ngraph.text import duration
 
 FEWEST_CELLS = 2
@@ -90,7 +89,9 @@ def _in_order(plan: StudyPlan, cells: Cells | None) -> Iterator[tuple[WorkloadPl
 
 def _of_workload(plan: StudyPlan, workload: WorkloadPlan, cells: Cells | None) -> Iterator[tuple[Lane, int]]:
     def rank(lane: Lane) -> tuple[bool, float]:
-        return lane.compiler != BASELINE, expected_time.call_s(plan, workload, lane, lane.batch_sizes[0])[0]
+        return lane.compiler_label != plan.study.baseline_label, expected_time.call_s(
+            plan, workload, lane, lane.batch_sizes[0]
+        )[0]
 
     batches: Sequence[int] = plan.study.batch_sizes
     if plan.study.raced is not None:

@@ -16,7 +16,6 @@ from mlflow_ngraph.execute.resources import own_processors, resources
 from mlflow_ngraph.measure import open_loop_figures, statistics
 from mlflow_ngraph.metrics import FREEDOM, HIGH, LOG_ERROR, LOW, METRICS
 from mlflow_ngraph.objectives import Raced
-from mlflow_ngraph.study import BASELINE
 
 SliceRecord = Mapping[str, Any]
 NS = 1e9
@@ -46,13 +45,14 @@ def derive(
         for cell in lane.cells.values():
             cell.metrics = own_metrics(lane, cell, processors)
             _serve(cell, record.study, processors)
+    baselines = _baselines(record)
     for lane in lanes:
         for cell in lane.cells.values():
             taken = [*cell.samples, *(companions or {}).get(cell.id, ())]
             names = (f"{part['session']}.{part['round']}{'' if raced else f'@{cell.batch}'}" for part in taken)
             medians = statistics.slice_medians(_durations(taken)) / _samples_per_call(cell)
             cell.log_medians = dict(zip(names, np.log(medians).tolist(), strict=True))
-        baseline = _baseline_of(record, lane)
+        baseline = baselines.get((lane.lane.workload, lane.lane.precision))
         _compare(lane, baseline, companions or {}, processors)
         for cell in lane.cells.values():
             cell.unsteady = _unsteady(lane, cell)
@@ -119,13 +119,14 @@ def _timings(cell: CellRecord, samples_per_call: float) -> dict[str, float]:
     return metrics
 
 
-def _baseline_of(record: StudyRecord, lane: LaneRecord) -> LaneRecord | None:
-    """The identity lane of the same workload and precision (there is one: the study adds it)."""
+def _baselines(record: StudyRecord) -> dict[tuple[str, str], LaneRecord]:
+    """The lanes that ratios refer to, by workload and precision."""
+    label = record.baseline
+    found: dict[tuple[str, str], LaneRecord] = {}
     for other in record.lanes.values():
-        theirs, ours = other.lane, lane.lane
-        if theirs.compiler == BASELINE and (theirs.workload, theirs.precision) == (ours.workload, ours.precision):
-            return other
-    return None
+        if other.lane.compiler_label == label:
+            found.setdefault((other.lane.workload, other.lane.precision), other)
+    return found
 
 
 def _serve(cell: CellRecord, study: Mapping[str, Any], processors: int) -> None:
@@ -158,14 +159,14 @@ def _compare(
         _put(metric, "rtr", rtr)
         _put(metric, "ase", rtr.times(1 / batch))
         if batch in speedups and 1 in speedups:
-            # ASE / ASE of identity is the speed-up over the speed-up at batch size 1, and those are paired.
+            # ASE / ASE of the baseline is the speed-up over the speed-up at batch size 1, and those are paired.
             _put(metric, "bsr", speedups[batch].over(speedups[1]) if batch > 1 else exactly(1.0))
 
 
 def _speedup(
     cell: CellRecord, baseline: CellRecord, companions: Sequence[SliceRecord], processors: int
 ) -> Estimate | None:
-    """Pair the rounds of both cells. A second identity lane, with other flags, is compared with the first."""
+    """Pair the rounds of both cells. Another lane of the same compiler, with other flags, is compared as any other."""
     theirs = {_round(part): part for part in [*companions, *baseline.samples]}
     ours = {_round(part): part for part in cell.samples}
     common = sorted(set(ours) & set(theirs))

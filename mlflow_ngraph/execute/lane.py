@@ -19,7 +19,6 @@ from mlflow_ngraph.execute.record import CellRecord, EngineRecord, LaneRecord
 from mlflow_ngraph.execute.session import Session
 from mlflow_ngraph.measure.stability import SliceFacts
 from mlflow_ngraph.measure.statistics import mean_duration
-from mlflow_ngraph.study import BASELINE
 
 SETTLE_S = 0.02
 """Untimed work at the beginning of a slice: long enough for another lane's spinning threads to fall asleep."""
@@ -214,7 +213,7 @@ class LaneRunner:
         number of repetitions, that is an order; and without the baseline nothing could be compared.
         """
         study, known = self._plan.study, max((other for other in self._call_s if other < batch), default=None)
-        if known is None or study.repetitions != "auto" or self.lane.compiler == BASELINE:
+        if known is None or study.repetitions != "auto" or self.lane.compiler_label == study.baseline_label:
             return ""
         taken, most = self._call_s[known], study.limits.cell_seconds
         expected = taken * batch / known

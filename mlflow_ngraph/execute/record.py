@@ -9,6 +9,7 @@ from typing import Any
 from mlflow_ngraph.compilers.base import FlagValue
 from mlflow_ngraph.execute.journal import cell_id
 from mlflow_ngraph.parity import Parity
+from mlflow_ngraph.study import recorded_baseline
 from mlflow_ngraph.verdicts import Verdict
 
 
@@ -207,6 +208,16 @@ class StudyRecord:
     left_out: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """Cells that were not measured, by id, each with ``lane``, ``batch``, ``reason`` and ``final``: whether there is nothing to
     be gained by measuring it."""
+
+    @property
+    def baseline(self) -> str:
+        """The label of the compiler that ratios refer to."""
+        return recorded_baseline(self.study)
+
+    def reference_by(self, workload: str) -> str | None:
+        """What computed the outputs that the engines of a workload were compared with; None where it was never prepared."""
+        said = self.workloads.get(workload, {}).get("reference_by")
+        return said if isinstance(said, str) and said else None
 
     def so_far(self) -> StudyRecord:
         """The record as it is now: what is read from now on changes this one, and not the copy."""

@@ -22,7 +22,7 @@ from mlflow_ngraph.execute.lane_memory import Loaded
 from mlflow_ngraph.execute.record import Lane
 from mlflow_ngraph.execute.time_budget import TIME_UP, TimeBudget
 from mlflow_ngraph.measure import stability
-from mlflow_ngraph.study import BASELINE, Study
+from mlflow_ngraph.study import Study
 from mlflow_ngraph.study_settings import Adaptive
 from mlflow_ngraph.verdicts import Verdict
 
@@ -61,10 +61,16 @@ class LeaveOut(Protocol):
     def __call__(self, lane: Lane, batch: int, reason: str, *, final: bool) -> None: ...
 
 
-def wanted(lane: Lane, missing: Mapping[str, Sequence[int]]) -> set[int]:
-    """The lane's own missing batch sizes, and for the baseline those of all others too."""
+def wanted(lane: Lane, missing: Mapping[str, Sequence[int]], baseline: str) -> set[int]:
+    """The lane's own missing batch sizes, and for the baseline those of all others too.
+
+    Parameters
+    ----------
+    baseline : str
+        The label of its compiler.
+    """
     own = set(missing.get(lane.id, []))
-    if lane.compiler == BASELINE:
+    if lane.compiler_label == baseline:
         own |= {batch for batches in missing.values() for batch in batches}
     return own
 
@@ -107,7 +113,7 @@ class Rounds:
         waiting = [
             runner
             for runner in runners
-            if batch in wanted(runner.lane, self._missing)
+            if batch in wanted(runner.lane, self._missing, self._study.baseline_label)
             and batch in runner.engines
             and self._is_affordable(runner, batch)
         ]
@@ -141,14 +147,16 @@ class Rounds:
                 rest.append(runner)
                 continue
             # A group needs one lane to be measured beside its baseline, whether it seems to fit or not.
-            useful = any(other.lane.compiler != BASELINE for other in group)
+            useful = any(other.lane.compiler_label != self._study.baseline_label for other in group)
             if useful and (lack := lack_of_memory(runner, batch)):
                 rest.append(runner)
                 lanes = [member.lane.id for member in group]
                 self._journal.append("group_closed", batch=batch, lanes=lanes, reason=lack)
             elif self._attempt(runner, batch, partial(self._load, runner, batch)):
                 group.append(runner)
-        baselines = {id(base): base for runner in rest if (base := _baseline(runner, waiting)) not in (None, *rest)}
+        baselines = {
+            id(base): base for runner in rest if (base := self._baseline(runner, waiting)) not in (None, *rest)
+        }
         return group, [*(base for base in baselines.values() if base is not None), *rest]
 
     def _load(self, runner: LaneRunner, batch: int, *, continued: bool = False) -> None:
@@ -178,7 +186,7 @@ class Rounds:
             active = [runner for runner in active if runner not in failed]
             group[:] = [runner for runner in group if runner not in failed]
             unsettled = [runner for runner in active if runner.wants_more() and not self._has_no_time(runner)]
-            needed = {id(_baseline(runner, active)) for runner in unsettled}
+            needed = {id(self._baseline(runner, active)) for runner in unsettled}
             active = [
                 runner
                 for runner in active
@@ -293,6 +301,11 @@ class Rounds:
         else:
             self._omit(runner, batch, reason, final=False)
 
+    def _baseline(self, runner: LaneRunner, among: Iterable[LaneRunner]) -> LaneRunner | None:
+        """The lane that a lane is compared with; None if it is not there."""
+        wanted_one = (self._study.baseline_label, runner.lane.precision)
+        return next((peer for peer in among if (peer.lane.compiler_label, peer.lane.precision) == wanted_one), None)
+
     def _open(self, runner: LaneRunner, batch: int) -> bool:
         """Whether the cell still waits for its verdict; else the lane only accompanies others."""
         lane = runner.lane.id
@@ -322,12 +335,6 @@ def lack_of_memory(runner: LaneRunner, batch: int) -> str:
         return ""
     needed = f"{runner.lane.compiler_label} may need {expected / 1e9:.1f} GB"
     return f"{available / 1e9:.1f} GB of memory are left, and {needed}"
-
-
-def _baseline(runner: LaneRunner, among: Iterable[LaneRunner]) -> LaneRunner | None:
-    """The lane that a lane is compared with; None if it is not there."""
-    precision = runner.lane.precision
-    return next((peer for peer in among if (peer.lane.compiler, peer.lane.precision) == (BASELINE, precision)), None)
 
 
 def _shortfall(loaded: Loaded, adaptive: Adaptive) -> str:

@@ -12,7 +12,7 @@ from mlflow_ngraph.execute.derive import own_metrics
 from mlflow_ngraph.execute.record import CellRecord, EngineRecord, Lane, LaneRecord
 from mlflow_ngraph.measure.racing import Race
 from mlflow_ngraph.objectives import Limit
-from mlflow_ngraph.study import BASELINE, Study
+from mlflow_ngraph.study import Study
 from mlflow_ngraph.verdicts import Verdict
 
 ONLY_GROWING = ("engine_size_mb", "peak_memory_mb")
@@ -33,6 +33,7 @@ class Standing:
 
     def __init__(self, study: Study, race: Race, lanes: Mapping[str, tuple[Lane, int]]) -> None:
         self._limits = study.kept_limits
+        self._baseline_label = study.baseline_label
         self._race = race
         self._lanes = lanes
         of_cell = study.adaptive.max_repetitions if study.repetitions == "auto" else study.repetitions
@@ -93,7 +94,7 @@ class Standing:
             (
                 cell
                 for cell, (other, size) in self._lanes.items()
-                if (other.compiler, other.precision, size) == (BASELINE, lane.precision, batch)
+                if (other.compiler_label, other.precision, size) == (self._baseline_label, lane.precision, batch)
             ),
             None,
         )

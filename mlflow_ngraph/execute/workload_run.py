@@ -46,7 +46,8 @@ class WorkloadRun:
         self._workload = workload
         self._missing = missing
         self._before = before
-        self._lanes = [LaneEngines(session, lane, cache) for lane in workload.lanes if wanted(lane, missing)]
+        lanes = [lane for lane in workload.lanes if self._wanted(lane)]
+        self._lanes = [LaneEngines(session, lane, cache) for lane in lanes]
         self._runners: list[LaneRunner] = []
         self._settled: set[tuple[str, int]] = set()
         """Cells of which this session has said what became of them, by lane and batch size."""
@@ -61,8 +62,11 @@ class WorkloadRun:
             return
         for engines in self._lanes:
             journal.append("lane_started", lane=engines.lane.id)
-        needed = {engines.lane.id: wanted(engines.lane, self._missing) for engines in self._lanes}
+        needed = {engines.lane.id: self._wanted(engines.lane) for engines in self._lanes}
         Provision(self._session, self._workload, self._lanes, needed, self._before, crew, self._fail_missing).begin()
+
+    def _wanted(self, lane: Lane) -> set[int]:
+        return wanted(lane, self._missing, self._session.plan.study.baseline_label)
 
     def measure(self, order: random.Random, meanwhile: Callable[[], None], share: float = 1.0) -> None:
         """Measure every missing cell that has an engine, and say for which there was no time. Nobody else may compute.

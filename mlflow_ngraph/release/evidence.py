@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mlflow_ngraph.analysis.champion import Comparison
-from mlflow_ngraph.metrics import CELL_METRICS
+from mlflow_ngraph.metrics import BASELINE_COLUMN, CELL_METRICS, EAGER, METRICS
 from mlflow_ngraph.release.logged_engine import LoggedEngine
 from mlflow_ngraph.tables.summary import precisions
 from mlflow_ngraph.tracking import schema
@@ -19,7 +19,7 @@ _SHOWN = (
     ("latency_p50_ms", "latency, median"),
     ("latency_p99_ms", "latency, 99th percentile"),
     ("cpu_percent", "CPU use of the machine"),
-    ("speedup", "speed-up over identity"),
+    ("speedup", "speed-up"),
     ("peak_memory_mb", "peak memory"),
     ("parity_max_rel", "parity: relative error"),
     ("parity_cosine", "parity: cosine similarity"),
@@ -69,6 +69,10 @@ def _figures(cell: Mapping[str, Any] | None, over: tuple[str, Mapping[str, Any] 
     for name, title in _SHOWN:
         unit = CELL_METRICS[name].unit
         shown = [figure(values, name) for _, values in columns]
+        if METRICS[name].of_baseline:
+            shown = [
+                text and f"{text} over {_baseline(values)}" for text, (_, values) in zip(shown, columns, strict=True)
+            ]
         if any(shown):
             lines.append(_row([title if unit == "1" else f"{title} [{unit}]", *shown]))
     return lines
@@ -86,6 +90,7 @@ def _facts(candidate: LoggedEngine, precision: str) -> list[str]:
         "flags": f"`{schema.cut(flags, _LONGEST_FLAGS)}`" if flags else "none",
         "precision": precision,
         "mode, threads": f"{about.mode}, {'default' if about.threads is None else about.threads}",
+        "outputs compared with": f"those of {about.reference_by}" if about.reference_by else "unknown",
         "device": origin.device,
         "machine": f"`{origin.fingerprint.get('digest', 'unknown')}` {cpu}".strip(),
         "study": f"{origin.study} `{origin.study_id}`",
@@ -108,6 +113,12 @@ def figure(values: Mapping[str, Any], name: str) -> str:
     if low is not None and high is not None:
         return f"{value:{digits}} [{low:{digits}}, {high:{digits}}]"
     return f"{value:{digits}}" + ("" if spread is None else f" ± {spread:{digits}}")
+
+
+def _baseline(values: Mapping[str, Any]) -> str:
+    """What the ratios of a cell refer to; tables of older versions do not say it."""
+    label = values.get(BASELINE_COLUMN)
+    return label if isinstance(label, str) and label else EAGER
 
 
 def _number(value: Any) -> float | None:

@@ -148,6 +148,8 @@ def rows(model_id: str, manifest: Manifest) -> list[dict[str, Any]]:
             "verdict": figures.verdict,
             "reason": figures.reason,
             "noise": figures.noise or None,
+            "baseline": figures.baseline,
+            "reference_by": about.reference_by,
             "cell": journal.cell_id(origin.lane_id, figures.batch),
             **figures.metrics,
         }

@@ -9,7 +9,9 @@ import pandas as pd
 import pyarrow as pa
 
 from mlflow_ngraph.metrics import (
+    BASELINE_COLUMN,
     CELL_METRICS,
+    EAGER,
     ESTIMATES,
     INTEGER_COLUMNS,
     RUN_COLUMNS,
@@ -37,6 +39,8 @@ def typed(frame: pd.DataFrame, columns: Collection[str]) -> pd.DataFrame:
     documented = {
         name: frame[name].astype(_TYPES[name]) if name in frame.columns else missing[_TYPES[name]] for name in known
     }
+    if BASELINE_COLUMN in documented:  # tables of versions without a choice do not say it
+        documented[BASELINE_COLUMN] = documented[BASELINE_COLUMN].replace("", None).fillna(EAGER)
     whole: pd.DataFrame = pd.DataFrame({**documented, **{name: frame[name] for name in others}}, frame.index)
     return whole
 

@@ -35,10 +35,10 @@ def from_record(
     models : Mapping[str, str] | None
         The LoggedModels by engine.
     """
-    declared = told(record.study)
+    declared, baseline = told(record.study), record.baseline
     rows = [
         {
-            **_row(record, lane, cell),
+            **_row(record, lane, cell, baseline),
             "custom_metrics": json.dumps(declared, sort_keys=True) if declared else None,
             "run_id": run_id,
             "lane_run_id": (lane_runs or {}).get(lane.lane.id),
@@ -60,7 +60,7 @@ def _left_out(record: StudyRecord, lane: LaneRecord) -> Iterator[tuple[int, Cell
             )
 
 
-def _row(record: StudyRecord, lane: LaneRecord, cell: CellRecord) -> dict[str, Any]:
+def _row(record: StudyRecord, lane: LaneRecord, cell: CellRecord, baseline: str) -> dict[str, Any]:
     info = record.workloads.get(lane.lane.workload, {}).get("info", {})
     engine = lane.engine_of(cell)
     return {
@@ -77,6 +77,8 @@ def _row(record: StudyRecord, lane: LaneRecord, cell: CellRecord) -> dict[str, A
         "precision": lane.lane.precision,
         "precision_in_force": cell.precision_in_force,
         "mode": lane.lane.mode,
+        "baseline": baseline,
+        "reference_by": record.reference_by(lane.lane.workload),
         "threads": lane.lane.threads,
         "batch": cell.batch,
         "verdict": str(cell.verdict),

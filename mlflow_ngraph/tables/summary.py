@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from mlflow_ngraph.metrics import titled
 from mlflow_ngraph.text import UNSTEADY_MARK, counted, markdown_row, rounded
 from mlflow_ngraph.verdicts import Verdict
 
@@ -32,6 +33,8 @@ class SummaryRow:
     """Samples per second."""
     throughput_std: float | None
     latency_p50_ms: float | None
+    baseline: str
+    """The label of the compiler that the speed-up is over."""
     speedup: float | None
     speedup_ci: tuple[float, float] | None
     """Ends of the 95 % interval."""
@@ -99,17 +102,52 @@ def summary_rows(record: StudyRecord) -> list[SummaryRow]:
     groups: dict[tuple[str, str, int], list[SummaryRow]] = {}
     for lane in record.lanes.values():
         for cell in lane.cells.values():
-            row = _row(lane, cell)
+            row = _row(lane, cell, record.baseline)
             groups.setdefault((row.workload, row.precision, row.batch), []).append(row)
     order = {name: index for index, name in enumerate(dict.fromkeys(workload for workload, _, _ in groups))}
     ranked = sorted(groups.items(), key=lambda item: (order[item[0][0]], item[0][1], item[0][2]))
     return [row for _, rows in ranked for row in _ranked(rows)]
 
 
+def refers_to(record: StudyRecord) -> list[str]:
+    """What speed-ups and comparisons of outputs refer to, and which workloads have no speed-up for lack of a baseline."""
+    known = {ref: record.reference_by(ref) for ref in record.workloads}
+    several = len(set(known.values())) > 1
+    by: dict[str, list[str]] = {}
+    for ref, who in known.items():
+        if who is not None:
+            by.setdefault(who, []).append(str(record.workloads[ref].get("info", {}).get("label", ref)))
+    those = [f"{who} ({', '.join(labels)})" if several else who for who, labels in by.items()]
+    cells = [cell for lane in record.lanes.values() for cell in lane.cells.values()]
+    said = [
+        *([f"speed-ups are over {record.baseline}"] if any("speedup" in cell.metrics for cell in cells) else []),
+        *([f"outputs were compared with those of {', '.join(those)}"] if those else []),
+    ]
+    return [*(["; ".join(said)] if said else []), *_without_baseline(record)]
+
+
+def _without_baseline(record: StudyRecord) -> Iterator[str]:
+    """A line for each workload that was measured, and not with the baseline."""
+    measured: dict[tuple[str, str], dict[str, str]] = {}
+    for lane in record.lanes.values():
+        if any("throughput" in cell.metrics for cell in lane.cells.values()):
+            found = measured.setdefault((lane.lane.workload, lane.lane.precision), {})
+            found.setdefault(lane.lane.compiler_label, lane.lane.label)
+    several = len({precision for _, precision in measured}) > 1
+    for (_, precision), lanes in measured.items():
+        if record.baseline not in lanes:
+            other, label = next(iter(lanes.items()))
+            where = f"{label} in {precision}" if several else label
+            yield (
+                f"{where}: no speed-up: {record.baseline} does not run it; name another lane, as with `baseline: {other}`"
+            )
+
+
 def markdown(rows: Sequence[SummaryRow], limit: int | None = None) -> str:
     """The table in Markdown, in at most ``limit`` characters; says how many rows did not fit."""
+    speedup = titled("speed-up", next((row.baseline for row in rows), None))
     titles = (
-        "workload", "compiler", "batch", "throughput [samples/s]", "p50 [ms]", "speed-up [95 % interval]", "CPU [%]",
+        "workload", "compiler", "batch", "throughput [samples/s]", "p50 [ms]", f"{speedup} [95 % interval]", "CPU [%]",
         "parity (cosine)", "compile [s]", "precision", "verdict",
     )  # fmt: skip
     head = [f"| {' | '.join(titles)} |", "|:--|:--|--:|--:|--:|--:|--:|--:|--:|:--|:--|"]
@@ -140,7 +178,7 @@ def _ranked(rows: list[SummaryRow]) -> list[SummaryRow]:
     return [replace(row, best=row is fastest) for row in ranked]
 
 
-def _row(lane: LaneRecord, cell: CellRecord) -> SummaryRow:
+def _row(lane: LaneRecord, cell: CellRecord, baseline: str) -> SummaryRow:
     def figure(name: str) -> float | None:
         value = cell.metrics.get(name)
         return None if value is None or not math.isfinite(value) else value
@@ -158,6 +196,7 @@ def _row(lane: LaneRecord, cell: CellRecord) -> SummaryRow:
         throughput=figure("throughput"),
         throughput_std=figure("throughput_std"),
         latency_p50_ms=figure("latency_p50_ms"),
+        baseline=baseline,
         speedup=figure("speedup"),
         speedup_ci=None if low is None or high is None else (low, high),
         cpu_percent=figure("cpu_percent"),

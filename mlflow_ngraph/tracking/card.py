@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 
 from mlflow_ngraph.execute.record import EngineRecord, StudyRecord
+from mlflow_ngraph.metrics import METRICS, titled
 from mlflow_ngraph.text import UNSTEADY_MARK, rounded
 from mlflow_ngraph.tracking import study_manifest
 
@@ -59,6 +60,7 @@ def _facts(record: StudyRecord, engine: EngineRecord) -> Iterator[str]:
         "Compiler": f"{about.compiler} {about.compiler_version or ''}".strip(),
         "Precision": precision,
         "Mode": about.mode,
+        "Outputs compared with": f"those of {about.reference_by}" if about.reference_by else "",
         "Batch sizes": ", ".join(map(str, about.batch_sizes)),
         "Compiled": f"{compiled:%Y-%m-%d %H:%M} UTC" + (", by another study" if engine.reused is not None else ""),
         "Size": f"{engine.size_bytes / 1e6:.3g} MB",
@@ -74,7 +76,8 @@ def _facts(record: StudyRecord, engine: EngineRecord) -> Iterator[str]:
 
 def _figures(record: StudyRecord, engine: EngineRecord) -> Iterator[str]:
     cells = record.lanes[engine.lane].cells
-    yield f"| batch | {' | '.join(_FIGURES.values())} | verdict |"
+    titles = [titled(title, record.baseline if METRICS[name].of_baseline else None) for name, title in _FIGURES.items()]
+    yield f"| batch | {' | '.join(titles)} | verdict |"
     yield "|--:|" + "--:|" * len(_FIGURES) + ":--|"
     for batch in engine.batch_sizes:
         if batch in cells:

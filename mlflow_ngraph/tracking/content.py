@@ -11,7 +11,7 @@ from typing import Any
 
 from mlflow_ngraph.compilers.base import FlagValue
 from mlflow_ngraph.execute.record import CellRecord, EngineRecord, LaneRecord, StudyRecord
-from mlflow_ngraph.metrics import FREEDOM, LOG_ERROR
+from mlflow_ngraph.metrics import FREEDOM, LOG_ERROR, titled
 from mlflow_ngraph.study import CompilerChoice, WorkloadChoice
 from mlflow_ngraph.text import UNSTEADY_MARK, rounded
 from mlflow_ngraph.tracking import schema
@@ -221,6 +221,8 @@ def _lane_tags(record: StudyRecord, lane: LaneRecord, cells: list[CellRecord]) -
         Tag.PRECISION: lane.lane.precision,
         Tag.PRECISION_IN_FORCE: precision_in_force(lane),
         Tag.MODE: lane.lane.mode,
+        Tag.BASELINE: record.baseline,
+        Tag.REFERENCE_BY: record.reference_by(lane.lane.workload) or "",
         Tag.VERDICT: str(verdict),
         Tag.VERDICTS: json.dumps({cell.batch: str(cell.verdict) for cell in cells}),
         Tag.NOISE: json.dumps({cell.batch: cell.noise for cell in cells if cell.noise}) if any(noisy) else "",
@@ -228,7 +230,7 @@ def _lane_tags(record: StudyRecord, lane: LaneRecord, cells: list[CellRecord]) -
         Tag.ENGINES: json.dumps({engine.id: engine_digest(engine) for engine in lane.engines}),
         Tag.ENGINE_REUSED: _reused(lane),
         Tag.COMPLETE: plain(lane.complete),
-        Tag.NOTE: _lane_note(lane, cells),
+        Tag.NOTE: _lane_note(lane, cells, record.baseline),
         Tag.COLOUR: schema.colour(lane.lane.device, lane.lane.compiler),
     }
     return {name: schema.cut(value, schema.MAX_TAG) for name, value in tags.items() if value}
@@ -255,9 +257,10 @@ def _common_tags(record: StudyRecord, kind: str) -> dict[str, str]:
     return {name: value for name, value in tags.items() if value}
 
 
-def _lane_note(lane: LaneRecord, cells: list[CellRecord]) -> str:
+def _lane_note(lane: LaneRecord, cells: list[CellRecord], baseline: str) -> str:
     """The cells for a reader of the run's page, with the end of stderr of those that failed."""
-    lines = ["| batch | throughput [samples/s] | p50 [ms] | speed-up | verdict |", "|--:|--:|--:|--:|:--|"]
+    title = titled("speed-up", baseline)
+    lines = [f"| batch | throughput [samples/s] | p50 [ms] | {title} | verdict |", "|--:|--:|--:|--:|:--|"]
     for cell in cells:
         shown = [
             (UNSTEADY_MARK if name in cell.unsteady else "") + _figure(cell.metrics.get(name))

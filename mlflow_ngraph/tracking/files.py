@@ -46,7 +46,8 @@ def write(
     _text(target / Artifact.FINGERPRINT, json.dumps(record.fingerprint, indent=2, sort_keys=True) + "\n")
     if contest := races.document(record):
         _text(target / Artifact.RACES, json.dumps(contest, indent=1, ensure_ascii=False) + "\n")
-    sections = (summary.markdown(summary.summary_rows(record)), races.markdown(record), arrivals.markdown(record))
+    said = "\n\n".join(summary.refers_to(record)) + "\n"
+    sections = (summary.markdown(summary.summary_rows(record)), said, races.markdown(record), arrivals.markdown(record))
     _text(target / Artifact.SUMMARY, "".join(sections))
     journal = directory / Artifact.JOURNAL
     if journal.is_file():

@@ -42,6 +42,8 @@ class Tag:
     PRECISION = "ngraph.precision"
     PRECISION_IN_FORCE = "ngraph.precision_in_force"
     MODE = "ngraph.mode"
+    BASELINE = "ngraph.baseline"
+    REFERENCE_BY = "ngraph.reference_by"
     VERDICT = "ngraph.verdict"
     VERDICTS = "ngraph.verdicts"
     NOISE = "ngraph.noise"

@@ -54,13 +54,20 @@ def build(
             fingerprint=dict(record.fingerprint),
             versions=dict(record.versions),
         ),
-        figures=_figures(lane, engine),
+        figures=_figures(lane, engine, record.baseline),
     )
 
 
-def _figures(lane: LaneRecord, engine: EngineRecord) -> list[Figures]:
+def _figures(lane: LaneRecord, engine: EngineRecord, baseline: str) -> list[Figures]:
     return [
-        Figures(batch=cell.batch, verdict=str(cell.verdict), reason=cell.reason, noise=cell.noise, metrics=cell.metrics)
+        Figures(
+            batch=cell.batch,
+            verdict=str(cell.verdict),
+            reason=cell.reason,
+            noise=cell.noise,
+            baseline=baseline,
+            metrics=cell.metrics,
+        )
         for batch, cell in sorted(lane.cells.items())
         if batch in engine.batch_sizes
     ]
@@ -78,6 +85,7 @@ def about(record: StudyRecord, engine: EngineRecord) -> About:
         digest=workload.get("digest"),
         inputs=list(workload.get("info", {}).get("inputs", ())),
         outputs=list(workload.get("outputs", ())),
+        reference_by=record.reference_by(lane.lane.workload),
         mixes=workload.get("behaviour", {}).get("mixes", ""),
         compiler=lane.lane.compiler,
         compiler_version=record.versions.get(lane.lane.compiler),

@@ -11,7 +11,7 @@ from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.compare import compare
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.metrics import NOISE, Metric, is_uncertainty
-from mlflow_ngraph.tables import vocabulary
+from mlflow_ngraph.tables import baselines, vocabulary
 from mlflow_ngraph.text import plain
 from mlflow_ngraph.ui.query import GROUPS, Query
 from mlflow_ngraph.verdicts import Verdict
@@ -83,16 +83,23 @@ def comparison(frame: pd.DataFrame, question: Query) -> dict[str, Any]:
     shown = question.fits(frame)
     if shown.empty:
         raise UsageError("nothing fits all of this together: choose fewer devices, compilers, precisions or workloads")
+    over = baselines.of(shown, metric)
+    chosen = next((label for label in (question.baseline, _IDENTITY, *over) if label in over), None)
+    if len(over) > 1:
+        shown = shown[baselines.labels(shown) == chosen]
     workloads = [workload["ref"] for workload in _workloads(shown)]
     shown = shown[shown["workload"].isin(workloads[:MOST_WORKLOADS])]
     trusted = [str(verdict) for verdict in Verdict] if question.everything else [str(Verdict.OK)]
     batch = _batch(shown, question)
     here = shown[shown["batch"] == batch]
+    counted = shown[shown["verdict"].isin(trusted)]
     baseline = _baseline(frame, question)
     return {
         "metric": question.metric,
         "unit": metric.unit,
         "better": metric.better,
+        "over": chosen,
+        "over_others": [label for label in over if label != chosen],
         "batch": batch,
         "batches": [int(size) for size in sorted(shown["batch"].dropna().unique())],
         "baseline": baseline,
@@ -102,7 +109,7 @@ def comparison(frame: pd.DataFrame, question: Query) -> dict[str, Any]:
             str(name): int(count)
             for name, count in shown.loc[~shown["verdict"].isin(trusted), "verdict"].value_counts().items()
         },
-        "series": list(_series(shown[shown["verdict"].isin(trusted)], question.metric)),
+        "series": list(_series(counted, question.metric)),
         "table": _table(here, question),
         "ratios": [] if baseline is None else _ratios(frame, question, here, batch, baseline),
         "missing": [
@@ -197,10 +204,11 @@ def _ratios(
 
 
 def _baseline(frame: pd.DataFrame, question: Query) -> str | None:
-    """The compiler to divide by; None where the default one is not there."""
+    """The compiler to divide by: eager execution or what studies divide by, unless asked otherwise; None where none is there."""
     known = _values(question.fits(frame, but="compiler")["compiler_label"])
     if question.baseline is None:
-        return _IDENTITY if _IDENTITY in known else None
+        of_studies = baselines.labels(question.fits(frame, but="compiler"))
+        return next((label for label in (_IDENTITY, *dict.fromkeys(of_studies)) if label in known), None)
     if question.baseline not in known:
         raise UsageError(f"nothing of the baseline {question.baseline!r} fits: there is {', '.join(known)}")
     return question.baseline

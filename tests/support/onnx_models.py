@@ -81,3 +81,29 @@ def _source(
     path = directory / "source.onnx"
     onnx.save(model, str(path))
     return OnnxSource(path, (given,), (wanted,))
+
+
+def branching(path: Path) -> Path:
+    """A matrix product whose sum chooses, with an ``If``, what becomes of it: PyTorch's baseline has no such operator."""
+
+    def branch(name: str, operator: str) -> onnx.GraphProto:
+        said = helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+        return helper.make_graph([helper.make_node(operator, ["y"], [name])], name, [], [said])
+
+    weights = {
+        "w": 0.1 * np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32),
+        "zero": np.float32(0).reshape(()),
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+        helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        helper.make_node("Greater", ["sum", "zero"], ["positive"]),
+        helper.make_node("If", ["positive"], ["z"], then_branch=branch("a", "Relu"), else_branch=branch("b", "Tanh")),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 16]) for name in ("x", "z")]
+    held = [numpy_helper.from_array(value, name) for name, value in weights.items()]
+    graph = helper.make_graph(nodes, "branching", ends[:1], ends[1:], held)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
+    return path

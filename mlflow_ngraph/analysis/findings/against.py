@@ -1,4 +1,4 @@
-"""Where a compiler is worse than the baseline: slower than eager execution, or worse at making use of batches."""
+"""Where a compiler is worse than the baseline: slower, or worse at making use of batches."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from mlflow_ngraph.estimates import unknown
 
 
 def losses(table: Table) -> Questions:
-    """Cells in which a compiler is slower than eager execution."""
+    """Cells in which a compiler is slower than the baseline."""
 
-    def said(name: str, where: str, worst: str, others: str, count: str) -> tuple[str, str]:
-        text = f"Throughput against eager execution: {worst}{others}. That is {count}."
-        return f"{name} is slower than eager execution on {where}", text
+    def said(name: str, where: str, over: str, worst: str, others: str, count: str) -> tuple[str, str]:
+        text = f"Throughput against {over}: {worst}{others}. That is {count}."
+        return f"{name} is slower than {over} on {where}", text
 
     return _below(table, "speedup", "loss", said)
 
@@ -39,9 +39,9 @@ def losses(table: Table) -> Questions:
 def missed(table: Table) -> Questions:
     """Cells whose batch scaling resilience is below 1: from batch 1 on the compiler loses against the baseline."""
 
-    def said(name: str, where: str, worst: str, others: str, count: str) -> tuple[str, str]:
+    def said(name: str, where: str, over: str, worst: str, others: str, count: str) -> tuple[str, str]:
         text = (
-            f"Batch scaling resilience (BSR) against 1: {worst}{others}. The baseline makes more of larger batches there: "
+            f"Batch scaling resilience (BSR) against 1: {worst}{others}. The baseline, {over}, makes more of larger batches there: "
             f"the compiler missed something at these sizes. That is {count}."
         )
         return f"{name} loses part of its advantage at larger batches on {where}", text
@@ -59,7 +59,7 @@ def _below(table: Table, metric: str, kind: str, said: Any) -> Questions:
     ratios = ratios.take(rows)
 
     def answer(sure: Places, adjusted: NDArray[np.float64]) -> list[Finding]:
-        lanes = table.codes("place", "threads", "compiler_label", "precision", "mode")
+        lanes = table.codes("place", "threads", "compiler_label", "precision", "mode", "baseline")
         findings = []
         for group in groups(lanes[rows], sure):
             ranked = group[np.argsort(ratios.log[group], kind="stable")]
@@ -70,6 +70,7 @@ def _below(table: Table, metric: str, kind: str, said: Any) -> Questions:
             title, text = said(
                 first["compiler_label"],
                 table.context(first),
+                table.over(first),
                 f"{first['label']} at batch {first['batch']}: {change(ratios, int(ranked[0]))}",
                 f", also {listed(rest)}" if rest else "",
                 f"{len(group)} of {asked_here} cells",

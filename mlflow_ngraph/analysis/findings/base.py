@@ -16,8 +16,9 @@ from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.compare import ALIKE
 from mlflow_ngraph.analysis.contest import MARGIN
 from mlflow_ngraph.estimates import Estimate
-from mlflow_ngraph.metrics import with_estimates
-from mlflow_ngraph.study import BASELINE
+from mlflow_ngraph.metrics import BASELINE_COLUMN, EAGER, called, with_estimates
+from mlflow_ngraph.tables import baselines
+from mlflow_ngraph.text import missing
 from mlflow_ngraph.verdicts import Verdict
 
 Places = NDArray[np.int64]
@@ -134,21 +135,26 @@ class Table:
         codes = np.zeros(len(self.ok), np.int64)
         for name in names:
             if name not in self._known:
-                self._known[name] = pd.factorize(self.ok[name], use_na_sentinel=False)[0].astype(np.int64)
+                column = baselines.labels(self.ok) if name == BASELINE_COLUMN else self.ok[name]
+                self._known[name] = pd.factorize(column, use_na_sentinel=False)[0].astype(np.int64)
             code = self._known[name]
             codes = codes * (int(code.max(initial=0)) + 1) + code
         return np.asarray(np.unique(codes, return_inverse=True)[1], np.int64).reshape(-1)
 
     def compiled(self) -> NDArray[np.bool_]:
-        """Which ok cells are not of the baseline."""
-        mask: NDArray[np.bool_] = (self.ok["compiler"] != BASELINE).to_numpy(bool)
-        return mask
+        """Which ok cells are not of the baseline of their study."""
+        return ~baselines.own(self.ok)
 
     def baselines(self) -> Places:
         """The ok cell of the baseline that belongs to each ok cell; -1 where there is none."""
-        key = self.codes("place", "threads", "workload", "precision", "mode", "batch")
-        where = {int(key[place]): int(place) for place in np.flatnonzero(~self.compiled())[::-1]}
-        return np.array([where.get(int(code), -1) for code in key], np.int64)
+        key, over = self.codes("place", "threads", "workload", "precision", "mode", "batch"), baselines.labels(self.ok)
+        where = {(int(key[place]), over[place]): int(place) for place in np.flatnonzero(~self.compiled())[::-1]}
+        return np.array([where.get((int(code), label), -1) for code, label in zip(key, over, strict=True)], np.int64)
+
+    def over(self, row: Any) -> str:
+        """What the ratios of a cell refer to, as a sentence calls it."""
+        label = row.get(BASELINE_COLUMN)
+        return called(EAGER if missing(label) else str(label))
 
     def context(self, row: Any) -> str:
         """Where a cell was measured: the device, and whatever else tells the cells of this table apart."""

@@ -27,7 +27,8 @@ from mlflow_ngraph.analysis.findings.base import (
     sentence,
     weight,
 )
-from mlflow_ngraph.study import BASELINE
+from mlflow_ngraph.metrics import EAGER
+from mlflow_ngraph.tables import baselines
 from mlflow_ngraph.verdicts import Verdict
 
 
@@ -62,7 +63,7 @@ def regressions(table: Table) -> Questions:
                         f"That is {len(group)} of {together} cells that both measured.",
                         "" if between_studies.machines(cells.iloc[:1])[0] in between else
                         "What studies of this machine differ by without any cause is not known yet.",
-                        _of_baseline(rows, now, before, worst, ratios) if first["compiler"] != BASELINE else
+                        _of_baseline(rows, now, before, worst, ratios) if not baselines.own(rows.iloc[[now[worst]]])[0] else
                         "It is the baseline itself that changed: look at the machine first.",
                     ]),
                     [
@@ -106,13 +107,15 @@ def _of_baseline(rows: pd.DataFrame, now: Places, before: Places, place: int, ra
     """What happened to the baseline meanwhile: if it changed too, the machine did."""
     names = ["fingerprint", *(name for name in ALIKE if name != "compiler_label")]
     keys = _numbers(rows, names)
-    own = np.flatnonzero((keys[now] == keys[now[place]]) & (rows["compiler"].iloc[now] == BASELINE).to_numpy(bool))
+    over = baselines.labels(rows)[now]
+    alike = (keys[now] == keys[now[place]]) & (over == over[place])
+    own = np.flatnonzero(alike & baselines.own(rows.iloc[now]))
     if not len(own):
         return ""
-    changed = float(ratios.value[own[0]])
-    if abs(np.log(changed)) > np.log(1 / BELOW):
-        return f"Eager execution changed by {change(ratios, int(own[0]))} meanwhile: look at the machine first."
-    return f"Eager execution changed by {change(ratios, int(own[0]))} meanwhile."
+    said = f"{'Eager execution' if over[place] == EAGER else over[place]} changed by {change(ratios, int(own[0]))} meanwhile"
+    if abs(np.log(float(ratios.value[own[0]]))) > np.log(1 / BELOW):
+        return f"{said}: look at the machine first."
+    return f"{said}."
 
 
 def _numbers(rows: pd.DataFrame, names: Any) -> Places:

@@ -32,11 +32,11 @@ from mlflow_ngraph.estimates import Estimate
 
 
 def compiled(table: Table) -> Questions:
-    """Two models that change places between eager execution and a compiler on the same device."""
+    """Two models that change places between the baseline and a compiler on the same device."""
     base = table.baselines()
     rows = np.flatnonzero(table.compiled() & (base >= 0))
     first, second = pairs(
-        table.codes("block", "place", "threads", "compiler_label", "precision", "mode", "batch")[rows]
+        table.codes("block", "place", "threads", "compiler_label", "precision", "mode", "batch", "baseline")[rows]
     )
     first, second = _ordered(table, rows[first], rows[second])
     eager = table.rates.take(base[first]).over(table.rates.take(base[second]))
@@ -57,12 +57,12 @@ def compiled(table: Table) -> Questions:
                     sentence([
                         (
                             f"Throughput of {model['label']} relative to {rival['label']} at batch {model['batch']}: "
-                            f"{change(eager, best)} in eager execution, {change(fast, best)} with {model['compiler_label']}."
+                            f"{change(eager, best)} in {table.over(model)}, {change(fast, best)} with {model['compiler_label']}."
                         ),
                         f"They also change places with {listed(others)}." if others else "",
                     ]),
                     [_evidence(table, first, second, place, eager, fast, adjusted, "eager", "compiled") for place in group],
-                    _command(cells, ["identity", *sorted(cells["compiler"].unique())], "compiler_label,batch"),
+                    _command(cells, [*sorted({table.row(base[place])["compiler"] for place in first[group]}), *sorted(cells["compiler"].unique())], "compiler_label,batch"),
                     weight("reversal-compiled", _size(eager, fast)[best]),
                 )
             )  # fmt: skip

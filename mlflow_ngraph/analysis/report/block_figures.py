@@ -14,7 +14,6 @@ from mlflow_ngraph.analysis.report.heat import HeatMaps
 from mlflow_ngraph.analysis.report.model_figures import BATCH, BSR, SPEEDUP
 from mlflow_ngraph.analysis.report.points import alternative, incomplete, lacks, means, named
 from mlflow_ngraph.analysis.report.prepared import Prepared, batch_sizes
-from mlflow_ngraph.study import BASELINE
 
 _TARGETS = {"conv": "convolutional blocks", "mha": "attention blocks"}
 
@@ -24,7 +23,7 @@ def speedups(prepared: Prepared) -> list[Figure | Missing]:
     figures: list[Figure | Missing] = []
     for target, what in _TARGETS.items():
         blocks = prepared.blocks(target)
-        frame = blocks[(blocks["compiler"] != BASELINE) & blocks["speedup"].notna()]
+        frame = blocks[~blocks["of_baseline"] & blocks["speedup"].notna()]
         title = f"Figure 7: speed-up over depth, {what}"
         if frame.empty:
             figures.append(Missing(f"f7-{target}", title, _needs(target)))
@@ -50,7 +49,7 @@ def speedups(prepared: Prepared) -> list[Figure | Missing]:
                 Figure(
                     key,
                     f"{title}{name}",
-                    "Speed-up over eager execution against the number of stacked blocks, with 95 % intervals as bands.",
+                    f"Speed-up over {prepared.over} against the number of stacked blocks, with 95 % intervals as bands.",
                     named(data, row="batch", column="width", x="depth", value="speedup"),
                     Grid(data.reset_index(drop=True), Axis("stacked blocks"), SPEEDUP).draw,
                     alternative(data, "speed-up", "depth"),
@@ -95,7 +94,7 @@ def resilience(prepared: Prepared) -> list[Figure | Missing]:
     """Figure 11: BSR of blocks over batch size by depth; a figure for each device."""
     key, title = "f11", "Figure 11: batch scaling resilience of blocks by depth"
     blocks = prepared.blocks()
-    frame = blocks[blocks["compiler"] != BASELINE]
+    frame = blocks[~blocks["of_baseline"]]
     reason = lacks(frame, "bsr", "needs the studies paper-blocks-conv and paper-blocks-mha, or block: workloads")
     if reason:
         return [Missing(key, title, reason)]
@@ -121,7 +120,7 @@ def resilience(prepared: Prepared) -> list[Figure | Missing]:
                 own_key,
                 own_title,
                 "Geometric mean of the BSR over widths, with its 95 % interval as a band. Above 1 a compiler keeps more of "
-                "its efficiency than eager execution as batches grow.",
+                f"its efficiency than {prepared.over} as batches grow.",
                 named(data, row="block", column="depth", x="batch", value="bsr"),
                 Grid(data, BATCH, BSR).draw,
                 alternative(data, "BSR", "batch size"),

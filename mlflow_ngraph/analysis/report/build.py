@@ -27,7 +27,7 @@ _READING = """\
 Intervals are 95 % confidence intervals over rounds (Student's t, on the logarithmic scale for ratios). One that contains the \
 neutral value is no claim of equality: it says that this many rounds cannot tell. An interval is about this machine, these \
 engines and these inputs.
-Of several studies of the same cell the latest counts. Speed-ups are paired: each compares an engine with eager execution in \
+Of several studies of the same cell the latest counts. Speed-ups are paired: each compares an engine with {over} in \
 the same rounds. Means over models, slopes and retentions combine cells that were measured independently.
 Numbers come from the results tables of the study runs, and those follow from the raw samples that the runs carry: \
 “mlflow-ngraph recompute RUN” derives them again."""
@@ -78,7 +78,12 @@ def build(
         Section("blocks", "Stacked blocks", "", _blocks(prepared, theirs)),
         *([_paper(theirs["all"])] if paper else []),
         Section("not-ok", "What did not end well", "", [overview.verdicts(prepared), overview.noise(prepared)]),
-        Section("reading", "How to read this", "", [Text("intervals", "Intervals and means", _READING.splitlines())]),
+        Section(
+            "reading",
+            "How to read this",
+            "",
+            [Text("intervals", "Intervals and means", _READING.format(over=prepared.over).splitlines())],
+        ),
     ]
     return Report(title, overview.subtitle(prepared), f"mlflow-ngraph {__version__}", sections)
 

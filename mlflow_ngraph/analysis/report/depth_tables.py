@@ -12,7 +12,6 @@ from mlflow_ngraph.analysis.report import combined, texts
 from mlflow_ngraph.analysis.report.blocks import EMPTY, Column, Missing, Table, TableCell
 from mlflow_ngraph.analysis.report.combined import Value
 from mlflow_ngraph.analysis.report.prepared import Prepared, batch_sizes, order_of_series
-from mlflow_ngraph.study import BASELINE
 
 BATCHES = (8, 16)
 """Batch sizes of the paper's tables."""
@@ -25,7 +24,7 @@ def depth(prepared: Prepared, target: str) -> Table | Missing:
     key = f"t{_NUMBERS[target]}"
     title = f"Table {_NUMBERS[target]}: the speed-up over depth, {_NAMES[target]} blocks"
     blocks = prepared.blocks(target)
-    frame = blocks[(blocks["compiler"] != BASELINE) & blocks["speedup"].notna()]
+    frame = blocks[~blocks["of_baseline"] & blocks["speedup"].notna()]
     if frame.empty:
         return Missing(key, title, f"needs the study paper-blocks-{target}, or block:{target} workloads")
     batches = chosen_batches(batch_sizes(frame))
@@ -51,7 +50,7 @@ def depth(prepared: Prepared, target: str) -> Table | Missing:
     return Table(
         key,
         title,
-        "Slope: least squares of the speed-up over the number of stacked blocks, in speed-up per block. Retention: speed-up "
+        f"Slope: least squares of the speed-up over {prepared.over} against the number of stacked blocks, in speed-up per block. Retention: speed-up "
         "of the deepest stack divided by that of one block. Both with 95 % intervals.",
         [
             *(Column(name, number=False) for name in ("device", "compiler")),

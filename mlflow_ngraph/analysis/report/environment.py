@@ -18,6 +18,7 @@ from mlflow_ngraph.analysis.report.blocks import EMPTY, Column, Missing, Table, 
 from mlflow_ngraph.analysis.report.prepared import Prepared
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.devices.fingerprint import summary
+from mlflow_ngraph.tables.baselines import labels
 from mlflow_ngraph.tracking.schema import Artifact, Tag
 
 _STATE = (
@@ -130,6 +131,8 @@ def studies(prepared: Prepared) -> Table:
             "device": cell["device"],
             "run_id": cell["run_id"],
             "started": at.strftime("%Y-%m-%d %H:%M"),
+            "baseline": labels(cells)[0],
+            "reference_by": texts.listed(sorted(cells["reference_by"].dropna().unique())),
             "cells": len(cells),
             "repetitions": cells["repetitions"].median(),
             "rounds": cells["rounds"].median(),
@@ -142,6 +145,8 @@ def studies(prepared: Prepared) -> Table:
             [
                 TableCell(str(study_id), run),
                 TableCell(row["started"]),
+                TableCell(str(row["baseline"])),
+                TableCell(str(row["reference_by"])),
                 TableCell(str(row["cells"])),
                 TableCell(often),
                 *(_state(cells[name], name) for name, _ in state),
@@ -158,6 +163,8 @@ def studies(prepared: Prepared) -> Table:
         [
             Column("study", number=False),
             Column("began [UTC]", number=False),
+            Column("speed-ups over", number=False),
+            Column("outputs compared with those of", number=False),
             Column("cells"),
             Column("repetitions in rounds"),
             *(Column(title) for _, title in state),

@@ -10,7 +10,6 @@ from mlflow_ngraph.analysis.report.curves import Axis, Grid
 from mlflow_ngraph.analysis.report.model_tables import NEEDS_MODELS
 from mlflow_ngraph.analysis.report.points import alternative, incomplete, lacks, means, named
 from mlflow_ngraph.analysis.report.prepared import OTHER_STYLE, Prepared, order_of_families, order_of_models
-from mlflow_ngraph.study import BASELINE
 
 BATCH = Axis("batch size", log=True)
 SPEEDUP, BSR = Axis("speed-up", log=True, reference=1.0), Axis("BSR", log=True, reference=1.0)
@@ -32,17 +31,17 @@ def resilience(prepared: Prepared) -> list[Figure | Missing]:
     """Figure 9: BSR over batch size, architecture by architecture; a figure for each device."""
     title = "Figure 9: batch scaling resilience over batch size"
     caption = (
-        "BSR is the ASE of a compiler over that of eager execution: above 1 it keeps more of its efficiency as batches "
+        f"BSR is the ASE of a compiler over that of {prepared.over}: above 1 it keeps more of its efficiency as batches "
         "grow. Bands are 95 % intervals."
     )
-    compiled = prepared.models[prepared.models["compiler"] != BASELINE]
+    compiled = prepared.models[~prepared.models["of_baseline"]]
     return _by_model(prepared, "f9", title, caption, "bsr", BSR, compiled)
 
 
 def speedups(prepared: Prepared) -> Figure | Missing:
     """Figure 6: speed-up over batch size by family and device."""
     key, title = "f6", "Figure 6: speed-up over batch size by family"
-    frame = prepared.models[prepared.models["compiler"] != BASELINE]
+    frame = prepared.models[~prepared.models["of_baseline"]]
     reason = lacks(frame, "speedup", NEEDS_MODELS)
     if reason:
         return Missing(key, title, reason)
@@ -51,7 +50,7 @@ def speedups(prepared: Prepared) -> Figure | Missing:
         key,
         title,
         "Geometric mean of the speed-up over the models of a family, with its 95 % interval as a band. Above 1 the "
-        "compiler is faster than eager execution at the same batch size.",
+        f"compiler is faster than {prepared.over} at the same batch size.",
         named(data, row="device", column="family", x="batch", value="speedup"),
         Grid(data, BATCH, SPEEDUP).draw,
         alternative(data, "speed-up", "batch size"),
@@ -90,7 +89,7 @@ def processors(prepared: Prepared) -> Figure | Missing:
     use, reduction = "CPU use", "reduction"
     parts = []
     for metric, row in (("cpu_percent", use), ("cpu_reduction", reduction)):
-        chosen = frame if metric == "cpu_percent" else frame[frame["compiler"] != BASELINE]
+        chosen = frame if metric == "cpu_percent" else frame[~frame["of_baseline"]]
         parts.append(means(chosen, metric, row=None, column="device", order=prepared.devices).assign(row=row))
     data = pd.concat([part for part in parts if len(part)], ignore_index=True)
     rows = {use: Axis("CPU of the machine [%]", from_zero=True), reduction: Axis("reduction", reference=0.0)}
@@ -99,7 +98,7 @@ def processors(prepared: Prepared) -> Figure | Missing:
         key,
         title,
         "Above: share of the machine's processors that the engine used while it was timed. Below: by how much less than "
-        f"eager execution in the same rounds. Means over {what}; bands are 95 % intervals, which only the reduction has.",
+        f"{prepared.over} in the same rounds. Means over {what}; bands are 95 % intervals, which only the reduction has.",
         named(data, row="metric", column="device", x="batch"),
         Grid(data, BATCH, rows[use], y_by_row=rows).draw,
         alternative(data, "CPU use and its reduction", "batch size"),

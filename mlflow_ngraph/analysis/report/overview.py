@@ -11,7 +11,6 @@ from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.report import combined, texts
 from mlflow_ngraph.analysis.report.blocks import EMPTY, Column, Missing, Table, TableCell
 from mlflow_ngraph.analysis.report.prepared import Prepared, order_of_series
-from mlflow_ngraph.study import BASELINE
 from mlflow_ngraph.text import counted
 from mlflow_ngraph.verdicts import Verdict
 
@@ -21,7 +20,7 @@ _LONGEST_REASON = 400
 
 
 def glance(prepared: Prepared) -> Table | Missing:
-    """How each compiler did against eager execution, over everything that it was measured with."""
+    """How each compiler did against the baseline, over everything that it was measured with."""
     key, title = "glance", "At a glance"
     every = prepared.every
     rows, data = [], []
@@ -35,7 +34,7 @@ def glance(prepared: Prepared) -> Table | Missing:
             row["cells"] = len(asked)
             row.update(counted=len(cells), ok=int((asked["verdict"] == str(Verdict.OK)).sum()))
             shown = [TableCell(device), TableCell(series), TableCell(f"{row['ok']} of {row['cells']}")]
-            if row["compiler"] == BASELINE or compared.empty:
+            if bool(asked["of_baseline"].any()) or compared.empty:
                 rows.append([*shown, *[EMPTY] * 4])
                 data.append(row)
                 continue
@@ -49,7 +48,7 @@ def glance(prepared: Prepared) -> Table | Missing:
     return Table(
         key,
         title,
-        "Geometric mean of the speed-up over eager execution, over all models, blocks and batch sizes that the compiler "
+        f"Geometric mean of the speed-up over {prepared.over}, over all models, blocks and batch sizes that the compiler "
         "was measured with, and in how many cells it is faster, slower, or cannot be told apart at 95 %. Compilers that "
         "failed on different cells are means over different things.",
         [
@@ -58,8 +57,17 @@ def glance(prepared: Prepared) -> Table | Missing:
         ],
         rows,
         pd.DataFrame(data),
+        over_others(prepared),
         names=2,
     )
+
+
+def over_others(prepared: Prepared) -> list[str]:
+    """That ratios of some results are left out, because they are over another baseline."""
+    if not prepared.over_others:
+        return []
+    others = texts.listed(prepared.over_others)
+    return [f"Left out are speed-ups over {others}: they are other figures than those over {prepared.baseline}."]
 
 
 def verdicts(prepared: Prepared) -> Table | Missing:

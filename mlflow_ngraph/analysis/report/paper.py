@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -110,7 +110,7 @@ def comparable(prepared: Prepared, machines: Sequence[Machine]) -> Comparable:
             names = texts.listed(sorted(frame.loc[here, "series"].unique()))
             reasons.append(f"{names}: {why} ({counted(int(here.sum()), 'cell')})")
             frame = frame[~here]
-    kept = Prepared(prepared.every, frame.reset_index(drop=True), prepared.included)
+    kept = replace(prepared, counted=frame.reset_index(drop=True))
     return Comparable(kept, devices, reasons, list(_caveats(frame, devices, by_device)))
 
 

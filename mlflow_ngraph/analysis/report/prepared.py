@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from mlflow_ngraph.analysis.compare import latest
-from mlflow_ngraph.metrics import with_estimates
-from mlflow_ngraph.study import BASELINE
+from mlflow_ngraph.metrics import EAGER, METRICS, called, with_estimates
+from mlflow_ngraph.tables import baselines
 from mlflow_ngraph.verdicts import Verdict
 from mlflow_ngraph.workloads.base import WorkloadRef
 from mlflow_ngraph.workloads.catalogue import paper_models
@@ -27,7 +27,7 @@ _INTERVALS = ("throughput", "speedup", "ase", "bsr", "cpu_reduction")
 _COLUMNS = (
     "study_id", "study", "device", "fingerprint", "workload", "label", "family", "compiler", "compiler_label", "precision",
     "precision_in_force", "mode", "threads", "batch", "verdict", "reason", "cell", "run_id", "engine_reused", "parameters",
-    "paper_macs", "true_macs", "started_at", "finished_at", "tracking_uri", "repetitions", "rounds", "throughput_std",
+    "reference_by", "paper_macs", "true_macs", "started_at", "finished_at", "tracking_uri", "repetitions", "rounds", "throughput_std",
     "cpu_percent", "cpu_percent_std", "compile_total_s", "export_s", "convert_s", "tune_s", "compile_s", "save_s",
     "built_beside", "foreign_cpu_percent", "clock_mhz", "temperature_c", "power_w", "peak_memory_mb",
     *with_estimates(_INTERVALS),
@@ -35,6 +35,8 @@ _COLUMNS = (
 """The columns of the tidy table that a report looks at: without the others it is built several times as fast."""
 _STYLES = {"conv": "Convolutional", "mha": "Transformer"}
 OTHER_STYLE = "Other"
+_OF_BASELINE = "of_baseline"
+"""Column: whether a row is of the baseline of the report itself."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,15 @@ class Prepared:
     """Those whose numbers enter tables and figures."""
     included: tuple[str, ...] = ()
     """Verdicts that count besides ``ok``."""
+    baseline: str = EAGER
+    """The label of the compiler that the speed-ups and other ratios of the report are over."""
+    over_others: tuple[str, ...] = ()
+    """Other baselines of the results, whose ratios are left out."""
+
+    @property
+    def over(self) -> str:
+        """The baseline as a sentence calls it."""
+        return called(self.baseline)
 
     @property
     def models(self) -> pd.DataFrame:
@@ -96,17 +107,28 @@ def prepare(frame: pd.DataFrame, include: Collection[str] = ()) -> Prepared:
     ]
     # The same cell under another id, such as with copies to the GPU inside a repetition: one of them is shown.
     every = latest(every, _ALIKE).sort_values(list(_ALIKE), kind="stable").reset_index(drop=True)
+    chosen, others = _one_baseline(every)
     trusted = (str(Verdict.OK), *include)
     counted = every[every["verdict"].isin(trusted) & every["throughput"].notna()].reset_index(drop=True)
-    return Prepared(every, counted, tuple(include))
+    return Prepared(every, counted, tuple(include), chosen, others)
+
+
+def _one_baseline(every: pd.DataFrame) -> tuple[str, tuple[str, ...]]:
+    """The baseline of a report, eager execution where it is one of several, and the others, whose ratios are taken out."""
+    known = baselines.of(every, "speedup")
+    chosen = EAGER if EAGER in known or not known else known[0]
+    every[_OF_BASELINE] = baselines.own(every) & (baselines.labels(every) == chosen)
+    ratios = [name for name in _INTERVALS if METRICS[name].of_baseline]
+    figures = [name for name in with_estimates(ratios) if every[name].dtype.kind == "f"]
+    every.loc[baselines.labels(every) != chosen, figures] = float("nan")
+    return chosen, tuple(name for name in known if name != chosen)
 
 
 def order_of_series(frame: pd.DataFrame) -> list[str]:
     """The series of some cells: the baseline first, then by name."""
-    known = frame[["compiler", "series"]].drop_duplicates("series")
-    pairs = sorted(
-        (compiler != BASELINE, series) for compiler, series in zip(known["compiler"], known["series"], strict=True)
-    )
+    known = frame.drop_duplicates("series")
+    base = known[_OF_BASELINE] if _OF_BASELINE in known else known["compiler"] == EAGER
+    pairs = sorted((not first, series) for first, series in zip(base, known["series"], strict=True))
     return [series for _, series in pairs]
 
 

@@ -18,7 +18,6 @@ from mlflow_ngraph.analysis.report.curves import shortened
 from mlflow_ngraph.analysis.report.model_tables import NEEDS_MODELS
 from mlflow_ngraph.analysis.report.prepared import Prepared, batch_sizes, order_of_families, order_of_series
 from mlflow_ngraph.metrics import with_estimates
-from mlflow_ngraph.study import BASELINE
 from mlflow_ngraph.text import counted
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ _COVERED = 0.5
 
 
 def reversals(prepared: Prepared) -> Figure | Missing:
-    """Figure 1: models by throughput, from eager execution to each compiler, on each device."""
+    """Figure 1: models by throughput, from the baseline to each compiler, on each device."""
     frame = prepared.models
     if frame.empty:
         return Missing(_KEY, _TITLE, NEEDS_MODELS)
@@ -50,7 +49,11 @@ def reversals(prepared: Prepared) -> Figure | Missing:
                 f"Left out on {device}, because not everything shown was measured with it: {texts.listed(gone)}."
             )
     if not parts:
-        return Missing(_KEY, _TITLE, "needs two models or more that were measured with identity and with a compiler")
+        return Missing(
+            _KEY,
+            _TITLE,
+            f"needs two models or more that were measured with {prepared.baseline} and with another compiler",
+        )
     data = pd.concat(parts, ignore_index=True)
     columns = ["device", "batch", "series", "compiler", "label", "family", "rank", "throughput"]
     return Figure(
@@ -147,7 +150,7 @@ def _ranked(frame: pd.DataFrame) -> pd.DataFrame | None:
         counts = own.groupby("series")["label"].nunique()
         kept = counts[counts >= max(2, _COVERED * counts.max())].index
         own = own[own["series"].isin(kept)]
-        if own.empty or own[own["compiler"] == BASELINE].empty or own["compiler"].nunique() < 2:
+        if own.empty or not own["of_baseline"].any() or own["compiler"].nunique() < 2:
             continue
         everywhere = own.groupby("label")["series"].nunique()
         own = own[own["label"].isin(everywhere[everywhere == own["series"].nunique()].index)].copy()

@@ -2,7 +2,7 @@
 
 import { show as showControls } from "./controls.js";
 import { show as showCurves } from "./curves.js";
-import { element, fill } from "./dom.js";
+import { element, fill, titled } from "./dom.js";
 import { show as showFindings } from "./findings.js";
 import { show as showMap } from "./map.js";
 import { ask } from "./server.js";
@@ -86,7 +86,7 @@ async function find(anyway = false) {
 }
 
 function draw() {
-  at("curves-title").textContent = `${told.metric}${told.unit === "1" ? "" : ` [${told.unit}]`} over batch size`;
+  at("curves-title").textContent = `${titled(told)}${told.unit === "1" ? "" : ` [${told.unit}]`} over batch size`;
   showCurves(at("curves"), at("legend"), told, options, state, problem);
   showMap(at("map"), at("map-title"), told, options);
   numbers();
@@ -94,6 +94,7 @@ function draw() {
   const parts = [
     `${told.cells.toLocaleString("en")} cells`,
     left.length ? `left out: ${left.join(", ")}` : "",
+    told.over_others.length ? `left out: ${told.metric} over ${told.over_others.join(", over ")}, which is another figure` : "",
     told.workloads.fitting > told.workloads.shown ? `${told.workloads.shown} of ${told.workloads.fitting} workloads are shown: choose those that you want to see` : "",
   ];
   at("notes").textContent = `${parts.filter(Boolean).join("; ")}.`;

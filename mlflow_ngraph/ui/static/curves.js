@@ -1,6 +1,6 @@
 /** Curves over batch size with their 95 % intervals: a chart for each workload and device, or as is chosen. */
 
-import { element, figure, fill, interval, unit } from "./dom.js";
+import { element, figure, fill, interval, titled, unit } from "./dom.js";
 
 const HUES = 8;
 const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x", "star"];
@@ -181,7 +181,7 @@ function described(all, named, told) {
     const end = last ? `, ${figure(series.value[last])} at ${series.batch[last]}` : "";
     return `${named(series).name}: ${figure(series.value[0])} at batch size ${series.batch[0]}${end}`;
   });
-  return `${told.metric}${unit(told.unit)}. ${lines.join("; ")}`;
+  return `${titled(told)}${unit(told.unit)}. ${lines.join("; ")}`;
 }
 
 function colour(name) {

@@ -34,6 +34,11 @@ export function interval(low, high) {
   return low === null || high === null ? "" : `[${figure(low)}, ${figure(high)}]`;
 }
 
+/** The metric with the lane that it refers to, where it does. */
+export function titled(told) {
+  return told.over === null ? told.metric : `${told.metric} over ${told.over}`;
+}
+
 /** A unit, as it stands after a number. */
 export function unit(name) {
   return name === "1" ? "" : ` ${name}`;

@@ -1,6 +1,6 @@
 /** All numbers at one batch size, sorted by any column. */
 
-import { element, engineLink, figure, fill, interval, runLink, unsteady, UNSTEADY } from "./dom.js";
+import { element, engineLink, figure, fill, interval, runLink, titled, unsteady, UNSTEADY } from "./dom.js";
 
 const AT_FIRST = 100;
 const COLUMNS = [
@@ -27,7 +27,7 @@ export function show(target, told, state, sorted) {
   const falling = state.sort.startsWith("-");
   const by = state.sort.replace(/^-/, "");
   if (COLUMNS.some((column) => column.key === by && column.sort !== null)) rows.sort((one, other) => order(one[by], other[by], falling));
-  const titles = { value: told.metric + (told.unit === "1" ? "" : ` [${told.unit}]`), ratio: told.baseline === null ? "" : `÷ ${told.baseline}` };
+  const titles = { value: titled(told) + (told.unit === "1" ? "" : ` [${told.unit}]`), ratio: told.baseline === null ? "" : `÷ ${told.baseline}` };
   const columns = COLUMNS.filter((column) => column.key !== "ratio" || told.baseline !== null);
   const heads = columns.map((column) => head(column, titles[column.key] ?? column.title, by, falling, sorted));
   const body = element("tbody", {}, ...rows.slice(0, AT_FIRST).map((row) => line(row, columns, told)));
