@@ -46,19 +46,19 @@ def measured(folder: Path, **changes: object) -> tuple[StudyRecord, str]:
 
 
 @pytest.fixture(scope="module")
-def over_onnxruntime(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyRecord, str]:
+def over_onnxruntime(compilers: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyRecord, str]:
     return measured(tmp_path_factory.mktemp("named"), baseline="onnxruntime")
 
 
 @pytest.fixture(scope="module")
-def over_identity(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyRecord, str]:
+def over_identity(compilers: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyRecord, str]:
     return measured(tmp_path_factory.mktemp("default"))
 
 
 def printed(record: StudyRecord) -> str:
     console = Console(file=io.StringIO(), width=200)
     print_results(record, console)
-    return console.file.getvalue()  # type: ignore[attr-defined] # what it was given
+    return console.file.getvalue()
 
 
 def test_ratios_are_those_to_the_lane_that_the_study_names(over_onnxruntime: tuple[StudyRecord, str]) -> None:
