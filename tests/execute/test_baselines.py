@@ -56,9 +56,9 @@ def over_identity(compilers: None, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def printed(record: StudyRecord) -> str:
-    console = Console(file=io.StringIO(), width=200)
-    print_results(record, console)
-    return console.file.getvalue()
+    written = io.StringIO()
+    print_results(record, Console(file=written, width=200))
+    return written.getvalue()
 
 
 def test_ratios_are_those_to_the_lane_that_the_study_names(over_onnxruntime: tuple[StudyRecord, str]) -> None:
@@ -88,7 +88,7 @@ def test_both_the_baseline_and_who_computed_the_reference_are_said(over_onnxrunt
     assert set(frame["baseline"]) == {"onnxruntime"}
     assert frame["reference_by"].str.startswith(REFERENCE).all()
     client = MlflowClient(uri)
-    runs = client.search_runs([client.get_experiment_by_name("ngraph").experiment_id])  # type: ignore[union-attr] # it is there
+    runs = client.search_runs([client.get_experiment_by_name("ngraph").experiment_id])
     whole = next(run for run in runs if run.data.tags[Tag.KIND] == Kind.STUDY)
     assert whole.data.params["study.baseline"] == "onnxruntime"
     assert "speed-up over onnxruntime" in whole.data.tags[Tag.NOTE]
@@ -109,4 +109,4 @@ def test_without_a_baseline_it_is_said_how_to_name_one(over_identity: tuple[Stud
 
 def test_what_was_recorded_is_derived_again(over_onnxruntime: tuple[StudyRecord, str]) -> None:
     _, uri = over_onnxruntime
-    assert recompute(load_results(uri)["run_id"].iloc[0], uri).differences == []
+    assert recompute(load_results(uri)["run_id"].iloc[0], uri).differences.empty
