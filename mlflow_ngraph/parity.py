@@ -200,15 +200,71 @@ def beyond(found: Rounding, allowed: Rounding) -> str | None:
     return None
 
 
-def tells(amplification: float, precision: str) -> bool:
-    """Whether inputs can tell a wrong engine from a right one: not where rounding alone takes outputs beyond the tolerance.
+def tells(allowed: Rounding | None, native: NDArray[Any], precision: str) -> bool:
+    """Whether an output can tell a wrong engine from a right one: not where rounding alone takes it anywhere.
 
     Parameters
     ----------
-    amplification : float
-        Relative change of the outputs over the relative change of inputs and weights.
+    allowed : Rounding | None
+        What rounding does to the output; None where it has no numbers.
     """
-    return amplification * UNIT_ROUNDOFF[precision] * _ACCUMULATED <= TOLERANCES[precision].max_rel
+    if allowed is None or not allowed.tells:
+        return False
+    if precision == "fp32":
+        return True
+    # What a rounding of the model's own type becomes, one of a coarser type becomes, too.
+    amplified = allowed.largest / round_off(native) * UNIT_ROUNDOFF[precision]
+    return amplified * _ACCUMULATED <= TOLERANCES[precision].max_rel
+
+
+def round_off(output: NDArray[Any]) -> float:
+    """Largest relative error of rounding one number of an output's type; of integers and truth values that of fp32."""
+    return float(np.finfo(output.dtype).eps) / 2 if output.dtype.kind in "fc" else UNIT_ROUNDOFF["fp32"]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Of one output that can tell."""
+
+    error: Rounding
+    """How far it is from the truth."""
+    near: Parity
+    """How far it is from the model's own."""
+    problem: str = ""
+    """Why rounding does not explain the error; empty where it may."""
+
+
+def judge(
+    ours: NDArray[Any], native: NDArray[Any], truth: NDArray[Any], allowed: Rounding | None, precision: str
+) -> Judgement | None:
+    """Whether an engine's output is right; None where it cannot be told, as `tells` says.
+
+    Parameters
+    ----------
+    ours, native, truth : NDArray[Any]
+        The engine's output, the model's own, and what double precision gives; the model's own again where that cannot be had.
+    allowed : Rounding | None
+        What rounding does to the output.
+    precision : str
+        What the engine computes in.
+
+    Raises
+    ------
+    IncomparableError
+        The shape or the element type differs.
+    """
+    if (ours.shape, ours.dtype) != (native.shape, native.dtype):
+        compare([ours], [native])  # says what differs
+    if allowed is None or not tells(allowed, native, precision):
+        return None
+    error = errors(ours, truth, native)
+    told = judged(truth, native)
+    near = compare([ours], [native]) if told.all() else compare([ours[told]], [native[told]])
+    fine = beyond(error, allowed)
+    if fine and precision != "fp32":
+        # What is as near to the truth as the model itself in fp32 is right at any precision.
+        fine = problem(near, precision)
+    return Judgement(error, near, fine or "")
 
 
 def _compare_exactly(ours: NDArray[Any], theirs: NDArray[Any]) -> Parity:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph import parent_death, parity, standard_streams
 from mlflow_ngraph.engines import compatibility, environment
-from mlflow_ngraph.engines.load_spec import LoadSpec, read_probe
+from mlflow_ngraph.engines.load_spec import LoadSpec, Probe, read_probe
 from mlflow_ngraph.engines.local_engine import LoadedEngine, prepare
 from mlflow_ngraph.engines.package import read_manifest
 from mlflow_ngraph.errors import IncomparableError, NGraphError
@@ -69,26 +69,21 @@ def probe(directory: Path, seconds: float) -> dict[str, Any]:
         The engine cannot be loaded, or fails.
     """
     package = read_manifest(directory)
-    inputs, reference = read_probe(package.engine)
+    known = read_probe(package.engine)
     with LoadedEngine(package) as engine:
-        result = _compared(engine.run(inputs), reference, engine.precision)
+        result = _compared(engine.run(known.inputs), known, engine.precision)
     if seconds and not result["problem"]:
         mode = package.manifest.about.mode
         with LoadedEngine(package, mode="async" if mode == "async" else "sync") as engine:
-            result["measured"] = _measured(engine, inputs, seconds)
+            result["measured"] = _measured(engine, known.inputs, seconds)
     return result
 
 
-def _compared(outputs: list[NDArray[Any]], reference: list[NDArray[Any]], precision: str) -> dict[str, Any]:
-    try:
-        comparison = parity.compare(outputs, reference)
-    except IncomparableError as error:
-        return {"problem": str(error), "parity": None, "precision": precision}
-    return {
-        "problem": parity.problem(comparison, precision) or "",
-        "parity": asdict(comparison),
-        "precision": precision,
-    }
+def _compared(outputs: list[NDArray[Any]], known: Probe, precision: str) -> dict[str, Any]:
+    problem, comparison = known.problem(outputs, precision), None
+    with suppress(IncomparableError):
+        comparison = asdict(parity.compare(outputs, known.outputs))
+    return {"problem": problem, "parity": comparison, "precision": precision}
 
 
 def _measured(engine: LoadedEngine, inputs: list[NDArray[Any]], seconds: float) -> dict[str, float]:

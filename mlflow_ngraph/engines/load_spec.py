@@ -1,7 +1,7 @@
 """What an engine needs to be loaded and tried where nobody knows its study, written into its directory when it is built.
 
 ``loading.json`` says how the engine is loaded: with which flags, for which target, with which packages. ``probe.npz``
-is one seeded batch with the outputs of the baseline in fp32. Both are files of the engine like those of the compiler:
+is one seeded batch with the outputs of the baseline, the same in double precision, and what rounding does to them. Both are files of the engine like those of the compiler:
 their digests are in the journal, in the store and in the manifest.
 """
 
@@ -10,17 +10,19 @@ from __future__ import annotations
 import math
 import zipfile
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import asdict, dataclass, fields
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from mlflow_ngraph import documents
+from mlflow_ngraph import documents, parity
 from mlflow_ngraph.compilers.base import Compiler, FlagValue, Target
 from mlflow_ngraph.engines.store import BatchSize, FrozenModel
-from mlflow_ngraph.errors import EngineError
+from mlflow_ngraph.errors import EngineError, IncomparableError
+from mlflow_ngraph.parity import Rounding
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 FILE = "loading.json"
 PROBE = "probe.npz"
+_ROUNDING = tuple(field.name for field in fields(Rounding))
 _OF_SCHEME = {"timm": ("timm", "torchvision"), "onnx": ("onnx",)}
 """Distributions without which a live module of a workload cannot be built again, by the workload's scheme."""
 
@@ -100,13 +103,45 @@ def write(directory: Path, compiler: Compiler[Any], target: Target, batch_sizes:
         probe_batch=batch,
     )
     (directory / FILE).write_text(loading.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    inputs = {f"input_{index}": array for index, array in enumerate(source.example(batch))}
-    outputs = {f"output_{index}": array for index, array in enumerate(source.reference(batch))}
-    np.savez(directory / PROBE, **inputs, **outputs)  # type: ignore[arg-type] # numpy's types see allow_pickle here
+    arrays = {"input": source.example(batch), "output": source.reference(batch), "exact": source.exact(batch) or []}
+    example = source.trials(batch, facts_only=True).example
+    if example is not None and not example.unchecked:
+        nothing = dict.fromkeys(_ROUNDING, math.nan)
+        known = [nothing if one is None else asdict(one) for one in example.rounding]
+        arrays["rounding"] = [np.array([one[name] for name in _ROUNDING]) for one in known]
+    named = {f"{kind}_{index}": array for kind, several in arrays.items() for index, array in enumerate(several)}
+    np.savez(directory / PROBE, **named)  # type: ignore[arg-type] # numpy's types see allow_pickle here
 
 
-def read_probe(directory: Path) -> tuple[Arrays, Arrays]:
-    """The inputs of the probe and the outputs that the baseline computed for them.
+@dataclass(frozen=True)
+class Probe:
+    """One batch of inputs, and what tells whether outputs for them are the model's."""
+
+    inputs: Arrays
+    outputs: Arrays
+    """The baseline's."""
+    exact: Arrays
+    """The same in double precision; empty where that could not be had."""
+    rounding: list[Rounding | None] | None
+    """What rounding does to each output, None where it decides alone; None as a whole where nobody knows."""
+
+    def problem(self, outputs: Sequence[NDArray[Any]], precision: str) -> str:
+        """Why outputs are not the model's; empty where nothing speaks against them.
+
+        Where it is not known what rounding does to the model, the fixed tolerance of the precision decides.
+        """
+        try:
+            if self.rounding is None or len(outputs) != len(self.outputs):
+                return parity.problem(parity.compare(outputs, self.outputs), precision) or ""
+            truth = self.exact or self.outputs
+            judged = map(parity.judge, outputs, self.outputs, truth, self.rounding, repeat(precision))
+            return next((one.problem for one in judged if one is not None and one.problem), "")
+        except IncomparableError as error:
+            return str(error)
+
+
+def read_probe(directory: Path) -> Probe:
+    """What is in the file of the probe.
 
     Raises
     ------
@@ -120,16 +155,18 @@ def read_probe(directory: Path) -> tuple[Arrays, Arrays]:
         _check_arrays(path)
         # NumPy's own default, said aloud: nothing in a package is ever unpickled.
         with np.load(path, allow_pickle=False) as content:
-            arrays = tuple(
+            inputs, outputs, exact, rounding = (
                 [content[f"{kind}_{index}"] for index in range(sum(name.startswith(kind) for name in content.files))]
-                for kind in ("input", "output")
+                for kind in ("input", "output", "exact", "rounding")
             )
+            known = [None if np.isnan(row).any() else Rounding(*map(float, row)) for row in rounding]
     except Exception as error:  # noqa: BLE001 - what reads archives and arrays raises anything on what is none
         raise EngineError(f"{path} is not the probe of an engine: {' '.join(str(error).split())[:200]}") from None
-    inputs, outputs = arrays
     if not inputs or not outputs:
         raise EngineError(f"{path} has no inputs or no outputs")
-    return inputs, outputs
+    if len(exact) not in {0, len(outputs)} or len(known) not in {0, len(outputs)}:
+        raise EngineError(f"{path} does not say of each output how exact it is")
+    return Probe(inputs, outputs, exact, known or None)
 
 
 def _check_arrays(path: Path) -> None:

@@ -126,7 +126,7 @@ def _probe_check(answer: dict[str, Any]) -> Check:
         return Check("probe", "problem", f"its outputs are not those of the model: {answer['problem']}")
     comparison = answer["parity"]
     said = f"relative error {comparison['max_rel']:.1e}, cosine similarity {comparison['cosine']:.8f}"
-    return Check("probe", "ok", f"{said}, within the tolerance for {answer['precision']}")
+    return Check("probe", "ok", f"{said}: what rounding does at {answer['precision']}")
 
 
 def _throughput_check(package: Package, answer: dict[str, Any]) -> Check:

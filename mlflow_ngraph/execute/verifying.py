@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +92,7 @@ def verify(
     telling = [
         (trial, outputs, exact)
         for trial, outputs, exact in zip(known.trials, known.outputs, known.exact, strict=True)
-        if trial.unchecked or any(_tells(trial, index, precision) for index in range(len(outputs)))
+        if trial.unchecked or any(map(parity.tells, trial.rounding, outputs, repeat(precision)))
     ]
     undefined = [trial for trial in known.trials if not trial.unchecked and not any(trial.rounding)]
     verification.no_numbers = len(undefined)
@@ -184,31 +185,21 @@ class Judge:
         self, trial: Trial, index: int, ours: NDArray[Any], native: NDArray[Any], truth: NDArray[Any]
     ) -> str | None:
         """Why one output is wrong; None also where rounding alone decides what it is."""
-        if (ours.shape, ours.dtype) != (native.shape, native.dtype):
-            parity.compare([ours], [native])  # says what differs
         if trial.unchecked:
-            return self._within_tolerance(ours, native)
-        if not _tells(trial, index, self._precision):
-            return None
+            near = parity.compare([ours], [native])
+            self._found.parity = parity.worse(self._found.parity, near)
+            return parity.problem(near, self._precision)
         allowed = trial.rounding[index]
+        judgement = parity.judge(ours, native, truth, allowed, self._precision)
+        if judgement is None:
+            return None
         assert allowed is not None
-        error = parity.errors(ours, truth, native)
-        self._found.roundings = max(self._found.roundings, error.largest / allowed.largest)
-        self._found.ties = max(self._found.ties, error.integers)
-        told = parity.judged(truth, native)
-        coarse = (
-            self._within_tolerance(ours, native) if told.all() else self._within_tolerance(ours[told], native[told])
-        )
-        fine = parity.beyond(error, allowed)
-        if self._precision != "fp32":
-            # What is as near to the truth as the model itself in fp32 is right at any precision.
-            return coarse if fine else None
-        return fine or self._of_small(trial, index, ours, native, truth)
-
-    def _within_tolerance(self, ours: NDArray[Any], native: NDArray[Any]) -> str | None:
-        near = parity.compare([ours], [native])
-        self._found.parity = parity.worse(self._found.parity, near)
-        return parity.problem(near, self._precision)
+        self._found.roundings = max(self._found.roundings, judgement.error.largest / allowed.largest)
+        self._found.ties = max(self._found.ties, judgement.error.integers)
+        self._found.parity = parity.worse(self._found.parity, judgement.near)
+        if judgement.problem or self._precision != "fp32":
+            return judgement.problem or None
+        return self._of_small(trial, index, ours, native, truth)
 
     def _of_small(
         self, trial: Trial, index: int, ours: NDArray[Any], native: NDArray[Any], truth: NDArray[Any]
@@ -250,14 +241,6 @@ def of_example(found: Parity, source: Source, batch: int, precision: str, output
         return parity.problem(found, precision) or ""
     judge = Judge(Verification(), None, precision, Path(), known.bands)  # type: ignore[arg-type] # it has run
     return judge.problem(known.example, outputs, reference, source.exact(batch)) or ""
-
-
-def _tells(trial: Trial, index: int, precision: str) -> bool:
-    """Whether an output for some inputs can tell a wrong engine from a right one."""
-    allowed = trial.rounding[index]
-    if allowed is None or not allowed.tells:
-        return False
-    return precision == "fp32" or parity.tells(trial.amplification[index], precision)
 
 
 def _is_vacuous(variation: Parity | None, precision: str) -> bool:

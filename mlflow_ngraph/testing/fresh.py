@@ -143,13 +143,13 @@ def answers(package: Package, asked: Served) -> tuple[float, str]:
     ServingError
         There are no answers.
     """
-    inputs, reference = read_probe(package.engine)
+    known = read_probe(package.engine)
     about = package.manifest.about
     names = [spec["name"] for spec in about.inputs]
-    answer = asked.ask(dict(zip(names, inputs, strict=True)))
+    answer = asked.ask(dict(zip(names, known.inputs, strict=True)))
     outputs = [answer[spec["name"]].astype(spec["dtype"]) for spec in about.outputs]
-    seen = parity.compare(outputs, reference)
-    return seen.max_rel, parity.problem(seen, about.precision_in_force or about.precision) or ""
+    seen = parity.compare(outputs, known.outputs)
+    return seen.max_rel, known.problem(outputs, about.precision_in_force or about.precision)
 
 
 def _wait(address: str, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 Arrays = Sequence["NDArray[Any]"]
 
-CHAOTIC = 1e12
-"""An amplification at which no answer can be told from another."""
 FEWEST, MOST = 4, 4 * len(KINDS)
 SECONDS = 4.0
 """What the baseline may take for the trials of a batch size, beyond the first few."""
@@ -45,8 +43,6 @@ class Trial:
     number: int
     """-1 is the example, which engines are timed on."""
     kind: str
-    amplification: tuple[float, ...]
-    """Of each output: its relative change over the roundings that caused it. `CHAOTIC` where a number ceased to be one."""
     rounding: tuple[Rounding | None, ...]
     """What rounding does to each output, at least what a rounding of every number would; None where that is not known."""
     small: tuple[tuple[Rounding | None, ...], ...] = ()
@@ -61,7 +57,6 @@ class Trial:
         return cls(
             content["number"],
             content["kind"],
-            tuple(content["amplification"]),
             tuple(map(_rounding_of, content["rounding"])),
             tuple(tuple(map(_rounding_of, band)) for band in content["small"]),
             content["unchecked"],
@@ -208,7 +203,7 @@ def observed(
     if not several:
         nothing: tuple[Rounding | None, ...] = (None,) * len(outputs)
         why = wrong[-1] if wrong else "nothing came back"
-        return Trial(number, kind, (0.0,) * len(outputs), nothing, ((),) * len(outputs), why), exact
+        return Trial(number, kind, nothing, ((),) * len(outputs), why), exact
     rounding = tuple(
         _rounding(truth[index], output, [(times, part[index]) for times, part in known])
         for index, output in enumerate(outputs)
@@ -225,11 +220,7 @@ def observed(
         )
         for index, band in enumerate(found)
     )
-    grown = tuple(
-        CHAOTIC if one is None else min(CHAOTIC, one.largest / _round_off(output))
-        for one, output in zip(rounding, outputs, strict=True)
-    )
-    return Trial(number, kind, grown, rounding, small), exact
+    return Trial(number, kind, rounding, small), exact
 
 
 def _tried(compute: Callable[[], Arrays | None], outputs: Arrays, wrong: list[str]) -> Arrays | None:
@@ -263,10 +254,6 @@ def _tried_all(
     return alike
 
 
-def _round_off(output: NDArray[Any]) -> float:
-    return float(np.finfo(output.dtype).eps) / 2 if output.dtype.kind in "fc" else parity.UNIT_ROUNDOFF["fp32"]
-
-
 def _rounding(
     truth: NDArray[Any], native: NDArray[Any], known: Sequence[tuple[float, NDArray[Any]]]
 ) -> Rounding | None:
@@ -275,7 +262,7 @@ def _rounding(
         return None
     if native.size and not parity.judged(truth, native).any():
         return None
-    floor = _round_off(native)
+    floor = parity.round_off(native)
     worst = Rounding(floor, 0.0)
     for times, moved in known:
         found = parity.errors(moved, truth, native)

@@ -73,8 +73,12 @@ def test_what_was_logged_says_what_it_is(logged: Logged, compiler: str) -> None:
     assert origin.fingerprint["digest"]
     assert [figures.verdict for figures in package.manifest.figures] == ["ok", "ok"]
     assert package.manifest.figures[0].metrics["throughput"] > 0
-    inputs, outputs = read_probe(package.engine)
-    assert [array.shape[0] for array in (*inputs, *outputs)] == [min(BATCHES)] * 2
+    probe = read_probe(package.engine)
+    assert [array.shape[0] for array in (*probe.inputs, *probe.outputs, *probe.exact)] == [min(BATCHES)] * 3
+    assert probe.exact[0].dtype == "float64"
+    assert probe.problem(probe.outputs, "fp32") == ""
+    assert "times what rounding does" in probe.problem([probe.outputs[0] * 1.001], "fp32")
+    assert "outputs" in probe.problem([], "fp32")
     assert {"engine/probe.npz", "engine/loading.json", "MLmodel"} <= set(package.manifest.files)
 
 
@@ -271,7 +275,7 @@ def test_a_probe_that_unfolds_or_lies_about_its_size_is_refused(
         archive.writestr("input_0.npy", content)
         archive.writestr("output_0.npy", npy_of(1, 4))
     if compression == zipfile.ZIP_STORED and content == npy_of(2**18, 2**20):
-        assert read_probe(tmp_path)[0][0].size == 2**18
+        assert read_probe(tmp_path).inputs[0].size == 2**18
         return
     with pytest.raises(EngineError, match="is not the probe of an engine") as error:
         read_probe(tmp_path)

@@ -40,7 +40,7 @@ def tracking(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def check(outputs: Any, package: Path) -> None:
-    _, reference = read_probe(package / "engine")
+    reference = read_probe(package / "engine").outputs
     (found,) = outputs.values()
     assert parity.problem(parity.compare([np.asarray(found, np.float32)], reference), "fp32") is None
 
@@ -49,7 +49,7 @@ def check(outputs: Any, package: Path) -> None:
 @pytest.mark.usefixtures("tracking")
 def test_pyfunc_loads_what_a_study_logged(logged: Logged, compiler: str) -> None:
     model = mlflow.pyfunc.load_model(f"models:/{logged.models[compiler]}")
-    inputs, _ = read_probe(logged.packages[compiler] / "engine")
+    inputs = read_probe(logged.packages[compiler] / "engine").inputs
     check(model.predict({"input": inputs[0]}), logged.packages[compiler])
     assert model.predict({"input": np.repeat(inputs[0], 7, axis=0)})["output"].shape == (7, 10, 16)
     assert [spec.name for spec in model.metadata.signature.inputs] == ["input"]
@@ -97,7 +97,7 @@ def test_a_registered_engine_is_loaded_by_its_alias(logged: Logged, tracking: st
     client = MlflowClient(tracking)
     version = mlflow.register_model(f"models:/{logged.models['openvino']}", "packages")
     client.set_registered_model_alias("packages", "champion", version.version)
-    inputs, _ = read_probe(logged.packages["openvino"] / "engine")
+    inputs = read_probe(logged.packages["openvino"] / "engine").inputs
     for uri in ("models:/packages@champion", f"models:/packages/{version.version}"):
         with mlflow_ngraph.load_model(uri) as engine:
             check(engine.run({"input": inputs[0]}), logged.packages["openvino"])
@@ -127,7 +127,7 @@ def test_saving_makes_a_package_like_the_first(logged: Logged, tmp_path: Path) -
     assert saved.manifest.engine_files() == before.engine_files()
     assert saved.manifest.model_copy(update={"files": before.files}) == before
     assert (tmp_path / "saved/requirements.txt").read_text().endswith("click\n")
-    inputs, _ = read_probe(package / "engine")
+    inputs = read_probe(package / "engine").inputs
     check(mlflow.pyfunc.load_model(str(tmp_path / "saved")).predict({"input": inputs[0]}), package)
     with pytest.raises(UsageError, match="is not empty"):
         mlflow_ngraph.save_model(package, tmp_path / "saved")
@@ -160,7 +160,7 @@ def test_pyfunc_loads_no_damaged_engine(logged: Logged, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("compilers")
 def test_mlflow_predicts_and_serves(logged: Logged, tmp_path: Path) -> None:
     package = logged.packages["openvino"]
-    inputs, _ = read_probe(package / "engine")
+    inputs = read_probe(package / "engine").inputs
     request = json.dumps({"inputs": {"input": inputs[0].tolist()}})
     (tmp_path / "in.json").write_text(request)
     env = {**os.environ, **QUIET, "MLFLOW_TRACKING_URI": logged.uri}

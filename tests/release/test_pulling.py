@@ -216,7 +216,8 @@ def test_outputs_of_another_model_leave_nothing(
     from mlflow_ngraph.engines.load_spec import PROBE, read_probe
 
     package = logged.copy("onnxruntime", tmp_path / "package")
-    inputs, outputs = read_probe(package / "engine")
+    probe = read_probe(package / "engine")
+    inputs, outputs = probe.inputs, probe.outputs
     np.savez(package / "engine" / PROBE, input_0=inputs[0], output_0=outputs[0] * 1.01)
     digest = sha256(package / "engine" / PROBE)
     rewrite(package, lambda manifest: manifest["files"].update({f"engine/{PROBE}": digest}))

@@ -82,7 +82,7 @@ def test_an_engine_is_kept_under_a_name(client: NGraphDeployments, logged: Logge
 def test_predictions_are_those_of_the_engine(client: NGraphDeployments, logged: Logged, tmp_path: Path) -> None:
     package = logged.packages["openvino"]
     client.create_deployment("r50", str(package))
-    inputs, _ = read_probe(package / "engine")
+    inputs = read_probe(package / "engine").inputs
     array = np.concatenate([inputs[0]] * 5)
     with load_model(package, batching="split") as engine:
         expected = engine.run([array])[0]
@@ -107,7 +107,7 @@ def test_predictions_are_those_of_the_engine(client: NGraphDeployments, logged: 
 
 def test_a_running_server_is_asked_where_the_config_names_one(client: NGraphDeployments, logged: Logged) -> None:
     package = logged.packages["onnxruntime"]
-    inputs, _ = read_probe(package / "engine")
+    inputs = read_probe(package / "engine").inputs
     with serving(package) as running:
         client.create_deployment("block", str(package), config={"url": running.url})
         before = running.counter("ngraph_requests_total")
@@ -123,7 +123,7 @@ def test_an_update_changes_everything_or_nothing(
 ) -> None:
     root = tmp_path / "root"
     old = client.create_deployment("r50", str(logged.packages["onnxruntime"]))
-    inputs, _ = read_probe(logged.packages["openvino"] / "engine")
+    inputs = read_probe(logged.packages["openvino"] / "engine").inputs
     client.predict("r50", inputs[0])
     damaged = logged.copy("openvino", tmp_path / "damaged")
     (damaged / "engine/model.bin").write_bytes(b"")
@@ -247,7 +247,7 @@ def test_the_command_line_of_mlflow_deploys_serves_and_predicts(
     said = call("get", "--name", "r50")
     assert f"model_uri: {uri}" in said
     assert "compiler: onnxruntime" in said
-    inputs, _ = read_probe(logged.packages["onnxruntime"] / "engine")
+    inputs = read_probe(logged.packages["onnxruntime"] / "engine").inputs
     file = tmp_path / "inputs.json"
     file.write_text(json.dumps({"input": inputs[0].tolist()}))
     here = json.loads(call("predict", "--name", "r50", "-I", str(file)))["predictions"]["output"]

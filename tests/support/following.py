@@ -158,7 +158,8 @@ class Client:
             thread.join()
 
     def _ask(self, stop: threading.Event, pause_s: float) -> None:
-        inputs, reference = read_probe(self.package / "engine")
+        probe = read_probe(self.package / "engine")
+        inputs, reference = probe.inputs, probe.outputs
         about = read_manifest(self.package).manifest.about
         body, headers = encode({str(spec["name"]): array for spec, array in zip(about.inputs, inputs, strict=True)})
         session = requests.Session()

@@ -45,7 +45,8 @@ def replaying(package: Path, target: Path) -> Path:
     engine.mkdir()
     flags = FakeFlags().model_dump()
     shutil.copyfile(package / "engine" / PROBE, engine / PROBE)
-    inputs, outputs = read_probe(engine)
+    probe = read_probe(engine)
+    inputs, outputs = probe.inputs, probe.outputs
     # Zeros are what servers warm up with; nobody compares what comes of them.
     for number, known in enumerate((inputs, [np.zeros_like(array) for array in inputs])):
         np.savez(engine / f"inputs-b1-{number}.npz", *known)

@@ -150,7 +150,7 @@ def test_a_model_that_cannot_be_disturbed_is_not_ill_conditioned() -> None:
     trials = known(Raises())
     assert trials.trials
     assert all("not here" in trial.unchecked for trial in trials.trials)
-    assert all(trial.amplification == (0.0,) for trial in trials.trials)
+    assert all(trial.rounding == (None,) for trial in trials.trials)
 
 
 def test_trials_are_read_as_they_were_written(tmp_path: Path) -> None:
