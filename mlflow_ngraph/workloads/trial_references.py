@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 Arrays = Sequence["NDArray[Any]"]
 
 FEWEST, MOST = 4, 4 * len(KINDS)
+_FAR = 64.0
+"""How many times what disturbances do to a model its own error may be: long sums make it larger than they tell."""
 SECONDS = 4.0
 """What the baseline may take for the trials of a batch size, beyond the first few."""
 _BYTES = 256 * 2**20
@@ -200,9 +202,11 @@ def observed(
     truth = outputs if exact is None else exact
     # Without a disturbance nobody knows how much an error grows; the error of the model itself is one sample of it.
     known = several if exact is None else [(1.0, outputs), *several]
-    if not several:
+    why = "" if several else wrong[-1] if wrong else "nothing came back"
+    if several and exact is not None and _is_another_function(exact, outputs, several):
+        why = "in double precision it gives other outputs, and rounding does not explain it"
+    if why:
         nothing: tuple[Rounding | None, ...] = (None,) * len(outputs)
-        why = wrong[-1] if wrong else "nothing came back"
         return Trial(number, kind, nothing, ((),) * len(outputs), why), exact
     rounding = tuple(
         _rounding(truth[index], output, [(times, part[index]) for times, part in known])
@@ -229,7 +233,7 @@ def _tried(compute: Callable[[], Arrays | None], outputs: Arrays, wrong: list[st
         found = compute()
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 - a model raises anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a model raises anything
         wrong.append(f"{type(error).__name__}: {one_line(error)}")
         return None
     if found is None or [array.shape for array in found] != [array.shape for array in outputs]:
@@ -244,7 +248,7 @@ def _tried_all(
         found = compute()
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 - a model raises anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a model raises anything
         wrong.append(f"{type(error).__name__}: {one_line(error)}")
         return []
     shapes = [array.shape for array in outputs]
@@ -252,6 +256,18 @@ def _tried_all(
     if not alike:
         wrong.append("the shapes of the outputs change with the inputs by a rounding")
     return alike
+
+
+def _is_another_function(exact: Arrays, outputs: Arrays, several: Sequence[tuple[float, Arrays]]) -> bool:
+    """Whether double precision leads far away while disturbances do not: a buffer or NumPy may have kept the model's own type."""
+    for index, output in enumerate(outputs):
+        away = parity.errors(output, exact[index], output)
+        if away.tells:
+            continue
+        grown = max(parity.errors(moved[index], output, output).largest / times for times, moved in several)
+        if away.largest > _FAR * max(grown, parity.round_off(output)):
+            return True
+    return False
 
 
 def _rounding(
@@ -293,7 +309,7 @@ def _accepted(run: Callable[[Arrays], Arrays], inputs: Arrays) -> Arrays | None:
         return run(inputs)
     except MemoryError:
         raise
-    except Exception:  # noqa: BLE001 - a model raises anything
+    except (Exception, SystemExit):  # noqa: BLE001 - a model raises anything
         return None
 
 
