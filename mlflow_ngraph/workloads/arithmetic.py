@@ -53,6 +53,10 @@ _ORDERS = frozenset(
     if hasattr(getattr(_ATEN, name), overload)
 )
 """Operations that say where a number is."""
+_SIGMOID, _SILU = ({getattr(_ATEN, name).default, getattr(_ATEN, f"{name}_").default} for name in ("sigmoid", "silu"))
+_OF_ONE = 0.25
+"""A logistic function is exact to this share of a rounding of one at least: runtimes compute it by polynomials that end where
+it has hardly left 0."""
 _LONG = 64
 """Terms from which on the order of a sum is worth a run of its own."""
 _MOST_TERMS = 2**24
@@ -167,11 +171,13 @@ class Disturbed(TorchDispatchMode):  # type: ignore[misc]
         if function in _ORDERS and args[0].dtype in _ROUND_OFF:
             # Which of several equal numbers comes first is left to each compiler.
             args = (self.disturb(args[0]), *args[1:])
+        # Before it is called: what is computed in place is its argument no more.
+        least = _OF_ONE * args[0].abs() if function in _SILU else _OF_ONE if function in _SIGMOID else 0.0
         result = function(*args, **kwargs)
         if _is_view(function):
             return result
         leaves, structure = tree_flatten(result)
-        moved = [self._moved(leaf) for leaf in leaves]
+        moved = [self._moved(leaf, least) for leaf in leaves]
         return tree_unflatten(
             [new if new is not None else old for new, old in zip(moved, leaves, strict=True)], structure
         )
@@ -185,7 +191,7 @@ class Disturbed(TorchDispatchMode):  # type: ignore[misc]
         usual = float(tensor.abs().nan_to_num(0.0, 0.0).mean())
         return tensor + (tensor.abs() + (1e-2 * usual if usual > 0 else 1.0)) * self._factors(tensor)
 
-    def _moved(self, leaf: Any) -> Any:
+    def _moved(self, leaf: Any, least: torch.Tensor | float) -> Any:
         if (
             not isinstance(leaf, torch.Tensor)
             or leaf.dtype not in _ROUND_OFF
@@ -193,8 +199,10 @@ class Disturbed(TorchDispatchMode):  # type: ignore[misc]
             or leaf.layout != torch.strided
         ):
             return None
+        size = torch.nan_to_num(leaf, nan=0.0, posinf=0.0, neginf=0.0)
+        size = torch.where(size.abs() < least, least, size)
         # In place: an operation may have written into a tensor that others hold.
-        return leaf.add_(torch.nan_to_num(leaf, nan=0.0, posinf=0.0, neginf=0.0) * self._factors(leaf))
+        return leaf.add_(size * self._factors(leaf))
 
     def _factors(self, tensor: torch.Tensor) -> torch.Tensor:
         shape = tensor.shape

@@ -7,15 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from mlflow_ngraph.engines import verification
-from mlflow_ngraph.engines.files import sha256
-from mlflow_ngraph.engines.load_spec import PROBE, read_probe
-from mlflow_ngraph.engines.manifest import DIGEST_FILE
-from mlflow_ngraph.engines.package import digest_line
 from tests.support.logged import Logged
+from tests.support.published import of_another_model
 
 Cli = Callable[..., tuple[int, str, str]]
 
@@ -67,21 +63,9 @@ def test_a_damaged_engine_is_never_run(
     assert "engine/model.bin has changed" in document["checks"][1]["found"]
 
 
-def repacked(package: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    path = package / "manifest.json"
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
-    (package / DIGEST_FILE).write_text(digest_line(sha256(path)))
-
-
 def test_outputs_of_another_model_are_found(logged: Logged, tmp_path: Path, cli: Cli) -> None:
     package = logged.copy("openvino", tmp_path / "package")
-    probe = read_probe(package / "engine")
-    inputs, outputs = probe.inputs, probe.outputs
-    np.savez(package / "engine" / PROBE, input_0=inputs[0], output_0=outputs[0] * 1.01)
-    digest = sha256(package / "engine" / PROBE)
-    repacked(package, lambda manifest: manifest["files"].update({f"engine/{PROBE}": digest}))
+    of_another_model(package)
     code, out, _ = cli("verify", str(package))
     assert code == 1
     assert "its outputs are not those of the model: relative error" in out

@@ -24,7 +24,7 @@ from mlflow_ngraph.tracking.download import Remote, locate
 from mlflow_ngraph.tracking.schema import Kind, Tag
 from mlflow_ngraph.tracking.sources import Wanted
 from tests.support.logged import COMPILERS, WORKLOAD, Logged
-from tests.support.published import directory_of, publish, rewrite
+from tests.support.published import directory_of, of_another_model, publish, rewrite
 
 FLIPS = 200
 
@@ -211,16 +211,8 @@ def test_outputs_of_another_model_leave_nothing(
     logged: Logged, sqlite_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Everything is as it was logged, but it was logged wrong."""
-    import numpy as np
-
-    from mlflow_ngraph.engines.load_spec import PROBE, read_probe
-
     package = logged.copy("onnxruntime", tmp_path / "package")
-    probe = read_probe(package / "engine")
-    inputs, outputs = probe.inputs, probe.outputs
-    np.savez(package / "engine" / PROBE, input_0=inputs[0], output_0=outputs[0] * 1.01)
-    digest = sha256(package / "engine" / PROBE)
-    rewrite(package, lambda manifest: manifest["files"].update({f"engine/{PROBE}": digest}))
+    of_another_model(package)
     remote = publish(package, sqlite_uri, monkeypatch)
     refused(remote, tmp_path / "engine", "its outputs are not those of the model")
     assert here(tmp_path / "engine") == []

@@ -46,14 +46,14 @@ def verdicts(
 
     Parameters
     ----------
-    workloads: names and options of the ``torch:`` scheme, ``target`` among them.
+    workloads: names and options, ``target`` among them, and ``scheme`` where that is not ``torch``.
     compilers: names and flags.
     """
     found = {}
     for name, options in workloads.items():
         materials = directory / name
-        given = {key: value for key, value in options.items() if key != "target"}
-        ref = WorkloadRef("torch", options["target"], given)
+        given = {key: value for key, value in options.items() if key not in ("target", "scheme")}
+        ref = WorkloadRef(options.get("scheme", "torch"), options["target"], given)
         try:
             impure = _prepared(ref, materials, batch, compilers)
         except RefusedError as refused:
@@ -90,6 +90,8 @@ def _verified(compiler: str, flags: Mapping[str, Any], materials: Path, engine: 
     result = worker.ask("verify", **made, batch=batch, target=target, limit_s=SECONDS, slowdown=1.0, keep=keep)
     if result["problem"]:
         return "parity_failed", result["problem"]
+    if result["unchecked"] and result["unchecked"] == result["inputs"]:
+        return "unverified", result["unchecked_why"]
     return ("unverified", "constant") if result["vacuous"] else ("ok", "")
 
 

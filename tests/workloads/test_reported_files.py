@@ -1,0 +1,91 @@
+"""ONNX files as people have them, on the baseline, ONNX Runtime and OpenVINO: each verdict is the one that is right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from mlflow_ngraph.testing.steps import within
+from tests.support.zoo.quick import Said, verdicts
+from tests.workloads import reported_files
+
+BATCHES = (1, 3, 8)
+COMPILERS = ("identity", "onnxruntime", "openvino")
+OPTIONS = {"step": {"dims": {"past_len": 5}}, "rmsrope": {"ranges": {"p": [0, 10]}}}
+OTHERWISE = {
+    "branch": {"identity": "no ONNX operator If"},
+    "ifin": {"identity": "no ONNX operator If"},
+    "contrib": {"identity": "no ONNX operator com.microsoft.SkipLayerNormalization"},
+    "attn23": {"identity": "no ONNX operator Attention"},
+    "rmsrope": {"identity": "no ONNX operator RotaryEmbedding"},
+    "int4": {"identity": "no ONNX operator DequantizeLinear"},
+    "qdqconv": {"identity": "no ONNX operator QuantizeLinear"},
+    # OpenVINO does as if the attribute were not there; ONNX Runtime and the definition agree.
+    "cubic": {"identity": "cannot run Resize with exclude_outside", "openvino": "times what rounding does"},
+    "textin": dict.fromkeys(COMPILERS, "input 't' has type STRING"),
+    "bf16in": dict.fromkeys(COMPILERS, "input 'x' has type BFLOAT16"),
+}
+"""What is not ``ok``, and a part of the reason; everything else is."""
+NAMES = (
+    *(
+        "attn23",
+        "below",
+        "bf16in",
+        "branch",
+        "constout",
+        "contrib",
+        "cubic",
+        "cumrev",
+        "external",
+        "half",
+        "ifin",
+        "int4",
+    ),
+    *("local_function", "maxpool_nan", "names", "nested", "qdqconv", "reduce_noop", "rmsrope", "scattered", "step"),
+    *("textin", "tied"),
+)
+
+
+def _said(folder: Path) -> dict[int, dict[tuple[str, int], Said]]:
+    reported_files.write(folder / "files")
+    given = {
+        path.stem: {"scheme": "onnx", "target": str(path), **OPTIONS.get(path.stem, {})}
+        for path in (folder / "files").glob("*.onnx")
+    }
+    compilers = [(name, {}) for name in COMPILERS]
+    return {batch: verdicts(given, compilers, batch, folder / f"b{batch}") for batch in BATCHES}
+
+
+@pytest.fixture(scope="module")
+def said(processes: None, tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[tuple[str, int], Said]]:
+    return within(900, _said, tmp_path_factory.mktemp("reported"))
+
+
+@pytest.mark.usefixtures("compilers")
+def test_every_file_was_tried(said: dict[int, dict[tuple[str, int], Said]]) -> None:
+    assert {name for name, _ in said[3]} == set(NAMES)
+
+
+@pytest.mark.usefixtures("compilers")
+@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_verdict_is_right(said: dict[int, dict[tuple[str, int], Said]], name: str, compiler: str) -> None:
+    for batch in BATCHES:
+        verdict, reason = said[batch][name, COMPILERS.index(compiler)]
+        expected = OTHERWISE.get(name, {}).get(compiler)
+        assert (verdict == "ok") == (expected is None), (batch, verdict, reason)
+        assert (expected or "") in reason
+
+
+@pytest.mark.usefixtures("compilers")
+def test_the_definition_agrees_with_onnxruntime_about_what_openvino_leaves_out(tmp_path: Path) -> None:
+    reported_files.write(tmp_path)
+    given = {"x": np.random.default_rng(0).standard_normal((2, 2, 4, 4)).astype(np.float32)}
+    (defined,) = ReferenceEvaluator(onnx.load(tmp_path / "cubic.onnx")).run(None, given)
+    (found,) = onnxruntime.InferenceSession(tmp_path / "cubic.onnx").run(None, given)
+    np.testing.assert_allclose(found, defined, atol=1e-5)
