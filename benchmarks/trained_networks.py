@@ -4,8 +4,8 @@
 the root of the repository. The packages are downloaded into the folder, and only their files are used. One study measures all
 cells, and is resumed when the benchmark is run again. Each cell that is ``parity_failed`` is judged once more on the
 inputs for which it was refused, by float64 that is computed node by node, apart from the study's own: *wrong* where the
-engine is more than four times as far from it as eager execution, *refused* where it is not. Exit code 1: one was refused, or
-nothing was verified.
+engine is more than four times as far from it as eager execution, *refused* where it is not,
+*undecided* where nobody computes it in float64. Exit code 1: one was refused or is undecided, or nothing was verified.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from mlflow_ngraph.devices.registry import create
 from mlflow_ngraph.execute import fold, places
 from mlflow_ngraph.execute.record import CellRecord, StudyRecord
 from mlflow_ngraph.reduction.onnx_program import OnnxProgram
+from mlflow_ngraph.reduction.program import InseparableError
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import Study, parse
 from mlflow_ngraph.verdicts import Verdict
@@ -91,7 +92,7 @@ def main() -> int:
     record, directory = measured(given, options.folder / "home")
     counts = Counter(report(record, directory, {f"onnx:{file}": file for file in files}))
     print(f"\n{counts.total()} cells:", ", ".join(f"{count} {name}" for name, count in counts.items()))
-    return int(counts["refused"] > 0 or counts["ok"] == 0)
+    return int(counts["refused"] + counts["undecided"] > 0 or counts["ok"] == 0)
 
 
 def fetched(network: Network, folder: Path) -> Path:
@@ -160,7 +161,10 @@ def judged(cell: CellRecord, directory: Path, file: Path) -> str:
     constants = {tensor.name for tensor in model.graph.initializer}
     names = [value.name for value in model.graph.input if value.name not in constants]
     program = OnnxProgram(model, dict(zip(names, several["input"], strict=True)))
-    exact = program.exact(program.part(range(len(program.nodes)), program.outputs))
+    try:
+        exact = program.exact(program.part(range(len(program.nodes)), program.outputs))
+    except InseparableError as error:
+        return f"undecided ({error})"
     own, theirs = distance(several["reference"], exact), distance(several["engine"], exact)
     found = "wrong" if theirs > WITHIN * own else "refused"
     return f"{found} ({theirs:.1e} from float64, eager execution {own:.1e})"

@@ -54,9 +54,8 @@ _ORDERS = frozenset(
 )
 """Operations that say where a number is."""
 _SIGMOID, _SILU = ({getattr(_ATEN, name).default, getattr(_ATEN, f"{name}_").default} for name in ("sigmoid", "silu"))
-_OF_ONE = 0.25
-"""A logistic function is exact to this share of a rounding of one at least: runtimes compute it by polynomials that end where
-it has hardly left 0."""
+"""Logistic functions, which are exact to a rounding of 1: runtimes compute them by polynomials that end where they have hardly
+left 0."""
 _LONG = 64
 """Terms from which on the order of a sum is worth a run of its own."""
 _MOST_TERMS = 2**24
@@ -172,7 +171,7 @@ class Disturbed(TorchDispatchMode):  # type: ignore[misc]
             # Which of several equal numbers comes first is left to each compiler.
             args = (self.disturb(args[0]), *args[1:])
         # Before it is called: what is computed in place is its argument no more.
-        least = _OF_ONE * args[0].abs() if function in _SILU else _OF_ONE if function in _SIGMOID else 0.0
+        least = args[0].abs() if function in _SILU else 1.0 if function in _SIGMOID else 0.0
         result = function(*args, **kwargs)
         if _is_view(function):
             return result
