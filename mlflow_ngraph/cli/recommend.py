@@ -212,6 +212,8 @@ def _pulls(table: pd.DataFrame, title: str) -> list[str]:
 
 
 def _notes(table: pd.DataFrame) -> Iterator[str]:
+    from mlflow_ngraph.tables.summary import measured_with
+
     attrs = table.attrs
     limits = f", with {', '.join(attrs['limits'])}" if attrs["limits"] else ""
     yield f"objective: {attrs['objective']} ({attrs['metric']}, {attrs['better']} is better){limits}"
@@ -226,6 +228,8 @@ def _notes(table: pd.DataFrame) -> Iterator[str]:
     noisy = table.loc[[attrs["metric"] in str(names).split(",") for names in table["unsteady"]], "noise"].dropna()
     if len(noisy):
         yield f"{UNSTEADY_MARK} unsteady, because the machine was not quiet: {noisy.value_counts().index[0]}"
+    for setting in table["variables"].dropna().unique():
+        yield measured_with(setting)
     if bool(table["tied"].any()):
         yield "≈ cannot be told from the best (*): see docs/method.md"
     yield from _between(table)
