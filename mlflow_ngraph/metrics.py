@@ -15,7 +15,7 @@ Interval = Literal["none", "own", "complement", "reciprocal"]
 metric which it is an exact number divided by."""
 LOW, HIGH = "_ci_low", "_ci_high"
 """After the name of a metric: the ends of its 95 % interval."""
-ROUNDS, NOISE, UNSTEADY, BEATEN_BY = "log_medians", "noise", "unsteady", "beaten_by"
+ROUNDS, NOISE, UNSTEADY, VARIABLES, BEATEN_BY = "log_medians", "noise", "unsteady", "variables", "beaten_by"
 """Columns of a cell: its rounds, what disturbed the machine, and the names of its figures that this touches."""
 BASELINE_COLUMN, EAGER = "baseline", "identity"
 """Column of a cell: the label of the compiler that its ratios refer to; and what this is in tables that do not say it."""
@@ -68,6 +68,7 @@ def with_estimates(names: Iterable[str]) -> list[str]:
         *baselines,
         UNSTEADY,
         NOISE,
+        VARIABLES,
     ]
 
 
@@ -218,6 +219,7 @@ TEXT_COLUMNS = (
     "reason",
     NOISE,
     UNSTEADY,
+    VARIABLES,
     BEATEN_BY,
     "engine",
     "engine_reused",
@@ -234,7 +236,7 @@ what computed the outputs that engines were compared with. ``flags`` is JSON: ev
 it was another one. ``custom_metrics`` is JSON: formula, unit and what is better of each metric that the study declares.
 ``log_medians`` is JSON: the natural logarithm of the median duration of each round, in nanoseconds a sample, by session,
 round and batch size, such as ``{"0.3@8": 14.2}``; in a race without the batch size, because all of them share its rounds. ``noise`` says what disturbed the machine while the cell was measured, and ``unsteady`` names,
-with commas between them, the figures of the cell that it touches. ``beaten_by`` is the cell because of which this one left a race. What does not apply is missing (NaN)."""
+with commas between them, the figures of the cell that it touches. ``variables`` are those of the environment that may make one runtime faster or slower. ``beaten_by`` is the cell because of which this one left a race. What does not apply is missing (NaN)."""
 MODEL_COLUMNS = ("parameters", "paper_macs", "true_macs")
 """Facts of the model."""
 INTEGER_COLUMNS = ("threads", "batch", *MODEL_COLUMNS)

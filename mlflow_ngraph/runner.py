@@ -205,6 +205,7 @@ def run_study(
             lanes=[asdict(lane) for lane in plan.lanes],
             cells=plan.cells,
             done=done,
+            variables=environment.told(),
         )
         shared = (
             ServerEngines(connection.resolve_uri(tracking_uri)) if study.cache == "server" and not offline else None

@@ -39,6 +39,8 @@ def answer(
 ) -> A:
     """The answer that this machine has kept, or a new one, which is kept.
 
+    A lane run that was deleted since takes the answers about it along.
+
     Parameters
     ----------
     question : Mapping[str, Any]
@@ -56,10 +58,13 @@ def answer(
     with suppress(ValueError, KeyError, TypeError, IndexError):
         if found is not None and kept is not None:
             old = read(kept["answer"])
-            found.notes.extend(kept["notes"])
-            return old
+            if found.deleted(kept["lanes"]) == kept["withdrawn"]:
+                found.notes.extend(kept["notes"])
+                return old
     new = compute()
-    answers.put(name, {"answer": new.to_plain(), "notes": found.notes if found is not None else []})
+    if found is not None:
+        about = {"notes": found.notes, "lanes": found.lanes, "withdrawn": found.withdrawn}
+        answers.put(name, {"answer": new.to_plain(), **about})
     return new
 
 

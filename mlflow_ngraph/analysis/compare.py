@@ -14,7 +14,7 @@ from mlflow_ngraph.analysis import contest, shared_rounds, significance
 from mlflow_ngraph.analysis.selection import FILTERED, Selection
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.estimates import Estimate
-from mlflow_ngraph.metrics import METRICS, NOISE, Metric, with_estimates
+from mlflow_ngraph.metrics import METRICS, NOISE, VARIABLES, Metric, with_estimates
 from mlflow_ngraph.tables import baselines, vocabulary
 from mlflow_ngraph.tables.summary import fallback_nodes
 from mlflow_ngraph.text import plain
@@ -83,7 +83,7 @@ def compare(
         ``attrs["without_baseline"]`` those that there is nothing to divide by, and ``attrs["metric"]``,
         ``attrs["unit"]``, ``attrs["relative_to"]`` and, of a ratio, ``attrs["baseline"]`` say what is shown. ``attrs["values"]`` says of every number which
         cell it is of, with its verdict, interval, the precision in force and how many of its nodes fell back to another
-        provider; whether it is ``unsteady``, and the ``noise`` of its cell; whether it is the ``best`` of its row; and whether it is ``tied``: not told apart from the best or,
+        provider; whether it is ``unsteady``, and the ``noise`` and ``variables`` of its cell; whether it is the ``best`` of its row; and whether it is ``tied``: not told apart from the best or,
         with ``relative_to``, from 1.
 
     Raises
@@ -228,6 +228,7 @@ class Shown:
                 "df": plain(estimate.freedom[place]),
                 "unsteady": bool(touched[place]),
                 "noise": plain(row.get(NOISE)),
+                "variables": plain(row.get(VARIABLES)),
                 "best": bool(leads[place]),
                 "tied": bool(ties[place]),
             }

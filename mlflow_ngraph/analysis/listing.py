@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,12 @@ _TIMEOUT = 30.0
 _PAGE = 1000
 _RUNS_AT_ONCE = 10_000
 """MLflow looks at a database anew for every page."""
+_ASKED_AT_ONCE = 100
+"""Runs that a server is asked for at a time; it refuses more."""
+_IN_EVERY_LANE = "cells_total"
+"""A metric that each lane run has. Whole runs would be slow to read."""
+_HISTORIES = "/ajax-api/2.0/mlflow/metrics/get-history-bulk"
+_LANES = f"tags.`{Tag.KIND}` = '{Kind.LANE}'"
 
 
 @dataclass(frozen=True)
@@ -140,6 +147,88 @@ class Server:
         """The run as it is now."""
         return _of_client(self.client.get_run(run.run_id), run.experiment)
 
+    def deleted(self, lane_runs: Collection[str], experiment_ids: Collection[str]) -> frozenset[str]:
+        """Those of some lane runs that somebody has put into MLflow's trash, or that ``mlflow gc`` has removed from it.
+
+        What another run of the same lane takes the place of is none of them: the table of its study is about to name that one.
+
+        Parameters
+        ----------
+        lane_runs : Collection[str]
+            Their ids.
+        experiment_ids : Collection[str]
+            Where they are.
+
+        Raises
+        ------
+        TrackingError
+            The server cannot be reached or refuses.
+        """
+        if plain.speaks(self.uri):
+            from requests import RequestException
+
+            with suppress(RequestException, ValueError, KeyError):
+                return self._deleted(lane_runs, self._trash_by_rest(experiment_ids), self._told_by_rest)
+        with self.talking():
+            told = self._told_by_client if connection.is_server(self.uri) else self._told_by_database
+            return self._deleted(lane_runs, self._trash_by_client(experiment_ids), told)
+
+    def _deleted(
+        self, lane_runs: Collection[str], trash: Sequence[Listed], told: Callable[[Sequence[str]], list[str]]
+    ) -> frozenset[str]:
+        gone = {run.run_id for run in trash if Tag.RESUMED_BY not in run.tags}.intersection(lane_runs)
+        asked = sorted({*lane_runs} - {run.run_id for run in trash})
+        parts = [asked[start : start + _ASKED_AT_ONCE] for start in range(0, len(asked), _ASKED_AT_ONCE)]
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            there = {run_id for found in pool.map(told, parts) for run_id in found}
+        return frozenset(gone | {run_id for run_id in asked if run_id not in there and not self._exists(run_id)})
+
+    def _trash_by_rest(self, experiment_ids: Collection[str]) -> list[Listed]:
+        asked = {"experiment_ids": [*experiment_ids], "filter": _LANES, "run_view_type": "DELETED_ONLY"}
+        return [_of_json(run, dict.fromkeys(experiment_ids, "")) for run in self._search("runs", asked)]
+
+    def _trash_by_client(self, experiment_ids: Collection[str]) -> list[Listed]:
+        from mlflow.entities import ViewType
+
+        ids, stage = [*experiment_ids], ViewType.DELETED_ONLY
+        runs: list[Run] = connection.every(
+            lambda token: self.client.search_runs(ids, _LANES, stage, _RUNS_AT_ONCE, page_token=token)
+        )
+        return [_of_client(run, "") for run in runs]
+
+    def _told_by_rest(self, lane_runs: Sequence[str]) -> list[str]:
+        """Those that are there, if the server tells of so many at a time."""
+        asked = {"run_id": lane_runs, "metric_key": _IN_EVERY_LANE}
+        answer = self._http().get(self._base + _HISTORIES, params=asked, timeout=_TIMEOUT)
+        return [point["run_id"] for point in answer.json()["metrics"]] if answer.ok else []
+
+    def _told_by_client(self, lane_runs: Sequence[str]) -> list[str]:
+        from mlflow.utils.credentials import get_default_host_creds
+        from mlflow.utils.rest_utils import http_request
+
+        asked = {"run_id": lane_runs, "metric_key": _IN_EVERY_LANE}
+        creds = get_default_host_creds(self.uri)
+        answer: Any = http_request(creds, _HISTORIES, "GET", raise_on_status=False, params=asked)
+        return [point["run_id"] for point in answer.json()["metrics"]] if answer.status_code == 200 else []
+
+    def _told_by_database(self, lane_runs: Sequence[str]) -> list[str]:
+        from mlflow.tracking._tracking_service.utils import _get_store
+
+        points = _get_store(self.uri).get_metric_history_bulk([*lane_runs], _IN_EVERY_LANE, _RUNS_AT_ONCE)
+        return [point.run_id for point in points]
+
+    def _exists(self, run_id: str) -> bool:
+        from mlflow.exceptions import MlflowException
+
+        with self.talking():
+            try:
+                self.client.get_run(run_id)
+            except MlflowException as error:
+                if error.error_code == connection.NO_SUCH:
+                    return False
+                raise
+        return True
+
     def _from_rest(self) -> list[Listed] | None:
         if not plain.speaks(self.uri):
             return None
@@ -222,6 +311,29 @@ class Found:
     """Whether these are all that there are."""
     notes: list[str] = field(default_factory=list)
     """What a reader of results should know, such as runs that were left out; grows while results are read."""
+    lanes: dict[str, list[str]] = field(default_factory=dict)
+    """The lane runs that results are of, by the name of the server; known once results are read."""
+    withdrawn: dict[str, list[str]] = field(default_factory=dict)
+    """Those of them that are deleted."""
+
+    def deleted(self, lanes: Mapping[str, Collection[str]]) -> dict[str, list[str]]:
+        """Which lane runs are deleted, by the name of the server.
+
+        Parameters
+        ----------
+        lanes : Mapping[str, Collection[str]]
+            The runs in question, by the name of the server.
+
+        Raises
+        ------
+        TrackingError
+            A server cannot be reached.
+        """
+        return {
+            server.name: sorted(server.deleted(asked, {run.experiment_id for run in self.runs[server.uri]}))
+            for server in self.servers
+            if (asked := lanes.get(server.name))
+        }
 
 
 def find(
@@ -262,10 +374,16 @@ def find(
 
 
 def study_run(client: MlflowClient, run_id: str) -> Run:
-    """The study run of this id, or the one that this run is a lane of."""
-    run = client.get_run(run_id)
+    """The study run of this id, or the one that this run is a lane of.
+
+    Raises
+    ------
+    TrackingError
+        One of them is deleted.
+    """
+    run = connection.kept_run(client, run_id)
     parent = run.data.tags.get(Tag.PARENT) if run.data.tags.get(Tag.KIND) == Kind.LANE else None
-    return client.get_run(parent) if parent else run
+    return connection.kept_run(client, parent) if parent else run
 
 
 def _resolved(tracking_uri: str | None) -> str:

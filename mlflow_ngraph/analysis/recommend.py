@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 COLUMNS = (
     "device", "workload", "label", "rank", "best", "tied", "may_lead", "on_front", "compiler", "compiler_label", "flags", "precision",
     "precision_in_force", "mode", "threads", "batch", "value", "ci_low", "ci_high", "loss", "loss_ci_low",
-    "loss_ci_high", "score", "worst_device", "unsteady", "noise", "cell", "study_id", "run_id", "model_id", "pull",
+    "loss_ci_high", "score", "worst_device", "unsteady", "noise", "variables", "cell", "study_id", "run_id", "model_id", "pull",
 )  # fmt: skip
 """Columns of a recommendation; metrics of the front follow them."""
 

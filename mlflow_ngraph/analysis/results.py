@@ -9,6 +9,7 @@ from datetime import datetime
 
 import pandas as pd
 import pyarrow as pa
+from pyarrow import compute as pc
 
 from mlflow_ngraph.analysis import listing, table_cache
 from mlflow_ngraph.analysis.listing import Found, Listed
@@ -19,7 +20,9 @@ from mlflow_ngraph.tables.columns import cast, typed
 from mlflow_ngraph.text import counted
 from mlflow_ngraph.tracking.schema import Tag
 
-_NEEDED = ("study_id", "cell", "started_at", *{name for names in FILTERED.values() for name in names})
+LANE_RUN = "lane_run_id"
+"""The column with the run that a row's figures are those of."""
+_NEEDED = ("study_id", "cell", "started_at", LANE_RUN, *{name for names in FILTERED.values() for name in names})
 """Columns that filters look at."""
 _NAMED = 3
 """Experiments that a sentence names."""
@@ -129,12 +132,35 @@ def select(
         if kept is not None and found.complete:
             kept.keep_only(listed)
         tables = table_cache.read(server, runs, needed, kept, found.notes.append)
-        read += [(server.name, study_run, table) for study_run, table in tables]
+        found.lanes[server.name] = named_lanes(tables)
+        found.withdrawn.update(found.deleted({server.name: found.lanes[server.name]}))
+        kept_rows = without(found.withdrawn.get(server.name, ()), tables)
+        read += [(server.name, study_run, table) for study_run, table in kept_rows]
     found.notes.extend(displaced([(study_run, table) for _, study_run, table in read]))
     for note in found.notes if known is None else ():
         _log.warning("%s", note)
     fitting: pd.DataFrame = selection.of(joined(read, needed)).reset_index(drop=True)
     return fitting if columns is None else fitting.loc[:, list(columns)]
+
+
+def named_lanes(tables: Sequence[tuple[Listed, pa.Table]]) -> list[str]:
+    """The lane runs that rows of tables are of."""
+    named = {run_id for _, table in tables for run_id in _lane_runs(table).unique().to_pylist()}
+    return sorted(named - {None, ""})
+
+
+def without(deleted: Collection[str], tables: Sequence[tuple[Listed, pa.Table]]) -> list[tuple[Listed, pa.Table]]:
+    """The tables without the rows of lane runs that are deleted."""
+    gone = pa.array(sorted(deleted), pa.large_string())
+    left = [(run, table.filter(pc.invert(pc.is_in(_lane_runs(table), gone)))) for run, table in tables]
+    return [(run, table) for run, table in left if table.num_rows]
+
+
+def _lane_runs(table: pa.Table) -> pa.ChunkedArray:
+    """The lane run of each row; null in a table that does not say it."""
+    if LANE_RUN in table.column_names:
+        return table[LANE_RUN]
+    return pa.chunked_array([pa.nulls(table.num_rows, pa.large_string())])
 
 
 def displaced(read: Sequence[tuple[Listed, pa.Table]]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.metrics import titled
-from mlflow_ngraph.tables.summary import fallback_note
+from mlflow_ngraph.tables.summary import fallback_note, measured_with
 from mlflow_ngraph.text import UNSTEADY_MARK, csv_cell, harmless, markdown_row, rounded
 from mlflow_ngraph.verdicts import Verdict
 
@@ -84,6 +84,8 @@ def _notes(pivot: Pivot) -> Iterator[str]:
     reasons = Counter(number["noise"] for number in attrs["values"] if number["unsteady"] and number["noise"])
     if reasons:
         yield f"{UNSTEADY_MARK} unsteady, because the machine was not quiet: {reasons.most_common(1)[0][0]}"
+    for setting in dict.fromkeys(number["variables"] for number in attrs["values"] if number["variables"]):
+        yield measured_with(setting)
     if any(number["tied"] for number in attrs["values"]):
         than = "1" if attrs["relative_to"] else f"the best of its row ({BEST})"
         yield f"{TIED} cannot be told from {than}: see docs/method.md"

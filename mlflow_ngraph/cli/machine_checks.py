@@ -11,10 +11,11 @@ from pathlib import Path
 import psutil
 
 from mlflow_ngraph.cli.check_result import CheckResult
-from mlflow_ngraph.devices import probes, sensor_files
+from mlflow_ngraph.devices import probes, processors, sensor_files
 from mlflow_ngraph.devices.nvml import PACKAGE, Nvml
-from mlflow_ngraph.devices.sensors import ENERGY, POWER, Sensors
+from mlflow_ngraph.devices.sensors import ENERGY, POWER, Change, Reading, Sensors
 from mlflow_ngraph.execute import exclusive
+from mlflow_ngraph.measure.stability import THROTTLED_SHARE
 
 _MB = 2**20
 _SWAP_MB = 64
@@ -73,19 +74,31 @@ def _power_mode() -> Iterator[CheckResult]:
 
 def _sensors(root: Path = Path("/")) -> Iterator[CheckResult]:
     sensors = Sensors(root, accelerator="cpu" if probes.gpu() is None else "cuda")
-    change = sensors.since(sensors.begin())
+    start = sensors.begin()
+    change = sensors.since(start)
     for check, unit, name in (("clock", "MHz", "clock_mhz"), ("temperature", "°C", "temperature_c")):
         of_cpu, of_gpu = change.values.get(name), change.values.get(f"gpu_{name}")
         readings = [] if of_cpu is None else [f"{of_cpu:.0f} {unit}"]
         readings += [] if of_gpu is None else [f"GPU {of_gpu:.0f} {unit}"]
         yield CheckResult(check, "ok", f"{', '.join(readings)} now" if readings else _HIDDEN)
-    counters = {"throttled": "for heat", "over_current": "for the current", "gpu_throttled_s": "of the GPU, for heat"}
-    counted = [text for name, text in counters.items() if name in change.counted]
-    yield CheckResult("throttling", "ok", f"counted: {', '.join(counted)}" if counted else _HIDDEN)
+    yield _throttling(start, change)
     known = {
         name.removeprefix(prefix) for name in sensors.names() for prefix in (ENERGY, POWER) if name.startswith(prefix)
     }
     yield _energy(sorted(known), sensor_files.unreadable_meters(root))
+
+
+def _throttling(start: Reading, change: Change) -> CheckResult:
+    """Whether a quota holds this process back, and what else that does so is counted."""
+    quota, periods = change.values.get("quota_processors"), start.counters.get("quota_periods", 0.0)
+    times = start.counters.get("quota_throttled", 0.0)
+    if quota is not None and times > THROTTLED_SHARE * periods:
+        remedy = "raise the quota, or measure with fewer threads; counted since the container began"
+        return CheckResult("throttling", "warning", processors.throttled(times, periods, quota), remedy)
+    counters = {"throttled": "for heat", "over_current": "for the current", "gpu_throttled_s": "of the GPU, for heat"}
+    counters |= {"quota_throttled": f"by the quota of {quota or 0:.3g} processors"}
+    counted = [text for name, text in counters.items() if name in change.counted]
+    return CheckResult("throttling", "ok", f"counted: {', '.join(counted)}" if counted else _HIDDEN)
 
 
 def _energy(known: list[str], unreadable: list[Path]) -> CheckResult:

@@ -21,6 +21,7 @@ from mlflow_ngraph import parent_death
 from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph.devices.base import DeviceProfile
 from mlflow_ngraph.errors import DependencyError, NGraphError, TrackingError, UsageError
+from mlflow_ngraph.tracking.study_run import HANDED_OVER, is_handed_over
 
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout, when the package runs from one."""
@@ -131,9 +132,11 @@ def run_ends_with_process() -> Iterator[None]:
     """Within the block SIGTERM raises KeyboardInterrupt, and whatever is raised ends the MLflow run too.
 
     MLflow and our recorder end it themselves in nearly every case; this is for the others, such as a signal that
-    arrives while modules are imported.
+    arrives while modules are imported. The study becomes that run.
     """
     run_id = os.environ.get("MLFLOW_RUN_ID")
+    if run_id is not None:
+        os.environ[HANDED_OVER] = run_id
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         yield
@@ -144,6 +147,7 @@ def run_ends_with_process() -> Iterator[None]:
         _end(run_id, "FAILED")
         raise
     finally:
+        os.environ.pop(HANDED_OVER, None)
         signal.signal(signal.SIGTERM, before)
 
 
@@ -171,5 +175,6 @@ def _end(run_id: str | None, status: str) -> None:
     # What ended this process may have ended the tracking server too; there is nothing left to tell it then, nor to wait for.
     with suppress(TrackingError), connection.talking(uri, "end the run", connection.PREFLIGHT):
         client = connection.connect(uri)
-        if client.get_run(run_id).info.status != "FINISHED":
+        run = client.get_run(run_id)
+        if is_handed_over(run) and run.info.status != "FINISHED":
             client.set_terminated(run_id, status)

@@ -21,6 +21,7 @@ from mlflow.projects.utils import fetch_and_validate_project, get_or_create_run
 
 from mlflow_ngraph.cli.request import overrides, requested
 from mlflow_ngraph.errors import FleetError, NGraphError, UnknownNameError
+from mlflow_ngraph.tracking.study_run import HANDED_OVER
 
 NAME = "ngraph"
 _ENTRY_POINT = "benchmark"
@@ -139,18 +140,18 @@ def _asked(entry_point: str, given: dict[str, str], config: Mapping[str, Any], f
 @contextmanager
 def _within(folder: Path, run_id: str | None) -> Iterator[None]:
     """As MLflow starts a project: in its folder, and as a run."""
-    before, known = Path.cwd(), os.environ.get("MLFLOW_RUN_ID")
+    before, names = Path.cwd(), ("MLFLOW_RUN_ID", HANDED_OVER)
+    known = {name: os.environ[name] for name in names if name in os.environ}
     os.chdir(folder)
     if run_id is not None:
-        os.environ["MLFLOW_RUN_ID"] = run_id
+        os.environ.update(dict.fromkeys(names, run_id))
     try:
         yield
     finally:
         os.chdir(before)
-        if run_id is not None:
-            os.environ.pop("MLFLOW_RUN_ID", None)
-            if known is not None:
-                os.environ["MLFLOW_RUN_ID"] = known
+        for name in names:
+            os.environ.pop(name, None)
+        os.environ.update(known)
 
 
 def _fail(client: MlflowClient, run_id: str, status: str = "FAILED") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +12,7 @@ from mlflow_ngraph import objectives
 from mlflow_ngraph.cli import costs, output, tables, writing
 from mlflow_ngraph.cli.filters import Asked, bound_options, filter_options
 from mlflow_ngraph.cli.lists import items
-from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.errors import TrackingError, UsageError
 from mlflow_ngraph.metrics import METRICS, titled
 from mlflow_ngraph.objectives import BOUNDS, Limit
 from mlflow_ngraph.text import UNSTEADY_MARK, counted, csv_table, markdown_table, missing, plain, rounded
@@ -92,11 +93,25 @@ def recommend(
     )
     if table.empty and not table.attrs["undecided"]:
         raise UsageError(f"nothing keeps all limits: {_reasons(table.attrs['nothing'])}")
+    _withdraw_engines(table, asked.uris)
     if form == "table" and not target:
         _show(table, alternatives)
     else:
         writing.write(_text(table, form, alternatives), target)
     return UNDECIDED if table.attrs["undecided"] else 0
+
+
+def _withdraw_engines(table: pd.DataFrame, uris: Sequence[str] | None) -> None:
+    """Take away the command that would pull a winner whose engine is deleted."""
+    from mlflow_ngraph.tracking import connection, download
+
+    for place in table.index[table["best"] & (table["pull"] != "")]:
+        for uri in uris or [connection.resolve_uri(None)]:
+            with suppress(TrackingError):
+                download.of_id(str(table.loc[place, "model_id"]), uri)
+                break
+        else:
+            table.loc[place, "pull"] = ""
 
 
 def _limits(bounds: dict[str, float | None], most: Sequence[str], least: Sequence[str]) -> list[Limit]:
@@ -212,6 +227,8 @@ def _pulls(table: pd.DataFrame, title: str) -> list[str]:
 
 
 def _notes(table: pd.DataFrame) -> Iterator[str]:
+    from mlflow_ngraph.tables.summary import measured_with
+
     attrs = table.attrs
     limits = f", with {', '.join(attrs['limits'])}" if attrs["limits"] else ""
     yield f"objective: {attrs['objective']} ({attrs['metric']}, {attrs['better']} is better){limits}"
@@ -226,13 +243,23 @@ def _notes(table: pd.DataFrame) -> Iterator[str]:
     noisy = table.loc[[attrs["metric"] in str(names).split(",") for names in table["unsteady"]], "noise"].dropna()
     if len(noisy):
         yield f"{UNSTEADY_MARK} unsteady, because the machine was not quiet: {noisy.value_counts().index[0]}"
+    for setting in table["variables"].dropna().unique():
+        yield measured_with(setting)
     if bool(table["tied"].any()):
         yield "≈ cannot be told from the best (*): see docs/method.md"
     yield from _between(table)
+    yield from _without_engine(table)
     if attrs["front"]:
         yield "^ is on the Pareto front: nothing else is as good in all of these and better in one"
     if attrs["nothing"]:
         yield f"nothing keeps all limits: {_reasons(attrs['nothing'])}"
+
+
+def _without_engine(table: pd.DataFrame) -> Iterator[str]:
+    """Whose engines somebody has deleted."""
+    labels = table.loc[table["best"] & table["model_id"].notna() & (table["pull"] == ""), "label"]
+    if len(labels):
+        yield f"the engine of {', '.join(dict.fromkeys(labels))} is deleted: measuring it again builds another"
 
 
 def _between(table: pd.DataFrame) -> Iterator[str]:

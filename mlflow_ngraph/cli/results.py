@@ -12,7 +12,7 @@ from rich.text import Text
 from mlflow_ngraph.cli import tables
 from mlflow_ngraph.metrics import titled
 from mlflow_ngraph.study import BASELINE
-from mlflow_ngraph.tables.summary import SummaryRow, refers_to, summary_rows
+from mlflow_ngraph.tables.summary import SummaryRow, measured_with, refers_to, summary_rows
 from mlflow_ngraph.text import UNSTEADY_MARK, counted, rounded
 from mlflow_ngraph.verdicts import Verdict
 
@@ -42,7 +42,7 @@ def print_results(record: StudyRecord, console: Console) -> None:
     console.print(_tally(rows))
     for line in refers_to(record):
         console.print(line, markup=False, soft_wrap=True)
-    for note in _noise(rows):
+    for note in (*_noise(rows), *_variables(rows)):
         console.print(note)
 
 
@@ -99,6 +99,12 @@ def _noise(rows: Sequence[SummaryRow]) -> Iterator[Text]:
             f"same rounds and are not touched. Such as: {reason}",
             style="yellow",
         )
+
+
+def _variables(rows: Sequence[SummaryRow]) -> Iterator[Text]:
+    """What the environment had that may make one runtime faster or slower."""
+    for setting in dict.fromkeys(row.variables for row in rows if row.variables):
+        yield Text(measured_with(setting), style="yellow")
 
 
 def _number(value: float | None) -> str:

@@ -76,12 +76,13 @@ def versions() -> dict[str, str]:
 
 
 def _system() -> dict[str, Any]:
+    quota = processors.cpu_quota()
     return {
         "distribution": probes.distribution(),
         "kernel": platform.release(),
         "libc": " ".join(platform.libc_ver()).strip(),
         "affinity": sorted(os.sched_getaffinity(0)),
-        "cpu_quota": processors.cpu_quota(),
+        "cpu_quota": None if quota is None else quota.processors,
         "governor": probes.governor(),
         "turbo": probes.turbo(),
         "virtualization": dict(probes.virtualization()),

@@ -1,27 +1,55 @@
-"""How many processors this process may use: the affinity mask, bounded by the CPU quota of its control group."""
+"""How many processors this process may use: the affinity mask, bounded by the CPU quota of its control group.
+
+The kernel shares a quota out in periods, of a tenth of a second as a rule. Whoever has used up the quota of a period stands
+still until the next one: it is throttled.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from mlflow_ngraph.devices import control_groups
+from mlflow_ngraph.devices.sysfs import fields
+
+
+@dataclass(frozen=True)
+class Quota:
+    """The CPU quota of a control group."""
+
+    processors: float
+    group: Path
+
+    def counts(self) -> dict[str, float]:
+        """The periods since the group was made, and those of them in which it was throttled; nothing where it is not told."""
+        found = fields(self.group / "cpu.stat", "nr_periods", "nr_throttled")
+        return (
+            {"quota_periods": found["nr_periods"], "quota_throttled": found["nr_throttled"]} if len(found) == 2 else {}
+        )
 
 
 def available() -> int:
     """Processors that threads of this process can really run on at once; at least 1."""
     allowed = len(os.sched_getaffinity(0))
     quota = cpu_quota()
-    return allowed if quota is None else max(1, min(allowed, math.floor(quota)))
+    return allowed if quota is None else max(1, min(allowed, math.floor(quota.processors)))
 
 
-def cpu_quota(root: Path = control_groups.ROOT, membership: Path = control_groups.MEMBERSHIP) -> float | None:
-    """The smallest CPU quota, in processors, of the control groups that this process is in; None without a quota."""
+def cpu_quota(root: Path = control_groups.ROOT, membership: Path = control_groups.MEMBERSHIP) -> Quota | None:
+    """The smallest CPU quota of the control groups that this process is in; None without a quota."""
     quotas = [
-        quota for group in control_groups.groups("cpu", root, membership) if (quota := _quota_of(group)) is not None
+        Quota(quota, group)
+        for group in control_groups.groups("cpu", root, membership)
+        if (quota := _quota_of(group)) is not None
     ]
-    return min(quotas, default=None)
+    return min(quotas, key=lambda quota: quota.processors, default=None)
+
+
+def throttled(times: float, periods: float, quota: float) -> str:
+    """How often the quota made this process stand still, in words."""
+    return f"throttled in {times:.0f} of {periods:.0f} periods by this container's quota of {quota:.3g} processors"
 
 
 def _quota_of(group: Path) -> float | None:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlflow_ngraph.devices import sensor_files
+from mlflow_ngraph.devices import processors, sensor_files
 from mlflow_ngraph.devices.nvml import Nvml
 from mlflow_ngraph.devices.sysfs import fields, number
 
@@ -47,7 +47,8 @@ class Reading:
     cpu_s: float
     """CPU time of this process, all threads."""
     counters: Mapping[str, float]
-    """``energy_j.<domain>``, ``throttled`` (events, for heat), ``over_current`` (events), ``swapped_mb``, ``gpu_throttled_s``
+    """``energy_j.<domain>``, ``throttled`` (events, for heat), ``over_current`` (events), ``quota_periods`` of the CPU quota of
+    the control group and ``quota_throttled`` (those in which it was used up), ``swapped_mb``, ``gpu_throttled_s``
     (for heat), ``gpu_power_capped_s``, and in ticks of the kernel's clock ``machine_busy_s`` (CPU seconds of all processors,
     whatever kept them) and ``stolen_s`` (those that the hypervisor gave to others)."""
     busy_s: Mapping[int, float]
@@ -66,7 +67,8 @@ class Change:
     busy_s: Mapping[int, float]
     values: Mapping[str, float]
     """What is now: ``clock_mhz`` (mean of the processors that were busy), ``temperature_c`` (hottest sensor of the
-    processors), ``gpu_clock_mhz``, ``gpu_temperature_c``, ``power_w.<domain>``, ``available_memory_mb``."""
+    processors), ``gpu_clock_mhz``, ``gpu_temperature_c``, ``power_w.<domain>``, ``available_memory_mb``, and
+    ``quota_processors`` where there is a CPU quota."""
 
 
 class Sensors:
@@ -87,6 +89,7 @@ class Sensors:
         self._temperatures = sensor_files.temperatures(root)
         self._throttles = sensor_files.throttle_counters(root)
         self._over_current = sensor_files.over_current_counters(root)
+        self._quota = processors.cpu_quota(root / "sys/fs/cgroup", root / "proc/self/cgroup")
         self._meters = sensor_files.meters(root)
         self._wraps = {name: number(path.with_name("max_energy_range_uj")) for name, path in self._meters.items()}
         self._rails = sensor_files.rails(root)
@@ -150,6 +153,8 @@ class Sensors:
             "over_current": _sum(_numbers(self._over_current)),
             "swapped_mb": _times(_sum(list(swapped.values())), resource.getpagesize() / 1e6),
         }
+        if self._quota is not None:
+            events.update(self._quota.counts())
         if self._gpu is not None:
             events.update(self._gpu.held_back_s())
         return _known(events)
@@ -163,6 +168,7 @@ class Sensors:
             "gpu_clock_mhz": _times(max(_numbers(self._gpu_clocks), default=None), 1e-6),
             "gpu_temperature_c": _times(max(_numbers(self._gpu_temperatures), default=None), 1e-3),
             "available_memory_mb": _times(memory.get("MemAvailable"), 1024e-6),
+            "quota_processors": None if self._quota is None else self._quota.processors,
         }
         gpu_values = self._gpu.values() if self._gpu is not None else {}
         return {**_known(values), **_known(gpu_values)}

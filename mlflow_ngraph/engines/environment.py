@@ -18,11 +18,25 @@ THREAD_VARIABLES = (
 )
 """Each says how many threads one of the runtimes has."""
 STRAY_PREFIXES = (
-    *("MALLOC_", "GLIBC_TUNABLES"),
-    *("OMP_", "KMP_", "GOMP_", "MKL_", "TVM_", "TORCHINDUCTOR_", "OV_", "ORT_", "ONEDNN_", "DNNL_"),
-    # They change what tf32 means, behind the back of the precision that was asked for.
-    *("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
+    *("MALLOC_", "TCMALLOC_", "MIMALLOC_", "GLIBC_TUNABLES", "LD_"),
+    *("OMP_", "KMP_", "GOMP_", "LIBOMP_", "TBB_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "NPY_"),
+    *("ATEN_", "TORCH", "PYTORCH_", "THP_MEM_ALLOC_", "LRU_CACHE_CAPACITY", "ONEDNN_", "DNNL_"),
+    *("ORT_", "OV_", "OPENVINO_", "TVM_", "CUDA_LAUNCH_BLOCKING"),
+    # It changes what tf32 means, behind the back of the precision that was asked for.
+    "NVIDIA_TF32_OVERRIDE",
+    # The lane that runs most Python, eager execution, would be slowed most.
+    *("PYTHONDEVMODE", "PYTHONMALLOC", "PYTHONTRACEMALLOC", "PYTHONPERFSUPPORT", "PYTHON_PERF_", "PYTHONVERBOSE"),
 )
+"""How variables begin that make one runtime faster or slower and leave others as they are."""
+TOLD = ("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT")
+"""Of these what programs may need to start at all: kept, and named beside what is measured."""
+_KEPT = (*TOLD, "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TORCH_CUDA_ARCH_LIST")
+"""The last ones say where files are, and what to compile for."""
+
+
+def told() -> dict[str, str]:
+    """The variables that may make one runtime faster or slower, and are kept all the same."""
+    return {name: os.environ[name] for name in TOLD if os.environ.get(name)}
 
 
 def of_threads(threads: int | None, scratch: Path, *, patient: bool = False) -> dict[str, str]:
@@ -39,7 +53,7 @@ def of_threads(threads: int | None, scratch: Path, *, patient: bool = False) -> 
         Threads of OpenMP that wait for others go to sleep instead of looking again and again: slower by a little where
         they have the machine to themselves, faster by much where others need the processors. For what is not timed.
     """
-    env = {key: value for key, value in os.environ.items() if not key.startswith(STRAY_PREFIXES)}
+    env = {key: value for key, value in os.environ.items() if key in _KEPT or not key.startswith(STRAY_PREFIXES)}
     if threads is not None:
         env.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
     if patient:

@@ -87,6 +87,7 @@ class _Started(_Any, total=False):
 
 class _Session(_Any, total=False):
     lanes: list[_Lane]
+    variables: Texts
 
 
 class _Tensor(TypedDict, total=False):

@@ -186,6 +186,7 @@ def _study_finished(record: StudyRecord, event: journal.Event) -> None:
 def _session_started(record: StudyRecord, event: journal.Event) -> None:
     record.finished_at = None
     record.sessions += 1
+    record.variables = event.get("variables", {})
     # Other processors, or an adapter with other flags, make other lanes of the same study. They are compared with the
     # baseline that is measured beside them: it has to stand before that of an earlier session.
     record.lanes = {**_lanes(event), **record.lanes}
@@ -304,8 +305,10 @@ class _Cells:
         cells = record.lanes[event["lane"]].cells
         record.left_out.pop(cell, None)
         gone = self._left.pop(cell, {})
+        variables = dict(record.variables)
         if cell in self._continued:
             self._continued.discard(cell)
+            variables = {**(cells[batch].variables if batch in cells else {}), **variables}
         elif batch in cells:
             self.companions.setdefault(cell, []).extend(cells[batch].samples)
         ready = self._ready.pop(cell, {})
@@ -318,6 +321,7 @@ class _Cells:
             verdict=Verdict(event["verdict"]),
             reason=event["reason"],
             noise=event["noise"],
+            variables=variables,
             stderr_tail=event["stderr_tail"],
             engine=ready.get("engine") or event.get("engine"),
             precision_in_force=ready.get("precision"),

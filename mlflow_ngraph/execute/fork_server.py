@@ -17,7 +17,7 @@ from mlflow_ngraph.engines import environment
 
 PRELOADED = ("torch", "torch._dynamo", "onnxscript", "mlflow_ngraph.workloads.export")
 """What most of them import."""
-_READ_BY_IMPORTS = ("PYTHON", "LD_", "TORCH", "PYTORCH", "CUDA", "ATEN", "NVIDIA", *environment.STRAY_PREFIXES)
+_READ_BY_IMPORTS = ("PYTHON", "CUDA", "NVIDIA", *environment.STRAY_PREFIXES)
 """How variables begin that change what an import does."""
 _SETTLED_LATER = (*environment.THREAD_VARIABLES, "PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR")
 """Of these those that a forked process may have otherwise than the server: it sets its threads and its path itself, and the

@@ -89,6 +89,8 @@ class CellRecord:
     reason: str = ""
     noise: str = ""
     """What disturbed the machine while the cell was measured; empty where it was quiet enough."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Of the environment that it was measured in, those that may make one runtime faster or slower."""
     stderr_tail: str = ""
     engine: str | None = None
     precision_in_force: str | None = None
@@ -133,9 +135,15 @@ class CellRecord:
 
     @property
     def remarks(self) -> str:
-        """What a reader should know of it, in words: why it is not ``ok``, and what disturbed the machine."""
+        """What a reader should know of it, in words: why it is not ``ok``, what disturbed the machine, and what was set."""
         noise = f"absolute figures are unsteady: {self.noise}" if self.noise else ""
-        return "; ".join(filter(None, (self.reason, noise)))
+        within = f"measured with {self.environment}" if self.environment else ""
+        return "; ".join(filter(None, (self.reason, noise, within)))
+
+    @property
+    def environment(self) -> str:
+        """Its ``variables`` as a shell writes them."""
+        return " ".join(f"{name}={value}" for name, value in self.variables.items())
 
     @property
     def retryable(self) -> bool:
@@ -201,6 +209,8 @@ class StudyRecord:
     the ``digest`` of the model, its ``outputs`` and its exports."""
     sessions: int = 0
     """How often it was begun or gone on with."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Those of the environment in which it was last gone on with that may make one runtime faster or slower."""
     races: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """How the race of a workload ended, by canonical reference: ``ending`` (``won``, ``alike``, ``repetitions``, ``time``,
     ``memory``), ``leader`` (a cell, or None) and ``contenders``, the leader first, each with ``cell``, ``lane``, ``batch``, ``rounds`` and,

@@ -13,6 +13,7 @@ from typing import Any
 
 from scipy import stats
 
+from mlflow_ngraph.devices.processors import throttled
 from mlflow_ngraph.measure.shares import Window, foreign
 
 SIGMA_PER_MAD = 1.4826
@@ -25,7 +26,7 @@ alike, and a wander of chance then easily looks like a trend."""
 SWAPPED_MB = 1.0
 """What a machine moves between memory and disk now and then without anybody waiting for it."""
 THROTTLED_SHARE = 0.01
-"""Of the time. Less does not move a median."""
+"""Of the time, and of the periods of a quota. Less does not move a median."""
 AGAIN = "then measure again with --resume"
 
 
@@ -88,6 +89,7 @@ def problem(
     reasons = (
         _swapping(slices),
         _throttling(slices),
+        _quota(slices),
         _foreign(slices, processors, max_foreign_cpu_percent),
         _clocks(slices, max_clock_change),
         _temperature(slices, max_temperature_rise_c),
@@ -113,6 +115,14 @@ def _throttling(slices: Sequence[SliceFacts]) -> str | None:
         share = 100 * held_s / seconds
         return f"the GPU was slowed down for heat in {share:.0f} % of the time; cool the machine, {AGAIN}"
     return None
+
+
+def _quota(slices: Sequence[SliceFacts]) -> str | None:
+    times, periods = _counted(slices, "quota_throttled"), _counted(slices, "quota_periods")
+    if times <= THROTTLED_SHARE * periods:
+        return None
+    quota = slices[-1].values["quota_processors"]
+    return f"{throttled(times, periods, quota)}; raise it, or give the study fewer threads, {AGAIN}"
 
 
 def _foreign(slices: Sequence[SliceFacts], processors: int, most: float) -> str | None:

@@ -84,6 +84,7 @@ def _row(record: StudyRecord, lane: LaneRecord, cell: CellRecord, baseline: str)
         "verdict": str(cell.verdict),
         "reason": cell.reason,
         "noise": cell.noise or None,
+        "variables": cell.environment or None,
         "unsteady": ",".join(cell.unsteady) or None,
         "beaten_by": _beaten_by(record, cell),
         "engine": cell.engine,

@@ -29,6 +29,8 @@ class SummaryRow:
     reason: str
     noise: str
     """What disturbed the machine meanwhile: absolute figures are marked, speed-ups are not touched."""
+    variables: str
+    """Of the environment, those that may make one runtime faster or slower; they may touch speed-ups, too."""
     throughput: float | None
     """Samples per second."""
     throughput_std: float | None
@@ -91,6 +93,11 @@ def fallback_nodes(flags: Mapping[str, Any]) -> int:
 def fallback_note(nodes: int) -> str:
     """That nodes fell back, in words; empty where none did."""
     return f"{counted(nodes, 'node')} fell back to another provider" if nodes else ""
+
+
+def measured_with(variables: str) -> str:
+    """What to think of figures that were measured with some variables set."""
+    return f"measured with {variables}, which may make one compiler faster or slower than it is without"
 
 
 def summary_rows(record: StudyRecord) -> list[SummaryRow]:
@@ -193,6 +200,7 @@ def _row(lane: LaneRecord, cell: CellRecord, baseline: str) -> SummaryRow:
         verdict=cell.verdict,
         reason=cell.reason,
         noise=cell.noise,
+        variables=cell.environment,
         throughput=figure("throughput"),
         throughput_std=figure("throughput_std"),
         latency_p50_ms=figure("latency_p50_ms"),

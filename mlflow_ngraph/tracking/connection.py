@@ -18,6 +18,7 @@ from mlflow_ngraph.errors import TrackingError, UnreachableError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
     from mlflow.store.entities import PagedList
 
 T = TypeVar("T")
@@ -41,6 +42,8 @@ IN_TIME = {
     "PGCONNECT_TIMEOUT": "4",
 }
 """The same while a study, and a person, waits: MLflow's own would be patient for minutes at every request."""
+NO_SUCH = "RESOURCE_DOES_NOT_EXIST"
+"""What MLflow calls the error about a run that ``mlflow gc`` has removed."""
 _BYTES_PER_S = 2e6
 """What a server takes at least, and passes on to where it keeps files before it answers."""
 _LONGEST_MESSAGE = 300
@@ -182,6 +185,22 @@ def every(fetch: Callable[[str | None], PagedList[T]]) -> list[T]:
         token = page.token
         if not token:
             return entries
+
+
+def kept_run(client: MlflowClient, run_id: str) -> Run:
+    """A run that nobody has deleted.
+
+    Raises
+    ------
+    TrackingError
+        It is in MLflow's trash.
+    """
+    run = client.get_run(run_id)
+    if run.info.lifecycle_stage != "active":
+        raise TrackingError(
+            f"run {run_id} is deleted: restore it (mlflow runs restore --run-id {run_id}), or name another"
+        )
+    return run
 
 
 def _probe_database(tracking_uri: str) -> None:

@@ -226,6 +226,7 @@ def _lane_tags(record: StudyRecord, lane: LaneRecord, cells: list[CellRecord]) -
         Tag.VERDICT: str(verdict),
         Tag.VERDICTS: json.dumps({cell.batch: str(cell.verdict) for cell in cells}),
         Tag.NOISE: json.dumps({cell.batch: cell.noise for cell in cells if cell.noise}) if any(noisy) else "",
+        Tag.VARIABLES: "; ".join(dict.fromkeys(cell.environment for cell in cells if cell.environment)),
         Tag.REASON: next((cell.reason for cell in cells if cell.verdict is verdict and cell.reason), ""),
         Tag.ENGINES: json.dumps({engine.id: engine_digest(engine) for engine in lane.engines}),
         Tag.ENGINE_REUSED: _reused(lane),

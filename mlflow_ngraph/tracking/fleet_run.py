@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mlflow_ngraph import addresses
 from mlflow_ngraph.tracking import connection, schema
 from mlflow_ngraph.tracking.schema import Kind, Tag
-from mlflow_ngraph.tracking.study_run import StudyRuns
+from mlflow_ngraph.tracking.study_run import StudyRuns, is_handed_over
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -32,7 +32,7 @@ class FleetRun:
     def create(
         cls, fleet_id: str, study: str, devices: Sequence[str], tracking_uri: str | None, experiment: str | None
     ) -> FleetRun:
-        """Make the run, or take that of ``mlflow run``.
+        """Make the run, or take that of ``mlflow run`` of this project.
 
         Parameters
         ----------
@@ -64,14 +64,17 @@ class FleetRun:
                 Tag.STUDY_ID: fleet_id,
                 Tag.DEVICES: ",".join(devices),
             }
-            run_id = runs.surrounding_id()
-            if run_id is None:
+            surrounding = runs.surrounding()
+            if surrounding is not None and is_handed_over(surrounding):
+                run_id = surrounding.info.run_id
+                for name, value in tags.items():
+                    client.set_tag(run_id, name, value)
+            else:
+                if surrounding is not None:
+                    tags[Tag.PARENT] = surrounding.info.run_id
                 run_id = client.create_run(target.experiment_id, tags=tags, run_name=fleet_id).info.run_id
                 for name, value in (("study", study), ("devices", ",".join(devices))):
                     client.log_param(run_id, name, schema.cut(value, schema.MAX_PARAM))
-            else:
-                for name, value in tags.items():
-                    client.set_tag(run_id, name, value)
         return cls(uri, target.name, run_id, target.experiment_id)
 
     @classmethod

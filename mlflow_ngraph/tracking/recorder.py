@@ -231,6 +231,8 @@ class Recorder:
             if kept is None and run.data.tags.get(Tag.CONTENT) == digest:
                 kept = run
             else:
+                # Its figures are those of the table until the study is closed: nobody has withdrawn them.
+                self.client.set_tag(run.info.run_id, Tag.RESUMED_BY, study.run_id)
                 self.client.delete_run(run.info.run_id)
         if kept is None:
             tags = {**study.context_tags, **content.tags, Tag.CONTENT: digest, Tag.PARENT: study.run_id}

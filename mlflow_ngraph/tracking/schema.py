@@ -47,6 +47,7 @@ class Tag:
     VERDICT = "ngraph.verdict"
     VERDICTS = "ngraph.verdicts"
     NOISE = "ngraph.noise"
+    VARIABLES = "ngraph.variables"
     REASON = "ngraph.reason"
     COMPLETE = "ngraph.complete"
     FINGERPRINT = "ngraph.fingerprint"

@@ -87,7 +87,7 @@ def find(source: str, tracking_uri: str, wanted: Wanted) -> Remote:
 def _of_run(run_id: str, tracking_uri: str, wanted: Wanted) -> Remote:
     client = connection.reach(tracking_uri)
     with connection.talking(tracking_uri, f"find the engines of run {run_id}", connection.RECORDING):
-        run = client.get_run(run_id)
+        run = connection.kept_run(client, run_id)
         models = _engines(client, run)
     fitting = [model for model in models if wanted.fits(model)]
     if len(fitting) == 1:
@@ -101,7 +101,7 @@ def _of_run(run_id: str, tracking_uri: str, wanted: Wanted) -> Remote:
 
 
 def _engines(client: MlflowClient, run: Run) -> list[LoggedModel]:
-    """The engines of a run whose files are complete."""
+    """The engines of a run whose files are complete, and whose lane runs nobody has deleted."""
     tags = run.data.tags
     kind, study, lane = tags.get(Tag.KIND), tags.get(Tag.STUDY_ID), tags.get(Tag.LANE_ID)
     if kind not in (Kind.STUDY, Kind.LANE) or not study:
@@ -110,7 +110,20 @@ def _engines(client: MlflowClient, run: Run) -> list[LoggedModel]:
     models: list[LoggedModel] = connection.every(
         lambda token: client.search_logged_models([run.info.experiment_id], query, page_token=token)
     )
-    return [model for model in models if str(model.status) == "READY"]
+    lanes = {model.source_run_id for model in models if model.source_run_id}
+    deleted = {run_id for run_id in lanes if _is_deleted(client, run_id)}
+    return [model for model in models if str(model.status) == "READY" and model.source_run_id not in deleted]
+
+
+def _is_deleted(client: MlflowClient, run_id: str) -> bool:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return bool(client.get_run(run_id).info.lifecycle_stage != "active")
+    except MlflowException as error:
+        if error.error_code != connection.NO_SUCH:
+            raise
+        return True
 
 
 def _batches(model: LoggedModel) -> list[int]:

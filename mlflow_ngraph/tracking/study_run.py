@@ -1,4 +1,7 @@
-"""The run of a study: attach to the one that ``mlflow run`` made, go on with an earlier one, or make one."""
+"""The run of a study: attach to the one that ``mlflow run`` of this project made, go on with an earlier one, or make one.
+
+A run that somebody else began, such as one's own training, is never written into: the study becomes a run below it.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,16 @@ from mlflow_ngraph.tracking.schema import Kind, Tag
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, Run
+
+
+HANDED_OVER = "NGRAPH_RUN_ID"
+"""Names the run that an entry point of this project was started as: whoever sets it gives the run to the study."""
+_RUN, _ENTRY_POINT = "MLFLOW_RUN_ID", "mlflow.project.entryPoint"
+
+
+def is_handed_over(run: Run) -> bool:
+    """Whether ``mlflow run`` of this project made a run for what is done here, so that it may be written into."""
+    return os.environ.get(HANDED_OVER) == run.info.run_id and _ENTRY_POINT in run.data.tags
 
 
 @dataclass(frozen=True)
@@ -53,10 +66,10 @@ class StudyRuns:
         Raises
         ------
         TrackingError
-            The run that ``MLFLOW_RUN_ID`` names is in another experiment than the one asked for, or the experiment is
+            The run that ``mlflow run`` made is in another experiment than the one asked for, or the experiment is
             deleted.
         """
-        surrounding = self._surrounding()
+        surrounding = self.surrounding()
         experiment = self._target(surrounding, [])
         self._client.set_experiment_tag(experiment.experiment_id, Tag.SCHEMA, schema.SCHEMA_VERSION)
 
@@ -68,7 +81,7 @@ class StudyRuns:
         TrackingError
             As in `check_writable`.
         """
-        return self._target(self._surrounding(), [])
+        return self._target(self.surrounding(), [])
 
     def open(self, content: Content, study_id: str) -> StudyRun:
         """The run for a study, with its params and tags; every other run of the study is ended and linked to it."""
@@ -77,10 +90,10 @@ class StudyRuns:
         known: list[Run] = every(lambda token: self._client.search_runs(ids, _query(study_id), page_token=token))
         earlier = [run for run in known if run.data.tags.get(Tag.KIND) == Kind.STUDY]
         earlier.sort(key=lambda run: Tag.RESUMED_BY in run.data.tags)
-        surrounding = self._surrounding()
+        surrounding = self.surrounding()
         experiment = self._target(surrounding, earlier)
         context = _context_tags()
-        if surrounding is not None and surrounding.data.tags.get(Tag.STUDY_ID, study_id) == study_id:
+        if surrounding is not None and _may_hold(surrounding, study_id):
             run = surrounding
             tags = {name: value for name, value in context.items() if name.startswith("ngraph.")}
         else:
@@ -140,17 +153,14 @@ class StudyRuns:
             if run.info.status == "RUNNING":
                 self._client.set_terminated(run_id, "KILLED")
 
-    def surrounding_id(self) -> str | None:
-        """The id of the run that ``mlflow run`` made for this process."""
-        return os.environ.get("MLFLOW_RUN_ID") or None
-
-    def _surrounding(self) -> Run | None:
-        run_id = self.surrounding_id()
+    def surrounding(self) -> Run | None:
+        """The run that this process was started in, whoever made it."""
+        run_id = os.environ.get(_RUN)
         return self._client.get_run(run_id) if run_id else None
 
     def _target(self, surrounding: Run | None, earlier: list[Run]) -> Experiment:
         """The experiment of the study; see `Recorder` for the order in which it is chosen."""
-        if surrounding is not None:
+        if surrounding is not None and (is_handed_over(surrounding) or not self._asked):
             experiment = self._client.get_experiment(surrounding.info.experiment_id)
             if self._asked and experiment.name != self._asked:
                 raise TrackingError(
@@ -186,6 +196,12 @@ class StudyRuns:
             if experiment is None:
                 raise
             return experiment
+
+
+def _may_hold(run: Run, study_id: str) -> bool:
+    """Whether a run may become, or is, that of a study; one that holds another study is not."""
+    holds = run.data.tags.get(Tag.STUDY_ID)
+    return is_handed_over(run) if holds is None else holds == study_id
 
 
 def _query(study_id: str, kind: str | None = None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from threading import Lock
 
@@ -50,6 +50,8 @@ class ResultStore:
         self._server = Server(uri)
         self._cache = TableCache.of(uri)
         self._frames: OrderedDict[frozenset[tuple[str, str]], pd.DataFrame] = OrderedDict()
+        self._lanes: dict[tuple[str, str], list[str]] = {}
+        """The lane runs of each table, by its run and digest."""
         self._lock = Lock()
 
     def studies(self) -> list[Listed]:
@@ -77,11 +79,13 @@ class ResultStore:
         TrackingError
             A table cannot be read.
         """
-        key = frozenset((run.run_id, run.digest) for run in runs)
+        source = _Fetched(self._uri, fetch)
         # One at a time: who waits finds what the other one has read.
         with self._lock:
+            deleted = self._deleted(source, runs)
+            key = frozenset([*((run.run_id, run.digest) for run in runs), *((run_id, "") for run_id in deleted)])
             if key not in self._frames:
-                self._frames[key] = self._read(runs, fetch)
+                self._frames[key] = self._read(source, runs, deleted)
                 self._frames[key].attrs[STUDIES] = hashlib.sha256(repr(sorted(key)).encode()).hexdigest()
                 while len(self._frames) > _KEPT:
                     self._frames.popitem(last=False)
@@ -89,11 +93,20 @@ class ResultStore:
             frame: pd.DataFrame = self._frames[key]
             return frame
 
-    def _read(self, runs: Sequence[Listed], fetch: Fetch) -> pd.DataFrame:
+    def _deleted(self, source: Server, runs: Sequence[Listed]) -> frozenset[str]:
+        """The lane runs of these studies that somebody has deleted."""
+        new = [run for run in runs if (run.run_id, run.digest) not in self._lanes]
+        tables = table_cache.read(source, new, [results.LANE_RUN], self._cache, lambda note: None)
+        named = {run.run_id: results.named_lanes([(run, table)]) for run, table in tables}
+        self._lanes.update({(run.run_id, run.digest): named.get(run.run_id, []) for run in new})
+        lanes = [lane for run in runs for lane in self._lanes[run.run_id, run.digest]]
+        return source.deleted(lanes, {run.experiment_id for run in runs})
+
+    def _read(self, source: Server, runs: Sequence[Listed], deleted: Collection[str]) -> pd.DataFrame:
         """First which studies have the newest of anything, then those alone in full: most are history."""
-        source = _Fetched(self._uri, fetch)
         notes: list[str] = []
-        known = table_cache.read(source, runs, _ORDER.names, self._cache, notes.append)
+        wanted = [*_ORDER.names, results.LANE_RUN]
+        known = results.without(deleted, table_cache.read(source, runs, wanted, self._cache, notes.append))
         notes += results.displaced(known)
         if not known:
             nothing: pd.DataFrame = results.joined([], None).assign(experiment_id="")
@@ -107,7 +120,7 @@ class ResultStore:
         ]
         newest = latest(pa.concat_tables(parts).to_pandas())
         needed = [known[place][0] for place in sorted(newest["place"].unique())]
-        read = table_cache.read(source, needed, None, self._cache, notes.append)
+        read = results.without(deleted, table_cache.read(source, needed, None, self._cache, notes.append))
         frame = latest(results.joined([(self._server.name, run, table) for run, table in read], None))
         experiments = {run.run_id: run.experiment_id for run in runs}
         cells: pd.DataFrame = frame.assign(experiment_id=frame["run_id"].map(experiments).astype("string")).reset_index(

@@ -16,6 +16,7 @@ from mlflow_ngraph.metrics import COLUMNS, RUN_COLUMNS
 from mlflow_ngraph.tables import samples
 from mlflow_ngraph.tables.results import from_record as table_of
 from mlflow_ngraph.tracking.recorder import Recorder
+from mlflow_ngraph.tracking.study_run import HANDED_OVER
 from tests.support.records import lane_id, study_record
 
 
@@ -105,8 +106,10 @@ def test_a_study_that_was_taken_over_counts_once(
 ) -> None:
     record_study(sqlite_uri, tmp_path / "a")
     client = MlflowClient(sqlite_uri)
-    run = client.create_run(client.get_experiment_by_name("edge").experiment_id)
+    tags = {"mlflow.project.entryPoint": "benchmark"}
+    run = client.create_run(client.get_experiment_by_name("edge").experiment_id, tags=tags)
     monkeypatch.setenv("MLFLOW_RUN_ID", run.info.run_id)
+    monkeypatch.setenv(HANDED_OVER, run.info.run_id)
     record_study(sqlite_uri, tmp_path / "a")
     frame = results.load(sqlite_uri)
     assert len(frame) == 18

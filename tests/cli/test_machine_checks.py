@@ -121,6 +121,21 @@ def test_sensors_that_are_there_and_meters_that_only_root_may_read(
     assert "chmod a+r" in energy.remedy
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize(("times", "status"), [(316, "warning"), (0, "ok")])
+def test_a_quota_that_holds_studies_back(tmp_path: Path, times: int, status: str) -> None:
+    group = tmp_path / "sys/fs/cgroup/box"
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/box\n")
+    group.mkdir(parents=True)
+    (group / "cpu.max").write_text("50000 100000\n")
+    (group / "cpu.stat").write_text(f"nr_periods 362\nnr_throttled {times}\n")
+    found = by_name(machine_checks._sensors(tmp_path))["throttling"]
+    assert found.status == status
+    told = f"throttled in {times} of 362 periods by this container's quota of 0.5 processors"
+    assert found.found == (told if times else "counted: by the quota of 0.5 processors")
+
+
 def test_without_a_gpu_nothing_is_said_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "gpu", lambda: None)
     assert list(machine_checks._gpu()) == []

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
 import pytest
 
 from mlflow_ngraph.compilers.base import Build, Target, Workbench
+from mlflow_ngraph.compilers.onnxruntime.flags import OnnxRuntimeFlags
+from mlflow_ngraph.compilers.onnxruntime.session import affinities
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 from mlflow_ngraph.workloads.materials import Source
@@ -118,3 +121,25 @@ def test_requests_are_in_flight_at_the_same_time(cnn: Source, tmp_path: Path) ->
 def test_what_runs_one_inference_at_a_time_has_no_async_mode(flags: dict[str, object], reason: str) -> None:
     with pytest.raises(UnsupportedError, match=reason):
         create("onnxruntime", flags).check(Target(mode="async", accelerator="cuda"))
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor binds nothing")
+@pytest.mark.parametrize("pinning", [True, False])
+def test_a_worker_thread_has_a_processor_of_its_own(cnn: Source, tmp_path: Path, pinning: bool) -> None:
+    """As by the runtime's own default, which a number of threads takes away."""
+    compiled(cnn, tmp_path, [1])
+    threads = Path("/proc/self/task")
+    before = set(threads.iterdir())
+    engine = create("onnxruntime", {"pinning": pinning}).load(tmp_path, 1, Target(threads=2))
+    (worker,) = {*threads.iterdir()} - before
+    assert len(os.sched_getaffinity(int(worker.name))) == (1 if pinning else len(os.sched_getaffinity(0)))
+    assert engine.flags["pinning"] is pinning
+
+
+def test_more_threads_than_processors_are_bound_to_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4, 6, 9})
+    flags = OnnxRuntimeFlags()
+    assert affinities(flags, Target(threads=3)) == "7;10"
+    assert affinities(flags, Target(threads=4)) == ""
+    assert affinities(flags, Target(threads=None)) == ""
+    assert affinities(flags, Target(threads=2, mode="async")) == ""

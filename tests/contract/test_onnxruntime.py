@@ -17,6 +17,7 @@ class TestOnnxRuntime(CompilerContract):
         "graph_optimization_level": "basic",
         "inter_op_threads": 2,
         "spinning": False,
+        "pinning": False,
         "memory_pattern": False,
         "memory_arena": False,
         "save_format": "ort",

@@ -16,7 +16,8 @@ def groups(tmp_path: Path) -> Path:
 
 
 def quota(groups: Path) -> float | None:
-    return processors.cpu_quota(groups, groups / "membership")
+    found = processors.cpu_quota(groups, groups / "membership")
+    return found and found.processors
 
 
 def test_without_a_quota_there_is_none(groups: Path) -> None:
@@ -53,5 +54,5 @@ def test_the_affinity_mask_is_respected() -> None:
 
 
 def test_a_quota_below_one_processor_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processors, "cpu_quota", lambda: 0.5)
+    monkeypatch.setattr(processors, "cpu_quota", lambda: processors.Quota(0.5, Path("/nowhere")))
     assert processors.available() == 1

@@ -226,3 +226,35 @@ def test_this_machine_can_be_asked_without_a_gpu() -> None:
     assert sum(change.busy_s.values()) > 0, "this loop kept a processor busy"
     assert 0 < change.cpu_s < 1.5 * change.seconds
     assert change.counted["machine_busy_s"] >= sum(change.busy_s.values()) - 0.1
+
+
+def quota(root: Path, periods: int, throttled: int, *, older: bool = False) -> None:
+    """A container that may use half a processor, in control groups of version 2 or 1."""
+    group = "sys/fs/cgroup/cpu,cpuacct/box" if older else "sys/fs/cgroup/box"
+    limits = {"cpu.cfs_quota_us": 50_000, "cpu.cfs_period_us": 100_000} if older else {"cpu.max": "50000 100000"}
+    spent = "throttled_time 9" if older else "usage_usec 5\nthrottled_usec 9"
+    plant(
+        root,
+        {
+            "proc/self/cgroup": "4:cpu,cpuacct:/box\n0::/box" if older else "0::/box",
+            **{f"{group}/{name}": value for name, value in limits.items()},
+            f"{group}/cpu.stat": f"nr_periods {periods}\nnr_throttled {throttled}\n{spent}",
+        },
+    )
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_quota_that_is_used_up_is_counted(tmp_path: Path, older: bool) -> None:
+    quota(tmp_path, 1000, 10, older=older)
+    sensors = Sensors(tmp_path)
+    start = sensors.begin()
+    quota(tmp_path, 1362, 326, older=older)
+    change = sensors.since(start)
+    assert change.counted == {"quota_periods": 362, "quota_throttled": 316}
+    assert change.values == {"quota_processors": 0.5}
+
+
+def test_without_a_quota_none_is_counted(tmp_path: Path) -> None:
+    plant(tmp_path, {"proc/self/cgroup": "0::/box", "sys/fs/cgroup/box/cpu.max": "max 100000"})
+    plant(tmp_path, {"sys/fs/cgroup/box/cpu.stat": "nr_periods 0\nnr_throttled 0"})
+    assert Sensors(tmp_path).names() == []

@@ -61,6 +61,11 @@ def test_the_facts_of_a_slice_are_what_the_worker_reports():
             "a host of your own",
         ),
         ([facts(counted={"swapped_mb": 3.0})] * 5, "the machine swapped 15 MB", "free memory"),
+        (
+            [facts(foreign_s=0.5, counted={"quota_periods": 181, "quota_throttled": 158}, quota_processors=0.5)] * 2,
+            "throttled in 316 of 362 periods by this container's quota of 0.5 processors",
+            "raise it",
+        ),
         ([facts(), facts(counted={"throttled": 2})], "slowed down for heat 2 times", "cool the machine"),
         ([facts(counted={"gpu_throttled_s": 0.1})] * 5, "slowed down for heat in 10 % of the time", "cool the machine"),
         (
@@ -121,6 +126,8 @@ def test_now_and_then_is_not_always():
     assert judged([facts(counted={"swapped_mb": 0.1})] * 8) is None
     assert judged([facts()] * 8 + [facts(median_s=0.1)]) is None
     assert judged([facts(counted={"gpu_throttled_s": 0.005, "over_current": 40})] * 8) is None
+    seldom = {"quota_periods": 200, "quota_throttled": 2}
+    assert judged([facts(counted=seldom, quota_processors=2.0)] * 8) is None
 
 
 def test_the_gpu_counts_where_there_is_one():

@@ -26,7 +26,7 @@ def mlflow_run(sqlite_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """A run as 'mlflow run' creates it, with the environment that it sets."""
     client = MlflowClient(sqlite_uri)
     experiment = client.create_experiment("mine", artifact_location=(tmp_path / "artifacts").as_uri())
-    run_id: str = client.create_run(experiment).info.run_id
+    run_id: str = client.create_run(experiment, tags={"mlflow.project.entryPoint": "benchmark"}).info.run_id
     monkeypatch.setenv("MLFLOW_TRACKING_URI", sqlite_uri)
     monkeypatch.setenv("MLFLOW_RUN_ID", run_id)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", experiment)
@@ -141,6 +141,13 @@ def test_whatever_happens_the_run_ends(mlflow_run: str, sqlite_uri: str) -> None
     with pytest.raises(ZeroDivisionError), mlproject.run_ends_with_process():
         _ = 1 / 0
     assert status(sqlite_uri, mlflow_run) == "FAILED"
+
+
+def test_a_run_that_mlflow_did_not_make_for_a_project_is_left_alone(mlflow_run: str, sqlite_uri: str) -> None:
+    MlflowClient(sqlite_uri).delete_tag(mlflow_run, "mlflow.project.entryPoint")
+    with pytest.raises(ZeroDivisionError), mlproject.run_ends_with_process():
+        _ = 1 / 0
+    assert status(sqlite_uri, mlflow_run) == "RUNNING"
 
 
 def test_a_run_that_has_a_whole_study_stays_finished(mlflow_run: str, sqlite_uri: str) -> None:

@@ -73,10 +73,11 @@ class Script:
         self.events.append({"event": event, "at": self.at + len(self.events), **fields})
         return self
 
-    def session(self, lanes=None):
+    def session(self, lanes=None, variables=None):
         number = sum(event["event"] == "session_started" for event in self.events) + 1
         self.number = number
-        return self.say("session_started", session=number, lanes=lanes or self.events[0]["lanes"])
+        lanes = lanes or self.events[0]["lanes"]
+        return self.say("session_started", session=number, lanes=lanes, variables=variables or {})
 
     def built(self, lane, batch_sizes, directory="engines/x"):
         return self.say(

@@ -17,6 +17,7 @@ from mlflow.exceptions import MlflowException
 from mlflow_ngraph.errors import TrackingError
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.recorder import Recorder
+from mlflow_ngraph.tracking.study_run import HANDED_OVER
 from tests.support.records import study_record
 from tests.support.servers import free_port
 
@@ -133,8 +134,9 @@ def test_a_deleted_experiment(sqlite_uri: str) -> None:
 
 def test_another_experiment_than_that_of_the_project_run(sqlite_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     client = MlflowClient(sqlite_uri)
-    run = client.create_run(client.create_experiment("mine"))
+    run = client.create_run(client.create_experiment("mine"), tags={"mlflow.project.entryPoint": "benchmark"})
     monkeypatch.setenv("MLFLOW_RUN_ID", run.info.run_id)
+    monkeypatch.setenv(HANDED_OVER, run.info.run_id)
     assert "mlflow run --experiment-name other" in refusal(sqlite_uri, "other")
 
 

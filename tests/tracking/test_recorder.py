@@ -20,6 +20,7 @@ from mlflow_ngraph.metrics import CELL_METRICS
 from mlflow_ngraph.tracking import schema, views
 from mlflow_ngraph.tracking.recorder import Recorder
 from mlflow_ngraph.tracking.schema import CURVE, HEADLINES, STUDY_METRICS, Tag
+from mlflow_ngraph.tracking.study_run import HANDED_OVER
 from mlflow_ngraph.verdicts import Verdict
 from tests.support.records import BATCHES, START, lane_id, study_record
 
@@ -52,6 +53,16 @@ class DyingClient:
             return result
 
         return call
+
+
+BY_MLFLOW_RUN = {"mlflow.project.entryPoint": "benchmark"}
+"""What MLflow says of a run that it makes for a project."""
+
+
+def hand_over(run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin as an entry point of this project does."""
+    monkeypatch.setenv("MLFLOW_RUN_ID", run_id)
+    monkeypatch.setenv(HANDED_OVER, run_id)
 
 
 def small(record: StudyRecord) -> StudyRecord:
@@ -336,12 +347,12 @@ def test_resumed_in_another_run_the_lanes_move(
     record = small(study_record(tmp_path / "study"))
     client = MlflowClient(sqlite_uri)
     experiment = client.create_experiment("project")
-    first, second = (client.create_run(experiment, run_name="mlflow run").info.run_id for _ in range(2))
-    monkeypatch.setenv("MLFLOW_RUN_ID", first)
+    first, second = (client.create_run(experiment, tags=BY_MLFLOW_RUN).info.run_id for _ in range(2))
+    hand_over(first, monkeypatch)
     killed = Recorder(sqlite_uri)
     assert killed.open(record, tmp_path / "study") == first
     done = killed.record_lane(record, next(iter(record.lanes)))
-    monkeypatch.setenv("MLFLOW_RUN_ID", second)
+    hand_over(second, monkeypatch)
     write(Recorder(sqlite_uri), record, tmp_path / "study")
     check_once(client, record)
     assert client.get_run(done).data.tags[Tag.PARENT] == second
@@ -349,6 +360,7 @@ def test_resumed_in_another_run_the_lanes_move(
     assert former.info.status == "KILLED"
     assert former.data.tags[Tag.RESUMED_BY] == second
     monkeypatch.delenv("MLFLOW_RUN_ID")
+    monkeypatch.delenv(HANDED_OVER)
     assert Recorder(sqlite_uri).open(record, tmp_path / "study") == second
 
 
@@ -356,13 +368,47 @@ def test_two_studies_in_one_project_run_do_not_share_it(
     sqlite_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = MlflowClient(sqlite_uri)
-    surrounding = client.create_run(client.create_experiment("project")).info.run_id
-    monkeypatch.setenv("MLFLOW_RUN_ID", surrounding)
+    surrounding = client.create_run(client.create_experiment("project"), tags=BY_MLFLOW_RUN).info.run_id
+    hand_over(surrounding, monkeypatch)
     one, two = (small(study_record(tmp_path / name, study_id=name)) for name in ("one", "two"))
     assert Recorder(sqlite_uri).open(one, tmp_path / "one") == surrounding
     other = Recorder(sqlite_uri).open(two, tmp_path / "two")
     assert other != surrounding
     assert client.get_run(other).data.tags[Tag.PARENT] == surrounding
+
+
+@pytest.mark.parametrize("theirs", ["training", "another project"])
+def test_a_run_that_is_not_ours_is_not_written_into(
+    theirs: str, sqlite_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither one's own training, nor that of a project of one's own that measures with ours."""
+    record = small(study_record(tmp_path / "study"))
+    client = MlflowClient(sqlite_uri)
+    experiment = client.create_experiment("mine")
+    tags = BY_MLFLOW_RUN if theirs == "another project" else {"mlflow.note.content": "my training"}
+    run_id = client.create_run(experiment, tags=tags).info.run_id
+    client.log_param(run_id, "lr", "0.1")
+    monkeypatch.setenv("MLFLOW_RUN_ID", run_id)
+    before = client.get_run(run_id).to_dictionary()
+    for _ in range(2):  # and again, where the study has a run of its own already
+        write(Recorder(sqlite_uri), record, tmp_path / "study")
+        assert client.get_run(run_id).to_dictionary() == before
+    check_once(client, record)
+    (study,) = client.search_runs([experiment], f"tags.`{Tag.KIND}` = 'study'")
+    assert study.data.tags[Tag.PARENT] == run_id
+    assert (study.info.status, study.info.experiment_id) == ("FINISHED", experiment)
+
+
+def test_below_a_run_that_is_not_ours_another_experiment_may_be_chosen(
+    sqlite_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = MlflowClient(sqlite_uri)
+    run_id = client.create_run(client.create_experiment("mine")).info.run_id
+    monkeypatch.setenv("MLFLOW_RUN_ID", run_id)
+    recorder = Recorder(sqlite_uri, "other")
+    study = client.get_run(recorder.open(small(study_record(tmp_path / "study")), tmp_path / "study"))
+    assert client.get_experiment(study.info.experiment_id).name == "other"
+    assert study.data.tags[Tag.PARENT] == run_id
 
 
 def test_where_names_what_to_open(sqlite_uri: str, tmp_path: Path) -> None:

@@ -26,6 +26,9 @@ class OnnxRuntimeFlags(Flags):
     each computes on one, and two on a GPU. One in sync mode."""
     spinning: bool = True
     """Whether idle worker threads spin before they sleep: a little faster alone, much slower on a busy machine."""
+    pinning: bool = True
+    """Bind each worker thread to a processor, as the runtime itself does only where nobody says how many threads it has; in
+    sync mode, where there are as many processors as threads."""
     memory_pattern: bool = True
     """Plan all activations in one block at the first run; needs fixed shapes, which a bound engine has."""
     memory_arena: bool = True

@@ -17,7 +17,7 @@ from mlflow_ngraph.compilers.onnxruntime.providers import (
     uncounted,
     with_options,
 )
-from mlflow_ngraph.compilers.onnxruntime.session import create, options
+from mlflow_ngraph.compilers.onnxruntime.session import affinities, create, options
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 
 WITHOUT_GPU: dict[str, FlagValue] = {"cudnn_conv_algo_search": None, "cuda_graph": None}
@@ -118,6 +118,7 @@ class Opener:
         session_options, provider = session.get_session_options(), self.provider
         facts: dict[str, FlagValue] = {
             "inter_op_threads": session_options.inter_op_num_threads,
+            "pinning": bool(affinities(self._flags, self._target)),
             "memory_pattern": session_options.enable_mem_pattern,
             "memory_arena": session_options.enable_cpu_mem_arena,
             "providers": ",".join(session.get_providers()),

@@ -55,8 +55,21 @@ def options(flags: OnnxRuntimeFlags, target: Target, level: str) -> Any:
     spinning = "1" if flags.spinning else "0"
     session_options.add_session_config_entry("session.intra_op.allow_spinning", spinning)
     session_options.add_session_config_entry("session.inter_op.allow_spinning", spinning)
+    if bound := affinities(flags, target):
+        session_options.add_session_config_entry("session.intra_op_thread_affinities", bound)
     session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     return session_options
+
+
+def affinities(flags: OnnxRuntimeFlags, target: Target) -> str:
+    """A processor for each worker thread, counted from 1; empty where none is bound to one.
+
+    The calling thread, which computes too, may run on any.
+    """
+    allowed, threads = sorted(os.sched_getaffinity(0)), target.threads or 0
+    if not flags.pinning or target.mode != "sync" or target.accelerator != "cpu" or threads > len(allowed):
+        return ""
+    return ";".join(str(processor + 1) for processor in allowed[1:threads])
 
 
 @contextlib.contextmanager

@@ -1,0 +1,57 @@
+"""What a shell has set reaches no lane, or is told."""
+
+import pytest
+
+from mlflow_ngraph.engines import environment
+
+CRIPPLING = {
+    "ATEN_CPU_CAPABILITY": "default",
+    "ONEDNN_MAX_CPU_ISA": "SSE41",
+    "DNNL_MAX_CPU_ISA": "SSE41",
+    "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+    "OPENBLAS_CORETYPE": "Prescott",
+    "NPY_DISABLE_CPU_FEATURES": "AVX2",
+    "THP_MEM_ALLOC_ENABLE": "1",
+    "LRU_CACHE_CAPACITY": "1",
+    "TORCH_LOGS": "+all",
+    "TORCHINDUCTOR_CPP_SIMDLEN": "0",
+    "TORCHDYNAMO_DISABLE": "1",
+    "PYTORCH_JIT": "0",
+    "OMP_PROC_BIND": "close",
+    "GOMP_CPU_AFFINITY": "0",
+    "KMP_BLOCKTIME": "infinite",
+    "ORT_DISABLE_ALL": "1",
+    "OV_CPU_DISABLE": "1",
+    "MALLOC_ARENA_MAX": "1",
+    "GLIBC_TUNABLES": "glibc.malloc.check=3",
+    "LD_BIND_NOT": "1",
+    "PYTHONTRACEMALLOC": "25",
+    "PYTHONMALLOC": "debug",
+}
+
+
+@pytest.fixture
+def cleared(monkeypatch):
+    for name in environment.TOLD:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("name", CRIPPLING)
+def test_what_makes_one_runtime_slower_is_gone(name, tmp_path, monkeypatch):
+    clean = environment.of_threads(2, tmp_path)
+    monkeypatch.setenv(name, CRIPPLING[name])
+    assert environment.of_threads(2, tmp_path) == clean
+
+
+@pytest.mark.parametrize("name", ["TORCH_HOME", "PYTHONPATH", "CUDA_VISIBLE_DEVICES", "HOME"])
+def test_what_says_where_things_are_stays_and_is_not_told(name, tmp_path, monkeypatch, cleared):
+    monkeypatch.setenv(name, "/somewhere")
+    assert environment.of_threads(2, tmp_path)[name] == "/somewhere"
+    assert environment.told() == {}
+
+
+@pytest.mark.parametrize("name", environment.TOLD)
+def test_what_programs_may_need_to_start_stays_and_is_told(name, tmp_path, monkeypatch, cleared):
+    monkeypatch.setenv(name, "/usr/lib/libjemalloc.so.2")
+    assert environment.of_threads(2, tmp_path)[name] == "/usr/lib/libjemalloc.so.2"
+    assert environment.told() == {name: "/usr/lib/libjemalloc.so.2"}
