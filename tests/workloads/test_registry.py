@@ -77,10 +77,10 @@ def test_nested_options_make_distinct_texts() -> None:
     [
         ("nope:x", {}, "unknown workload scheme 'nope'"),
         ("block:pool", {"width": 4}, "unknown block 'pool'"),
-        ("block:conv", {}, "width: field required"),
+        ("block:conv", {}, "width: missing: say what it is"),
         ("block:conv", {"width": 64, "dept": 2}, "did you mean 'depth'"),
-        ("block:conv", {"width": 0}, "greater than or equal to 1"),
-        ("block:conv", {"width": "wide"}, "valid integer"),
+        ("block:conv", {"width": 0}, "expected at least 1"),
+        ("block:conv", {"width": "wide"}, "expected a whole number"),
         ("block:mha", {"width": 12}, "not a multiple of 8 heads"),
         ("block:conv", {"width": 8, "heads": 2}, "heads: unknown key"),
         ("timm:resnet18", {"size": 3}, "size: unknown key: allowed: image_size"),
