@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 BATCH = "batch"
 """The symbol that marks the batch axis in the shape of a `TensorSpec`."""
 
+BatchAxis = int | Literal["none"] | dict[str, int | Literal["none"]]
+"""The axis that the batch is on: of every input that has it, or by input; ``none`` where there is no batch."""
+
 Format = Literal["module", "exported", "onnx"]
 """What a compiler can start from: a live ``torch.nn.Module``, a ``torch.export`` program, an ONNX file."""
 
@@ -175,11 +178,52 @@ class WorkloadInfo:
         return cls(**{**fields, "inputs": tuple(TensorSpec.from_dict(spec) for spec in fields["inputs"])})
 
 
-def fixed_batch(inputs: tuple[TensorSpec, ...]) -> int | None:
-    """The only batch size that a model with these inputs accepts, or None when one of them has a batch axis."""
+def fixed_batch(inputs: tuple[TensorSpec, ...], named: BatchAxis | None = None) -> int | None:
+    """The only batch size that a model with these inputs accepts, or None when one of them has a batch axis.
+
+    Parameters
+    ----------
+    named : BatchAxis | None
+        The axis as the user names it; None takes axis 0.
+    """
     if any(BATCH in spec.shape for spec in inputs):
         return None
-    return next((int(spec.shape[0]) for spec in inputs if spec.shape and spec.shape[0] != 0), 1)
+    sizes = set(_batch_sizes(inputs, named).values())
+    return sizes.pop() if len(sizes) == 1 else 1
+
+
+def batch_question(inputs: tuple[TensorSpec, ...], named: BatchAxis | None = None) -> str:
+    """What to ask whoever wants other batch sizes of a model without a batch axis; empty where it has one, or is said to have none.
+
+    Parameters
+    ----------
+    named : BatchAxis | None
+        As in `fixed_batch`.
+    """
+    if named == "none" or any(BATCH in spec.shape for spec in inputs):
+        return ""
+    if len(set(_batch_sizes(inputs, named).values())) == 1:
+        return ""
+    known = ", ".join(f"{spec.name}[{', '.join(map(str, spec.shape))}]" for spec in inputs)
+    return f"no batch axis found in {known}: name one, such as batch_axis: 1, or measure batch size 1 only"
+
+
+def _batch_sizes(inputs: tuple[TensorSpec, ...], named: BatchAxis | None) -> dict[str, int]:
+    """The sizes of inputs on the batch axis. What has one axis has room for samples or for what they are made of, so it has to be named."""
+    axes = {spec.name: axis_of(spec.name, named) for spec in inputs}
+    return {
+        spec.name: int(spec.shape[axis])
+        for spec in inputs
+        if (axis := axes[spec.name]) is not None
+        and len(spec.shape) > max(axis, named is None)
+        and spec.shape[axis] != 0
+    }
+
+
+def axis_of(name: str, named: BatchAxis | None) -> int | None:
+    """The batch axis of an input, as the user names it; None where it has none."""
+    axis = named.get(name, "none") if isinstance(named, dict) else 0 if named is None else named
+    return None if axis == "none" else axis
 
 
 class Workload(ABC):
@@ -207,6 +251,11 @@ class Workload(ABC):
     @abstractmethod
     def family(self) -> str:
         """Groups workloads in tables."""
+
+    @property
+    def batch_axis(self) -> BatchAxis | None:
+        """The axis that the batch is on, as the user names it."""
+        return None
 
     @property
     def known(self) -> WorkloadInfo | None:

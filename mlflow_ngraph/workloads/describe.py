@@ -41,7 +41,7 @@ def describe_built(workload: Workload, module: torch.nn.Module | None) -> Worklo
     if workload.known is not None:
         return workload.known
     inputs = workload.inputs()
-    only = fixed_batch(inputs)
+    only = fixed_batch(inputs, workload.batch_axis)
     parameters = paper_macs = true_macs = None
     if module is not None:
         try:

@@ -257,7 +257,9 @@ def _add_reference(
         if trials.example_exact is not None:
             save_arrays(directory / arrays_file("exact", batch), *trials.example_exact)
         trials.write(directory / trials_file(batch), directory / arrays_file("trials", batch))
-        materials.behaviour.mixes = materials.behaviour.mixes or mixing(baseline.run, specs, inputs, outputs)
+        materials.behaviour.mixes = materials.behaviour.mixes or mixing(
+            baseline.run, specs, materials.outputs, inputs, outputs
+        )
     save_arrays(directory / arrays_file("reference", batch), *outputs)
     materials.batch_sizes = sorted({*materials.batch_sizes, batch})
     materials.write(directory)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph.errors import WorkloadError
-from mlflow_ngraph.workloads.base import Init, Workload, WorkloadRef
+from mlflow_ngraph.workloads.base import BatchAxis, Init, Workload, WorkloadRef
 from mlflow_ngraph.workloads.options import canonical, parse_options
 from mlflow_ngraph.workloads.specs import FileOptions
 
@@ -60,6 +60,10 @@ class FileWorkload(Workload):
     @property
     def family(self) -> str:
         return self._options.family or self.scheme
+
+    @property
+    def batch_axis(self) -> BatchAxis | None:
+        return self._options.batch_axis
 
     def samples(self) -> list[NDArray[Any]] | None:
         from mlflow_ngraph.workloads import samples

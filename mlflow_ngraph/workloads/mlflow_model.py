@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mlflow_ngraph.addresses import hidden
 from mlflow_ngraph.errors import DependencyError, WorkloadError
-from mlflow_ngraph.workloads.base import Init, TensorSpec, Workload, WorkloadRef
+from mlflow_ngraph.workloads.base import BatchAxis, Init, TensorSpec, Workload, WorkloadRef
 from mlflow_ngraph.workloads.onnx import OnnxWorkload
 from mlflow_ngraph.workloads.options import canonical, parse_options
 from mlflow_ngraph.workloads.specs import DeclaredInput, FileOptions, Inputs, named_specs, resolve
@@ -47,6 +47,10 @@ class MlflowWorkload(Workload):
     @property
     def family(self) -> str:
         return self._options.family or self.scheme
+
+    @property
+    def batch_axis(self) -> BatchAxis | None:
+        return self._options.batch_axis
 
     def check(self) -> None:
         self.inputs()

@@ -15,9 +15,9 @@ from pydantic import Field
 
 from mlflow_ngraph.errors import WorkloadError
 from mlflow_ngraph.telling import one_line
-from mlflow_ngraph.workloads.base import Init, TensorSpec, Workload, WorkloadRef
+from mlflow_ngraph.workloads.base import BatchAxis, Init, TensorSpec, Workload, WorkloadRef
 from mlflow_ngraph.workloads.options import SampledOptions, canonical, parse_options
-from mlflow_ngraph.workloads.specs import Inputs, named_specs
+from mlflow_ngraph.workloads.specs import Inputs, named_specs, require_axes
 
 if TYPE_CHECKING:
     import torch
@@ -58,6 +58,7 @@ class TorchWorkload(Workload):
                 "such as inputs: [{shape: [batch, 3, 224, 224]}]"
             )
         self._options = parse_options(TorchOptions, ref)
+        require_axes(self._options.batch_axis, self.inputs(), f"torch:{ref.target}")
         super().__init__(canonical(ref, self._options), init)
 
     @property
@@ -67,6 +68,10 @@ class TorchWorkload(Workload):
     @property
     def family(self) -> str:
         return self._options.family or self.scheme
+
+    @property
+    def batch_axis(self) -> BatchAxis | None:
+        return self._options.batch_axis
 
     def check(self) -> None:
         self._factory()

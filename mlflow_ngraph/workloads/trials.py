@@ -8,6 +8,7 @@ outputs of the baseline are computed once and serve every compiler.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,6 +71,12 @@ def is_extreme(kind: Kind) -> bool:
 def _draw_one(
     kind: Kind, spec: TensorSpec, batch: int, rng: np.random.Generator, example: NDArray[Any]
 ) -> NDArray[Any]:
+    axis = spec.shape.index(BATCH) if BATCH in spec.shape else 0
+    if axis:
+        # What is drawn for each sample is drawn along the first axis.
+        first = replace(spec, shape=(BATCH, *spec.shape[:axis], *spec.shape[axis + 1 :]))
+        drawn = _draw_one(kind, first, batch, rng, np.moveaxis(example, axis, 0))
+        return np.ascontiguousarray(np.moveaxis(drawn, 0, axis))
     dtype, shape = np.dtype(spec.dtype), spec.resolve(batch)
     if dtype.kind in "iub":
         low, high = (0, 2) if dtype.kind == "b" else (spec.low, spec.high)
