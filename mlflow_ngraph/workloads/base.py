@@ -7,7 +7,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import parse_qsl, urlencode
@@ -55,17 +55,32 @@ class TensorSpec:
         return tuple(batch if size == BATCH else int(size) for size in self.shape)
 
     def random(self, batch: int, rng: np.random.Generator) -> NDArray[Any]:
-        """A batch of distinct random values: standard normal, uniform integers in [low, high), or fair booleans."""
+        """A batch of distinct random values, as `drawn` says."""
         import numpy as np  # not above: whoever only asks what fits where does not wait for it
 
-        shape, dtype = self.resolve(batch), np.dtype(self.dtype)
-        if dtype.kind == "b":
-            return rng.integers(0, 2, shape).astype(dtype)
-        if dtype.kind in "iu":
-            return rng.integers(self.low, self.high, shape, dtype=np.int64).astype(dtype)
-        if dtype == np.float32:
-            return rng.standard_normal(shape, dtype=np.float32)
-        return rng.standard_normal(shape).astype(dtype)
+        from mlflow_ngraph.workloads import draws
+
+        first = self.samples_first()
+        array = draws.random(self.name, self.dtype, first.resolve(batch), self.low, self.high, rng)
+        axis = self.axis or 0
+        return np.ascontiguousarray(np.moveaxis(array, 0, axis)) if axis else array
+
+    @property
+    def drawn(self) -> str:
+        """What `random` gives, in words."""
+        from mlflow_ngraph.workloads import draws
+
+        return draws.described(self.name, self.dtype, self.samples_first().shape, self.low, self.high)
+
+    @property
+    def axis(self) -> int | None:
+        """The batch axis; None where there is none."""
+        return self.shape.index(BATCH) if BATCH in self.shape else None
+
+    def samples_first(self) -> TensorSpec:
+        """The same with the batch axis as the first one."""
+        axis = self.axis
+        return replace(self, shape=(BATCH, *self.shape[:axis], *self.shape[axis + 1 :])) if axis else self
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> TensorSpec:
@@ -275,6 +290,10 @@ class Workload(ABC):
     @abstractmethod
     def inputs(self) -> tuple[TensorSpec, ...]:
         """The inputs of the model (child process)."""
+
+    def unbounded(self) -> set[str]:
+        """The inputs whose ranges the model itself may tell, because nobody has given them."""
+        return set()
 
     def samples(self) -> list[NDArray[Any]] | None:
         """Inputs to run the model on, an array for each with any number of samples (child process).

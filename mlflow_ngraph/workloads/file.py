@@ -66,9 +66,9 @@ class FileWorkload(Workload):
         return self._options.batch_axis
 
     def samples(self) -> list[NDArray[Any]] | None:
-        from mlflow_ngraph.workloads import samples
+        from mlflow_ngraph.workloads import given_samples
 
-        return samples.given(self._options.samples, self.inputs(), str(self.ref))
+        return given_samples.given(self._options.samples, self.inputs(), str(self.ref))
 
     def check(self) -> None:
         self.inputs()

@@ -64,10 +64,19 @@ class MlflowWorkload(Workload):
             return named_specs(self._options.inputs)
         return resolve(self._declared(), self._options, str(self.ref))
 
-    def samples(self) -> list[NDArray[Any]] | None:
-        from mlflow_ngraph.workloads import samples
+    def unbounded(self) -> set[str]:
+        if self._as_onnx() is not None or self._options.high is not None:
+            return set()
+        given = self._options.inputs or []
+        entries = given.values() if isinstance(given, dict) else given
+        names = [spec.name for spec in self.inputs()]
+        said = {name for name, entry in zip(names, entries, strict=False) if entry.high is not None}
+        return set(names) - self._options.ranges.keys() - said
 
-        return samples.given(self._options.samples, self.inputs(), str(self.ref))
+    def samples(self) -> list[NDArray[Any]] | None:
+        from mlflow_ngraph.workloads import given_samples
+
+        return given_samples.given(self._options.samples, self.inputs(), str(self.ref))
 
     def module(self) -> torch.nn.Module:
         from mlflow_ngraph.workloads.calling import KeywordCall

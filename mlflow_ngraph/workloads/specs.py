@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from mlflow_ngraph.errors import UnsupportedError, WorkloadError
 from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import BATCH, BatchAxis, TensorSpec, axis_of
+from mlflow_ngraph.workloads.draws import is_position
 from mlflow_ngraph.workloads.options import Options, SampledOptions
 
 DataType = Literal[
@@ -39,8 +40,8 @@ class InputOptions(Options):
     dtype: DataType = "float32"
     low: int = 0
     """Smallest value of an integer input."""
-    high: int = 2
-    """One more than the largest value of an integer input."""
+    high: int | None = None
+    """One more than the largest value of an integer input; default: as the model tells, else 2."""
     name: str | None = None
     """Default: ``input``, or ``input_0``, ``input_1``, ... when there are several."""
 
@@ -48,13 +49,18 @@ class InputOptions(Options):
     def _sensible(self) -> InputOptions:
         if any(size != BATCH and int(size) < 1 for size in self.shape):
             raise ValueError(f"sizes must be at least 1, found {self.shape}")
-        if self.high <= self.low:
+        if self.high is not None and self.high <= self.low:
             raise ValueError(f"high must be larger than low, found low {self.low} and high {self.high}")
         return self
 
     def spec(self, name: str) -> TensorSpec:
         """As the rest of the package knows it."""
-        return TensorSpec(self.name or name, self.dtype, tuple(self.shape), self.low, self.high)
+        spec = TensorSpec(self.name or name, self.dtype, tuple(self.shape), self.low, self.low + _DEFAULT_RANGE)
+        return _with_high(spec, self.high)
+
+
+_DEFAULT_RANGE = 2
+"""Values of an integer input whose bound nobody knows: it may be a mask."""
 
 
 @contextmanager
@@ -110,7 +116,7 @@ class DeclaredInput:
     dtype: str
     sizes: Sequence[int | str | None]
     """Fixed sizes, symbols, or None where nothing is stated."""
-    high: int = 2
+    high: int | None = None
     """Bound of an integer input, as far as the file tells."""
 
 
@@ -143,8 +149,15 @@ def resolve(declared: Sequence[DeclaredInput], options: FileOptions, workload: s
         raise WorkloadError(
             f"workload {workload} leaves sizes open: {', '.join(open_axes)}: give them, such as dims: {{{example}}}{asked}"
         )
-    specs = (TensorSpec(entry.name, entry.dtype, shapes[entry.name], 0, entry.high) for entry in declared)
+    specs = (_with_high(TensorSpec(entry.name, entry.dtype, shapes[entry.name]), entry.high) for entry in declared)
     return tuple(_bounded(spec, options) for spec in specs)
+
+
+def _with_high(spec: TensorSpec, high: int | None) -> TensorSpec:
+    """The input with its upper bound; positions whose bound nobody knows are as many as the sequence has."""
+    if high is None and is_position(spec.name) and spec.shape and isinstance(spec.shape[-1], int):
+        high = spec.low + spec.shape[-1]
+    return spec if high is None else replace(spec, high=high)
 
 
 def require_axes(named: BatchAxis | None, inputs: Sequence[TensorSpec | DeclaredInput], workload: str) -> None:

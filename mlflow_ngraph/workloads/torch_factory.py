@@ -80,10 +80,15 @@ class TorchWorkload(Workload):
     def inputs(self) -> tuple[TensorSpec, ...]:
         return named_specs(self._options.inputs)
 
-    def samples(self) -> list[NDArray[Any]] | None:
-        from mlflow_ngraph.workloads import samples
+    def unbounded(self) -> set[str]:
+        given = self._options.inputs
+        entries = given.values() if isinstance(given, dict) else given
+        return {spec.name for spec, entry in zip(self.inputs(), entries, strict=True) if entry.high is None}
 
-        return samples.given(self._options.samples, self.inputs(), str(self.ref))
+    def samples(self) -> list[NDArray[Any]] | None:
+        from mlflow_ngraph.workloads import given_samples
+
+        return given_samples.given(self._options.samples, self.inputs(), str(self.ref))
 
     def module(self) -> torch.nn.Module:
         from mlflow_ngraph.workloads.initialise import calibrate

@@ -89,7 +89,7 @@ def test_nested_options_make_distinct_texts() -> None:
         ("torch:module:name", {"inputs": []}, "inputs"),
         ("torch:module:name", {"inputs": [{"shape": ["batch", 3], "dtype": "float31"}]}, "dtype"),
         ("torch:module:name", {"inputs": [{"shape": ["batch", 0]}]}, "sizes must be at least 1"),
-        ("torch:module:name", {"inputs": [{"shape": [2], "low": 5}]}, "high must be larger"),
+        ("torch:module:name", {"inputs": [{"shape": [2], "low": 5, "high": 5}]}, "high must be larger"),
         ("onnx:a.onnx", {"dims": {"x": "long"}}, "dims"),
         ("pt2:a.pt2", {"hihg": 4}, "did you mean 'high'"),
         ("mlflow:models:/a@b", {"input": []}, "did you mean 'inputs'"),
