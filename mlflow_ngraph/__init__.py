@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from mlflow_ngraph.study import Study
     from mlflow_ngraph.study import load as load_study
     from mlflow_ngraph.verdicts import Verdict
+    from mlflow_ngraph.workloads.live import Live
 
 __all__ = [
     "EngineError",
+    "Live",
     "LoadedEngine",
     "NGraphError",
     "Outcome",
@@ -50,6 +52,7 @@ __all__ = [
 
 _HOMES = {
     "EngineError": "errors:EngineError",
+    "Live": "workloads.live:Live",
     "LoadedEngine": "engines.local_engine:LoadedEngine",
     "NGraphError": "errors:NGraphError",
     "Outcome": "recording.outcome:Outcome",

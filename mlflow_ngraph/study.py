@@ -25,6 +25,7 @@ from mlflow_ngraph.study_settings import Adaptive, Arrivals, Limits, Section, St
 from mlflow_ngraph.text import shortened
 from mlflow_ngraph.validation import duration_s, explain
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
+from mlflow_ngraph.workloads.live import Live, is_module
 
 BASELINE = EAGER
 """The compiler that ratios refer to unless a study names another lane, and that parity refers to."""
@@ -73,6 +74,18 @@ def _choice(key: str) -> BeforeValidator:
     return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
 
 
+def _workload(value: Any) -> Any:
+    """Accept the short form of a workload, and a module in memory with its inputs."""
+    if isinstance(value, Live):
+        return value.written()
+    if is_module(value):
+        raise ValueError(
+            f"{type(value).__name__} is a module without inputs: write Live(module, inputs) with example inputs, from "
+            "mlflow_ngraph import Live"
+        )
+    return {"ref": value} if isinstance(value, str) else value
+
+
 def _count(value: Any, what: str, most: int, *words: str) -> Any:
     """A number from 1 to ``most``, or one of the words."""
     number = int(value) if isinstance(value, str) and value.isdecimal() and len(value) < _MOST_DIGITS else value
@@ -111,8 +124,8 @@ class Study(Section):
     build_for: str = ""
     """Compile for this device, which need not be this machine, such as ``gpu:sm89`` or ``xeon``, and measure nothing; it
     takes the place of ``device``. Empty measures here."""
-    workloads: list[Annotated[WorkloadChoice, _choice("ref")]] = Field(min_length=1)
-    """The models to compile."""
+    workloads: list[Annotated[WorkloadChoice, BeforeValidator(_workload)]] = Field(min_length=1)
+    """The models to compile; from Python also a `Live` module."""
     baseline: str = BASELINE
     """The lane that speed-ups and other ratios refer to: the name of a compiler of the study, with its flags where it stands
     several times, such as ``openvino[num_streams=2]``. What engines have to compute does not depend on it."""
@@ -171,6 +184,19 @@ class Study(Section):
     server (``server``), or nowhere (``off``). Does not change what is measured."""
     metrics: dict[str, Annotated[CustomMetric, _choice("expression")]] = Field(default_factory=dict)
     """Metrics of the study's own, by name. Do not change what is measured."""
+
+    def __init__(self, **content: Any) -> None:
+        """Validate the content of a study.
+
+        Raises
+        ------
+        StudyError
+            It is invalid; names the key and what is allowed.
+        """
+        try:
+            super().__init__(**content)
+        except ValidationError as error:
+            raise StudyError(explain(error, Study)) from None
 
     @model_validator(mode="before")
     @classmethod
@@ -381,6 +407,6 @@ def parse(content: Mapping[str, Any], origin: str = "study") -> Study:
         As in `load`.
     """
     try:
-        return Study.model_validate(dict(content))
-    except ValidationError as error:
-        raise StudyError(f"{origin}: {explain(error, Study)}") from None
+        return Study(**content)
+    except StudyError as error:
+        raise StudyError(f"{origin}: {error}") from None

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 from mlflow_ngraph.errors import NGraphError
+from mlflow_ngraph.torchvision_hook import FITTING
 
 LONGEST = 300
 """Characters of a reason."""
@@ -27,6 +28,11 @@ _REWRITTEN: tuple[tuple[str, str], ...] = (
     # Python: what stands before the last line of a quoted traceback.
     (r"(?s)^.*\(most recent call last\):.*\n(?=[\w.]*(?:Error|Exception)\b)", ""),
     (r"^builtins\.|^RuntimeError: ", ""),
+    # Torchvision: its operators were built for another torch.
+    (
+        r"(?s)^.*(?:Couldn't load custom C\+\+ ops|run 'torchvision::|operator torchvision::\w+ does not exist).*",
+        f"torchvision was built for another torch: {FITTING}",
+    ),
     # Lists.
     (r"(?m)^\s*--? ", ""),
     # Compilers and linkers of C++: the first of their errors is the cause of the others.
@@ -89,7 +95,7 @@ _MARKED = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\w+))?\n(?:(?!\s*File 
 _QUOTED = re.compile(r'File "([^"]+)", line (\d+), in (\w+)\n[ \t]+(\S.*)')
 """Places in a message: file, line, function, code."""
 _NOT_THE_MODEL = re.compile(r"^code/__torch__|/torch/|^<")
-_MACHINERY = ("torch", "sympy", "numpy", "mlflow_ngraph")
+_MACHINERY = ("torch", "torchvision", "sympy", "numpy", "mlflow_ngraph")
 """Packages whose functions a model calls, or that call it."""
 
 

@@ -18,6 +18,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+FITTING = (
+    "install the one that fits, for a CPU build: pip install --force-reinstall --no-deps torchvision --index-url "
+    "https://download.pytorch.org/whl/cpu"
+)
+"""What to do where its operators are needed."""
 FILE = "ngraph_torchvision.pth"
 """What puts the hook into every interpreter; `site` runs the line in it."""
 _AT_START = """\

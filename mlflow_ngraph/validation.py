@@ -10,13 +10,36 @@ from pydantic import BaseModel, ValidationError
 
 from mlflow_ngraph.text import LONGEST, shortened
 
+_WORDS = {
+    "missing": "missing: say what it is",
+    "literal_error": "expected {expected}",
+    "enum": "expected {expected}",
+    "greater_than": "expected more than {gt}",
+    "greater_than_equal": "expected at least {ge}",
+    "less_than": "expected less than {lt}",
+    "less_than_equal": "expected at most {le}",
+    "too_short": "expected at least {min_length} of them",
+    "too_long": "expected at most {max_length} of them",
+    "string_too_short": "expected a text of at least {min_length} characters",
+    "string_too_long": "expected a text of at most {max_length} characters",
+    "string_pattern_mismatch": "expected a text of the form {pattern}",
+    "finite_number": "expected a finite number",
+    **dict.fromkeys(("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "expected a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "expected a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "expected true or false"),
+    **dict.fromkeys(("string_type", "string_sub_type"), "expected a text"),
+    **dict.fromkeys(("list_type", "tuple_type"), "expected a list"),
+    **dict.fromkeys(("dict_type", "mapping_type", "model_type", "model_attributes_type"), "expected a mapping of keys"),
+}
+"""Pydantic's kinds of findings in words that need no knowledge of it."""
+
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
     """The first finding, with a suggestion for an unknown key, and a count of the others."""
     # An unknown key first: it is often the misspelling of one that another finding misses.
     findings = sorted(error.errors(include_url=False), key=lambda finding: finding["type"] != "extra_forbidden")
     first = findings[0]
-    where = ".".join(str(part)[:LONGEST] for part in first["loc"] if not _is_type_tag(part)) or "(top level)"
+    where = ".".join(str(part)[:LONGEST] for part in first["loc"] if not _is_type_tag(part))
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][-1])
@@ -24,10 +47,11 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
         close = get_close_matches(key, known, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
         return f"{where}: unknown key: {hint}allowed: {', '.join(known) or 'none'}{more}"
-    message = first["msg"].removeprefix("Value error, ")
-    value = first.get("input")
-    shown = "" if first["type"] in ("missing", "value_error") else f", found {shortened(value)}"
-    return f"{where}: {message[:1].lower()}{message[1:]}{shown}{more}"
+    bounds = {name: f"{value:g}" if isinstance(value, float) else value for name, value in first.get("ctx", {}).items()}
+    own = first["msg"].removeprefix("Value error, ")
+    words = _WORDS.get(first["type"], "{own}").format(own=own, **bounds)
+    shown = "" if first["type"] in ("missing", "value_error") else f", found {shortened(first.get('input'))}"
+    return f"{where}{': ' if where else ''}{' '.join(words.split())}{shown}{more}"
 
 
 _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0}

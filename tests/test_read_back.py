@@ -86,7 +86,7 @@ def test_trials(trials, variation, seconds):
     arrays: list[Any] = [[np.array([seconds])] for _ in trials]
     made = Trials(
         3,
-        True,
+        None,
         variation,
         seconds,
         trials[0] if trials else None,

@@ -74,8 +74,8 @@ def _torchvision() -> Iterator[CheckResult]:
         yield CheckResult("torchvision", "ok", installed)
         return
     remedy = (
-        f"{shlex.quote(sys.executable)} -m {torchvision_hook.__name__} lets it be imported; or install the wheel that fits, "
-        "for a CPU build of torch from https://download.pytorch.org/whl/cpu"
+        f"{shlex.quote(sys.executable)} -m {torchvision_hook.__name__} lets it be imported; or "
+        f"{torchvision_hook.FITTING}"
     )
     yield CheckResult(
         "torchvision", "warning", f"{installed} cannot be imported beside torch {version('torch')}: {problem}", remedy

@@ -9,6 +9,7 @@ import click
 
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.waiting import waiting
+from mlflow_ngraph.workloads.base import Init, WorkloadInfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +27,7 @@ def workloads(refs: tuple[str, ...], as_json: bool) -> int:
     """
     from mlflow_ngraph.workloads.registry import catalogue
 
-    rows = _described(refs) if refs else [asdict(info) for info in catalogue()]
+    rows = _described(refs) if refs else [_row(info) for info in catalogue()]
     if as_json:
         output.print_json({"workloads": rows})
         return 0
@@ -56,7 +57,8 @@ def workloads(refs: tuple[str, ...], as_json: bool) -> int:
         ],
     )
     console.print(
-        "\nMACs of one sample. paper: without attention products, each linear layer once a sample; true: all of them.",
+        "\nMACs of one sample. paper: without attention products, each linear layer once a sample; true: all of them. After "
+        "each input what is drawn for it.",
         style="dim",
     )
     return 0
@@ -66,17 +68,28 @@ def _described(refs: Sequence[str]) -> list[dict[str, Any]]:
     """Build the models in a child process, because this one imports no torch."""
     from mlflow_ngraph.runner import ask_child
     from mlflow_ngraph.study import WorkloadChoice
-    from mlflow_ngraph.workloads.base import Init
     from mlflow_ngraph.workloads.registry import create
 
     init = Init()
     parsed = [create(WorkloadChoice(ref=ref).parsed(), init).ref for ref in refs]
+    samples = [ref.options.get("samples") for ref in parsed]
     with waiting("building the models, in a process that imports torch", logged=True):
         descriptions: list[dict[str, Any]] = ask_child(
             "describe", workloads=[asdict(ref) for ref in parsed], init=asdict(init)
         )
-    return descriptions
+    return [
+        _row(WorkloadInfo.from_dict(description), given)
+        for description, given in zip(descriptions, samples, strict=True)
+    ]
+
+
+def _row(info: WorkloadInfo, samples: str | None = None) -> dict[str, Any]:
+    """What is known of a model, with what is drawn for its inputs, or where the user has them from."""
+    drawn = [spec.drawn if samples is None else f"samples of {samples}" for spec in info.inputs]
+    row = info.as_dict()
+    row["inputs"] = [{**spec, "drawn": words} for spec, words in zip(row["inputs"], drawn, strict=True)]
+    return row
 
 
 def _input(spec: dict[str, Any]) -> str:
-    return f"{spec['name']} {spec['dtype']}[{', '.join(map(str, spec['shape']))}]"
+    return f"{spec['name']} {spec['dtype']}[{', '.join(map(str, spec['shape']))}]: {spec['drawn']}"

@@ -33,6 +33,8 @@ class WorkloadPlan:
     lanes: tuple[Lane, ...]
     known: WorkloadInfo | None
     fixed_batch: int | None = None
+    batch_question: str = ""
+    """What to ask whoever wants other batch sizes than the fixed one, where no batch axis was found."""
     refused: str = ""
     """Why it cannot be read or built, so that it is not measured; empty as far as is known."""
 
@@ -223,4 +225,5 @@ def _checked(workload: WorkloadPlan, answer: Mapping[str, object] | None) -> Wor
         family=family,
         lanes=lanes,
         fixed_batch=fixed if isinstance(fixed, int) else None,
+        batch_question=str(answer.get("batch_question", "")),
     )

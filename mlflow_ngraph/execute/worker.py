@@ -340,10 +340,16 @@ def _workload(ref: dict[str, Any], init: Any) -> Any:
 
 
 def _checked(workload: Any) -> dict[str, Any]:
-    from mlflow_ngraph.workloads.base import fixed_batch
+    from mlflow_ngraph.workloads.base import batch_question, fixed_batch
 
     workload.check()
-    return {"label": workload.label, "family": workload.family, "fixed_batch": fixed_batch(workload.inputs())}
+    inputs, named = workload.inputs(), workload.batch_axis
+    return {
+        "label": workload.label,
+        "family": workload.family,
+        "fixed_batch": fixed_batch(inputs, named),
+        "batch_question": batch_question(inputs, named),
+    }
 
 
 def _compiler(command: Command) -> Any:

@@ -162,7 +162,8 @@ class WorkloadRun:
             return False
         if fixed is not None:
             other = [batch for batch in batches if batch != fixed]
-            self._fail(lane, other, ChildFailure(Verdict.UNSUPPORTED, f"the model accepts batch size {fixed} only"))
+            why = self._workload.batch_question or f"the model accepts batch size {fixed} only"
+            self._fail(lane, other, ChildFailure(Verdict.UNSUPPORTED, why))
             self._missing[lane.id] = [batch for batch in batches if batch == fixed]
         return True
 

@@ -7,7 +7,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import parse_qsl, urlencode
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 BATCH = "batch"
 """The symbol that marks the batch axis in the shape of a `TensorSpec`."""
+
+BatchAxis = int | Literal["none"] | dict[str, int | Literal["none"]]
+"""The axis that the batch is on: of every input that has it, or by input; ``none`` where there is no batch."""
 
 Format = Literal["module", "exported", "onnx"]
 """What a compiler can start from: a live ``torch.nn.Module``, a ``torch.export`` program, an ONNX file."""
@@ -52,17 +55,32 @@ class TensorSpec:
         return tuple(batch if size == BATCH else int(size) for size in self.shape)
 
     def random(self, batch: int, rng: np.random.Generator) -> NDArray[Any]:
-        """A batch of distinct random values: standard normal, uniform integers in [low, high), or fair booleans."""
+        """A batch of distinct random values, as `drawn` says."""
         import numpy as np  # not above: whoever only asks what fits where does not wait for it
 
-        shape, dtype = self.resolve(batch), np.dtype(self.dtype)
-        if dtype.kind == "b":
-            return rng.integers(0, 2, shape).astype(dtype)
-        if dtype.kind in "iu":
-            return rng.integers(self.low, self.high, shape, dtype=np.int64).astype(dtype)
-        if dtype == np.float32:
-            return rng.standard_normal(shape, dtype=np.float32)
-        return rng.standard_normal(shape).astype(dtype)
+        from mlflow_ngraph.workloads import draws
+
+        first = self.samples_first()
+        array = draws.random(self.name, self.dtype, first.resolve(batch), self.low, self.high, rng)
+        axis = self.axis or 0
+        return np.ascontiguousarray(np.moveaxis(array, 0, axis)) if axis else array
+
+    @property
+    def drawn(self) -> str:
+        """What `random` gives, in words."""
+        from mlflow_ngraph.workloads import draws
+
+        return draws.described(self.name, self.dtype, self.samples_first().shape, self.low, self.high)
+
+    @property
+    def axis(self) -> int | None:
+        """The batch axis; None where there is none."""
+        return self.shape.index(BATCH) if BATCH in self.shape else None
+
+    def samples_first(self) -> TensorSpec:
+        """The same with the batch axis as the first one."""
+        axis = self.axis
+        return replace(self, shape=(BATCH, *self.shape[:axis], *self.shape[axis + 1 :])) if axis else self
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> TensorSpec:
@@ -175,11 +193,52 @@ class WorkloadInfo:
         return cls(**{**fields, "inputs": tuple(TensorSpec.from_dict(spec) for spec in fields["inputs"])})
 
 
-def fixed_batch(inputs: tuple[TensorSpec, ...]) -> int | None:
-    """The only batch size that a model with these inputs accepts, or None when one of them has a batch axis."""
+def fixed_batch(inputs: tuple[TensorSpec, ...], named: BatchAxis | None = None) -> int | None:
+    """The only batch size that a model with these inputs accepts, or None when one of them has a batch axis.
+
+    Parameters
+    ----------
+    named : BatchAxis | None
+        The axis as the user names it; None takes axis 0.
+    """
     if any(BATCH in spec.shape for spec in inputs):
         return None
-    return next((int(spec.shape[0]) for spec in inputs if spec.shape and spec.shape[0] != 0), 1)
+    sizes = set(_batch_sizes(inputs, named).values())
+    return sizes.pop() if len(sizes) == 1 else 1
+
+
+def batch_question(inputs: tuple[TensorSpec, ...], named: BatchAxis | None = None) -> str:
+    """What to ask whoever wants other batch sizes of a model without a batch axis; empty where it has one, or is said to have none.
+
+    Parameters
+    ----------
+    named : BatchAxis | None
+        As in `fixed_batch`.
+    """
+    if named == "none" or any(BATCH in spec.shape for spec in inputs):
+        return ""
+    if len(set(_batch_sizes(inputs, named).values())) == 1:
+        return ""
+    known = ", ".join(f"{spec.name}[{', '.join(map(str, spec.shape))}]" for spec in inputs)
+    return f"no batch axis found in {known}: name one, such as batch_axis: 1, or measure batch size 1 only"
+
+
+def _batch_sizes(inputs: tuple[TensorSpec, ...], named: BatchAxis | None) -> dict[str, int]:
+    """The sizes of inputs on the batch axis. What has one axis has room for samples or for what they are made of, so it has to be named."""
+    axes = {spec.name: axis_of(spec.name, named) for spec in inputs}
+    return {
+        spec.name: int(spec.shape[axis])
+        for spec in inputs
+        if (axis := axes[spec.name]) is not None
+        and len(spec.shape) > max(axis, named is None)
+        and spec.shape[axis] != 0
+    }
+
+
+def axis_of(name: str, named: BatchAxis | None) -> int | None:
+    """The batch axis of an input, as the user names it; None where it has none."""
+    axis = named.get(name, "none") if isinstance(named, dict) else 0 if named is None else named
+    return None if axis == "none" else axis
 
 
 class Workload(ABC):
@@ -209,6 +268,11 @@ class Workload(ABC):
         """Groups workloads in tables."""
 
     @property
+    def batch_axis(self) -> BatchAxis | None:
+        """The axis that the batch is on, as the user names it."""
+        return None
+
+    @property
     def known(self) -> WorkloadInfo | None:
         """What is known without building the model, or None. A known workload needs no `check`."""
         return None
@@ -226,6 +290,10 @@ class Workload(ABC):
     @abstractmethod
     def inputs(self) -> tuple[TensorSpec, ...]:
         """The inputs of the model (child process)."""
+
+    def unbounded(self) -> set[str]:
+        """The inputs whose ranges the model itself may tell, because nobody has given them."""
+        return set()
 
     def samples(self) -> list[NDArray[Any]] | None:
         """Inputs to run the model on, an array for each with any number of samples (child process).

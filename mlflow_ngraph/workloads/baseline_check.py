@@ -44,7 +44,7 @@ def other_function(
     example = drawn(inputs, given, batch, np.random.default_rng(0))
     tried = [
         example,
-        *(draw(inputs, batch, 0, number, example, given=given is not None)[1] for number in range(len(KINDS))),
+        *(draw(inputs, batch, 0, number, example, given=given)[1] for number in range(len(KINDS))),
     ]
     for arrays in tried:
         problem = _disagreement(module, runtime.run, arrays)

@@ -16,7 +16,7 @@ import numpy as np
 from mlflow_ngraph import parity
 from mlflow_ngraph.errors import IncomparableError
 from mlflow_ngraph.telling import one_line
-from mlflow_ngraph.workloads.base import BATCH, TensorSpec
+from mlflow_ngraph.workloads.base import TensorSpec
 from mlflow_ngraph.workloads.baseline import Baseline, ModuleBaseline
 
 if TYPE_CHECKING:
@@ -86,7 +86,13 @@ def begun_otherwise(baseline: Baseline, again: Baseline, example: Arrays, others
     return ""
 
 
-def mixing(run: Callable[[Arrays], Arrays], inputs: Sequence[TensorSpec], example: Arrays, outputs: Arrays) -> str:
+def mixing(
+    run: Callable[[Arrays], Arrays],
+    inputs: Sequence[TensorSpec],
+    results: Sequence[TensorSpec],
+    example: Arrays,
+    outputs: Arrays,
+) -> str:
     """How samples influence each other: what the first and the last are alone, beside what they are in their batch.
 
     Parameters
@@ -99,7 +105,7 @@ def mixing(run: Callable[[Arrays], Arrays], inputs: Sequence[TensorSpec], exampl
     str
         Empty where they do not, or where there is one sample.
     """
-    axes = [spec.shape.index(BATCH) if BATCH in spec.shape else None for spec in inputs]
+    axes = [spec.axis for spec in inputs]
     size = next((array.shape[axis] for array, axis in zip(example, axes, strict=True) if axis is not None), 1)
     for place in sorted({0, size - 1}) if size > 1 else ():
         try:
@@ -109,9 +115,10 @@ def mixing(run: Callable[[Arrays], Arrays], inputs: Sequence[TensorSpec], exampl
         except Exception:  # noqa: BLE001 - whatever the model's own code raises
             return f"sample {place} of a batch of {size} is not accepted alone"
         for index, (single, whole) in enumerate(zip(alone, outputs, strict=True)):
-            if whole.ndim == 0 or whole.shape[0] != size or single.shape != (1, *whole.shape[1:]):
+            axis = results[index].axis
+            if axis is None or whole.shape[axis] != size or single.shape != _only(whole, axis, place).shape:
                 return f"output {index} is one for the whole batch of {size}"
-            if parity.problem(parity.compare([single], [whole[place : place + 1]]), "fp32"):
+            if parity.problem(parity.compare([single], [_only(whole, axis, place)]), "fp32"):
                 return f"sample {place} of a batch of {size} has another output {index} than alone"
     return ""
 

@@ -59,6 +59,16 @@ def digest(
     return result.hexdigest()
 
 
+def of_module(module: nn.Module, stated: Sequence[str]) -> str:
+    """sha256 over every weight, the structure and the code of a module, and lines that say what it is called with."""
+    from mlflow_ngraph.workloads import weights
+
+    result = hashlib.sha256(weights.digest(module).encode())
+    for line in (*(text.encode() for text in stated), *_structure(module)):
+        result.update(b"\n" + line)
+    return result.hexdigest()
+
+
 def _structure(module: nn.Module) -> Iterator[bytes]:
     """The submodules with their settings, and the source code of their classes."""
     from torch.fx import GraphModule

@@ -77,17 +77,17 @@ class _Follower(TorchDispatchMode):  # type: ignore[misc]
         self.reads: list[str] = []
         self.printed: list[str] = []
         self.draws: list[str] = []
-        self._marked = {_memory(tensor) for tensor in sources}
+        self._marked = {memory(tensor) for tensor in sources}
         self._sized: set[int] = set()
         """Memory of tensors that are as large as the data have it."""
 
     def sizes(self, tensor: torch.Tensor) -> bool:
         """Whether the shape of a tensor depends on the sources."""
-        return _memory(tensor) in self._sized
+        return memory(tensor) in self._sized
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor depends on the sources."""
-        return _memory(tensor) in self._marked
+        return memory(tensor) in self._marked
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -105,19 +105,19 @@ class _Follower(TorchDispatchMode):  # type: ignore[misc]
         sized = any(map(self.sizes, given)) or (depends and _decides_sizes(function, name, given))
         self._mark(results, given, function, depends, name)
         for tensor in results:
-            (self._sized.add if sized and tensor.ndim else self._sized.discard)(_memory(tensor))
+            (self._sized.add if sized and tensor.ndim else self._sized.discard)(memory(tensor))
         return result
 
     def _mark(
         self, results: list[torch.Tensor], given: list[torch.Tensor], function: Any, depends: bool, name: str
     ) -> None:
-        known = {_memory(tensor) for tensor in given}
+        known = {memory(tensor) for tensor in given}
         for tensor in results:
-            memory = _memory(tensor)
+            place = memory(tensor)
             if depends and name not in _OF_SHAPE:
-                self._marked.add(memory)
-            elif memory not in known:
-                self._marked.discard(memory)  # memory that was freed, and holds something else now
+                self._marked.add(place)
+            elif place not in known:
+                self._marked.discard(place)  # memory that was freed, and holds something else now
         if depends and function._schema.is_mutable:  # noqa: SLF001 - no public name for it
             # What an operator writes to is among what it is given; to mark too much errs on the safe side.
             self._marked.update(known)
@@ -164,7 +164,8 @@ def _decides_sizes(function: Any, name: str, given: Sequence[torch.Tensor]) -> b
     return torch.Tag.dynamic_output_shape in function.tags
 
 
-def _memory(tensor: torch.Tensor) -> int:
+def memory(tensor: torch.Tensor) -> int:
+    """Identifies the memory that holds a tensor; views of it have the same."""
     try:
         with torch._C.DisableTorchFunction():  # noqa: SLF001 - no public name for it
             return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - no public name for it

@@ -163,9 +163,7 @@ def _observe(
     inputs = materials.info.inputs
     batch = materials.info.fixed_batch or _SEVERAL
     example = _example(materials, given, batch)
-    drawn = [
-        draw(inputs, batch, materials.seed, number, example, given=given is not None)[1] for number in range(_OTHERS)
-    ]
+    drawn = [draw(inputs, batch, materials.seed, number, example, given=given)[1] for number in range(_OTHERS)]
     others = [arrays for arrays in drawn if _accepts(baseline, arrays)]
     with running(str(materials.ref), inputs, batch):
         behaviour = observe(baseline, example, others)
@@ -253,11 +251,13 @@ def _add_reference(
     specs, seed = materials.info.inputs, materials.seed
     if not materials.behaviour.impure:
         # A model that is no function of its inputs has nothing to compare with.
-        trials = collect(baseline, specs, batch, seed, inputs, outputs, given=given is not None)
+        trials = collect(baseline, specs, batch, seed, inputs, outputs, given=given)
         if trials.example_exact is not None:
             save_arrays(directory / arrays_file("exact", batch), *trials.example_exact)
         trials.write(directory / trials_file(batch), directory / arrays_file("trials", batch))
-        materials.behaviour.mixes = materials.behaviour.mixes or mixing(baseline.run, specs, inputs, outputs)
+        materials.behaviour.mixes = materials.behaviour.mixes or mixing(
+            baseline.run, specs, materials.outputs, inputs, outputs
+        )
     save_arrays(directory / arrays_file("reference", batch), *outputs)
     materials.batch_sizes = sorted({*materials.batch_sizes, batch})
     materials.write(directory)

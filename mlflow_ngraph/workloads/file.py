@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph.errors import WorkloadError
-from mlflow_ngraph.workloads.base import Init, Workload, WorkloadRef
+from mlflow_ngraph.workloads.base import BatchAxis, Init, Workload, WorkloadRef
 from mlflow_ngraph.workloads.options import canonical, parse_options
 from mlflow_ngraph.workloads.specs import FileOptions
 
@@ -61,10 +61,14 @@ class FileWorkload(Workload):
     def family(self) -> str:
         return self._options.family or self.scheme
 
-    def samples(self) -> list[NDArray[Any]] | None:
-        from mlflow_ngraph.workloads import samples
+    @property
+    def batch_axis(self) -> BatchAxis | None:
+        return self._options.batch_axis
 
-        return samples.given(self._options.samples, self.inputs(), str(self.ref))
+    def samples(self) -> list[NDArray[Any]] | None:
+        from mlflow_ngraph.workloads import given_samples
+
+        return given_samples.given(self._options.samples, self.inputs(), str(self.ref))
 
     def check(self) -> None:
         self.inputs()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mlflow_ngraph.addresses import hidden
 from mlflow_ngraph.errors import DependencyError, WorkloadError
-from mlflow_ngraph.workloads.base import Init, TensorSpec, Workload, WorkloadRef
+from mlflow_ngraph.workloads.base import BatchAxis, Init, TensorSpec, Workload, WorkloadRef
 from mlflow_ngraph.workloads.onnx import OnnxWorkload
 from mlflow_ngraph.workloads.options import canonical, parse_options
 from mlflow_ngraph.workloads.specs import DeclaredInput, FileOptions, Inputs, named_specs, resolve
@@ -48,6 +48,10 @@ class MlflowWorkload(Workload):
     def family(self) -> str:
         return self._options.family or self.scheme
 
+    @property
+    def batch_axis(self) -> BatchAxis | None:
+        return self._options.batch_axis
+
     def check(self) -> None:
         self.inputs()
         self.samples()
@@ -60,10 +64,19 @@ class MlflowWorkload(Workload):
             return named_specs(self._options.inputs)
         return resolve(self._declared(), self._options, str(self.ref))
 
-    def samples(self) -> list[NDArray[Any]] | None:
-        from mlflow_ngraph.workloads import samples
+    def unbounded(self) -> set[str]:
+        if self._as_onnx() is not None or self._options.high is not None:
+            return set()
+        given = self._options.inputs or []
+        entries = given.values() if isinstance(given, dict) else given
+        names = [spec.name for spec in self.inputs()]
+        said = {name for name, entry in zip(names, entries, strict=False) if entry.high is not None}
+        return set(names) - self._options.ranges.keys() - said
 
-        return samples.given(self._options.samples, self.inputs(), str(self.ref))
+    def samples(self) -> list[NDArray[Any]] | None:
+        from mlflow_ngraph.workloads import given_samples
+
+        return given_samples.given(self._options.samples, self.inputs(), str(self.ref))
 
     def module(self) -> torch.nn.Module:
         from mlflow_ngraph.workloads.calling import KeywordCall

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
+import numpy as np
 import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
@@ -20,7 +21,6 @@ from mlflow_ngraph.errors import WorkloadError
 from mlflow_ngraph.workloads.file import require_content
 from mlflow_ngraph.workloads.specs import DeclaredInput
 
-_DEFAULT_HIGH = 2
 _OF_NUMPY = 1
 """What NumPy says of its own types; types of eight bits and fewer are those of another package."""
 _FREE_INITIALIZERS = 4
@@ -29,6 +29,7 @@ _WITH_TENSORS = frozenset(
     f"onnx.{kind}Proto" for kind in ("Graph", "Node", "Attribute", "Function", "Tensor", "SparseTensor")
 )
 """What a tensor can lie in."""
+_ANY = 2**63 - 1
 _PASS_THROUGH = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 """Operators behind which an index is still the same index."""
 
@@ -177,7 +178,10 @@ def declared_inputs(model: onnx.ModelProto, path: Path) -> list[DeclaredInput]:
                 "and bool: let the model cast one of these"
             )
         sizes = [_size(dimension) for dimension in kind.shape.dim]
-        declared.append(DeclaredInput(value.name, dtype.name, sizes, bounds.get(value.name, _DEFAULT_HIGH)))
+        high = bounds.get(value.name)
+        if high is not None and dtype.kind in "iu":
+            high = min(high, int(np.iinfo(dtype).max))
+        declared.append(DeclaredInput(value.name, dtype.name, sizes, high))
     return declared
 
 
@@ -188,7 +192,7 @@ def _size(dimension: onnx.TensorShapeProto.Dimension) -> int | str | None:
 
 
 def _index_bounds(graph: onnx.GraphProto) -> dict[str, int]:
-    """For every input that picks rows of a table: the length of the shortest such table."""
+    """For every input that picks rows of a table: the length of the shortest such table, or no bound where it is hashed before."""
     origin = {value.name: value.name for value in graph.input}
     sizes = {initializer.name: list(initializer.dims) for initializer in graph.initializer}
     bounds: dict[str, int] = {}
@@ -199,6 +203,8 @@ def _index_bounds(graph: onnx.GraphProto) -> dict[str, int]:
                 origin[node.output[0]] = origin[source]
             if source in sizes and node.op_type == "Identity":
                 sizes[node.output[0]] = sizes[source]
+        if node.op_type == "Mod" and source in origin:  # makes an index of whatever integer: of a hash
+            bounds.setdefault(origin[source], _ANY)
         if node.op_type == "Gather" and source in sizes and node.input[1] in origin:
             axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
             name = origin[node.input[1]]

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mlflow_ngraph.errors import WorkloadError
 from mlflow_ngraph.validation import explain
-from mlflow_ngraph.workloads.base import WorkloadRef
+from mlflow_ngraph.workloads.base import BatchAxis, WorkloadRef
 
 
 class Options(BaseModel):
@@ -30,7 +30,11 @@ class SampledOptions(NamedOptions):
     """What a scheme lets people say about a model that may mean nothing on random inputs."""
 
     samples: str | None = None
-    """Path of a ``.npz`` file with an array for each input, by its name, in place of random values."""
+    """What the model is run on in place of random values: path of a ``.npz`` file with an array for each input, by its name, or
+    ``module:function`` or ``file.py:function`` for a function that returns such a mapping."""
+    batch_axis: BatchAxis | None = None
+    """The axis that the batch is on: of every input that has it, or by input; ``none`` where there is no batch. Default: the axis that
+    is called so, else an open or agreeing axis 0."""
 
 
 O = TypeVar("O", bound=Options)  # noqa: E741 - reads as "options"

@@ -30,6 +30,11 @@ class ExportedWorkload(FileWorkload):
         declared = [self._declare(name, values.get(name)) for name in names]
         return resolve(declared, self._options, str(self.ref))
 
+    def unbounded(self) -> set[str]:
+        if self._options.high is not None:
+            return set()
+        return {spec.name for spec in self.inputs()} - self._options.ranges.keys()
+
     def module(self) -> torch.nn.Module:
         from mlflow_ngraph.workloads.calling import called_flat
 

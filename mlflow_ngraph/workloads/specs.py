@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,7 +12,8 @@ from pydantic import Field, model_validator
 
 from mlflow_ngraph.errors import UnsupportedError, WorkloadError
 from mlflow_ngraph.telling import one_line
-from mlflow_ngraph.workloads.base import BATCH, TensorSpec
+from mlflow_ngraph.workloads.base import BATCH, BatchAxis, TensorSpec, axis_of
+from mlflow_ngraph.workloads.draws import is_position
 from mlflow_ngraph.workloads.options import Options, SampledOptions
 
 DataType = Literal[
@@ -38,8 +40,8 @@ class InputOptions(Options):
     dtype: DataType = "float32"
     low: int = 0
     """Smallest value of an integer input."""
-    high: int = 2
-    """One more than the largest value of an integer input."""
+    high: int | None = None
+    """One more than the largest value of an integer input; default: as the model tells, else 2."""
     name: str | None = None
     """Default: ``input``, or ``input_0``, ``input_1``, ... when there are several."""
 
@@ -47,13 +49,18 @@ class InputOptions(Options):
     def _sensible(self) -> InputOptions:
         if any(size != BATCH and int(size) < 1 for size in self.shape):
             raise ValueError(f"sizes must be at least 1, found {self.shape}")
-        if self.high <= self.low:
+        if self.high is not None and self.high <= self.low:
             raise ValueError(f"high must be larger than low, found low {self.low} and high {self.high}")
         return self
 
     def spec(self, name: str) -> TensorSpec:
         """As the rest of the package knows it."""
-        return TensorSpec(self.name or name, self.dtype, tuple(self.shape), self.low, self.high)
+        spec = TensorSpec(self.name or name, self.dtype, tuple(self.shape), self.low, self.low + _DEFAULT_RANGE)
+        return _with_high(spec, self.high)
+
+
+_DEFAULT_RANGE = 2
+"""Values of an integer input whose bound nobody knows: it may be a mask."""
 
 
 @contextmanager
@@ -97,6 +104,10 @@ class FileOptions(SampledOptions):
     """``[low, high]`` of single integer inputs; values are at least ``low`` and below ``high``."""
 
 
+_NO_BATCH = re.compile(r"(?i)^t$|seq|time|frame|step|token|len|height|width|channel")
+"""What files call an open axis that samples are made of."""
+
+
 @dataclass(frozen=True)
 class DeclaredInput:
     """An input as a model file declares it."""
@@ -105,12 +116,13 @@ class DeclaredInput:
     dtype: str
     sizes: Sequence[int | str | None]
     """Fixed sizes, symbols, or None where nothing is stated."""
-    high: int = 2
+    high: int | None = None
     """Bound of an integer input, as far as the file tells."""
 
 
 def resolve(declared: Sequence[DeclaredInput], options: FileOptions, workload: str) -> tuple[TensorSpec, ...]:
-    """Turn declarations into specifications: an open first axis is the batch axis, others need a size.
+    """Turn declarations into specifications: the open axis that is named or called so, or an open first one, is the batch axis;
+    others need a size.
 
     Raises
     ------
@@ -118,21 +130,65 @@ def resolve(declared: Sequence[DeclaredInput], options: FileOptions, workload: s
         An axis is left open, or an option names what does not exist.
     """
     _require_known("ranges", options.ranges, [entry.name for entry in declared], workload)
+    require_axes(options.batch_axis, declared, workload)
     sizes = {entry.name: [_size(entry, axis, options.dims) for axis in range(len(entry.sizes))] for entry in declared}
     symbols = {name for entry in declared for axis in range(len(entry.sizes)) for name in _names(entry, axis)}
     _require_known("dims", options.dims, symbols, workload)
-    batch = {entry[0] for entry in sizes.values() if entry and isinstance(entry[0], str)}
+    batch = _batch_symbols(
+        sizes, {size for entry in declared for size in entry.sizes if isinstance(size, str)}, options
+    )
     shapes = {name: tuple(BATCH if size in batch else size for size in entry) for name, entry in sizes.items()}
     open_axes = sorted(
         {str(size) for shape in shapes.values() for size in shape if size != BATCH and type(size) is str}
     )
     if open_axes:
         example = ", ".join(f"{name}: 16" for name in open_axes)
-        raise WorkloadError(
-            f"workload {workload} leaves sizes open: {', '.join(open_axes)}: give them, such as dims: {{{example}}}"
+        asked = (
+            "" if batch or options.batch_axis == "none" else "; no batch axis found: name one, such as batch_axis: 0"
         )
-    specs = (TensorSpec(entry.name, entry.dtype, shapes[entry.name], 0, entry.high) for entry in declared)
+        raise WorkloadError(
+            f"workload {workload} leaves sizes open: {', '.join(open_axes)}: give them, such as dims: {{{example}}}{asked}"
+        )
+    specs = (_with_high(TensorSpec(entry.name, entry.dtype, shapes[entry.name]), entry.high) for entry in declared)
     return tuple(_bounded(spec, options) for spec in specs)
+
+
+def _with_high(spec: TensorSpec, high: int | None) -> TensorSpec:
+    """The input with its upper bound; positions whose bound nobody knows are as many as the sequence has."""
+    if high is None and is_position(spec.name) and spec.shape and isinstance(spec.shape[-1], int):
+        high = spec.low + spec.shape[-1]
+    return spec if high is None else replace(spec, high=high)
+
+
+def require_axes(named: BatchAxis | None, inputs: Sequence[TensorSpec | DeclaredInput], workload: str) -> None:
+    """See that the inputs have the batch axes that a user names.
+
+    Raises
+    ------
+    WorkloadError
+        There is no such input, it has no such axis, or none has it.
+    """
+    ranks = {entry.name: len(entry.shape if isinstance(entry, TensorSpec) else entry.sizes) for entry in inputs}
+    _require_known("batch_axis", named if isinstance(named, dict) else (), ranks, workload)
+    axes = {name: axis for name in ranks if named is not None and (axis := axis_of(name, named)) is not None}
+    fitting = [name for name, axis in axes.items() if 0 <= axis < ranks[name]]
+    if axes and (not fitting or (isinstance(named, dict) and len(fitting) < len(axes))):
+        known = ", ".join(f"{name} has {ranks[name]}" for name in axes)
+        raise WorkloadError(f"workload {workload}: batch_axis: no such axis: counted from 0, {known}")
+
+
+def _batch_symbols(sizes: Mapping[str, Sequence[int | str]], symbols: set[str], options: FileOptions) -> set[str]:
+    """What the batch axis is called: by a symbol of the file, or by its place."""
+    named = options.batch_axis
+    called = {size for entry in sizes.values() for size in entry if size in symbols and "batch" in str(size).lower()}
+    if named is None and called:
+        return {str(size) for size in called}
+    first = {
+        size
+        for name, entry in sizes.items()
+        if (axis := axis_of(name, named)) is not None and len(entry) > axis and isinstance(size := entry[axis], str)
+    }
+    return {size for size in first if named is not None or size not in symbols or not _NO_BATCH.search(size)}
 
 
 def _size(entry: DeclaredInput, axis: int, dims: Mapping[str, int]) -> int | str:

@@ -15,9 +15,9 @@ from pydantic import Field
 
 from mlflow_ngraph.errors import WorkloadError
 from mlflow_ngraph.telling import one_line
-from mlflow_ngraph.workloads.base import Init, TensorSpec, Workload, WorkloadRef
+from mlflow_ngraph.workloads.base import BatchAxis, Init, TensorSpec, Workload, WorkloadRef
 from mlflow_ngraph.workloads.options import SampledOptions, canonical, parse_options
-from mlflow_ngraph.workloads.specs import Inputs, named_specs
+from mlflow_ngraph.workloads.specs import Inputs, named_specs, require_axes
 
 if TYPE_CHECKING:
     import torch
@@ -58,6 +58,7 @@ class TorchWorkload(Workload):
                 "such as inputs: [{shape: [batch, 3, 224, 224]}]"
             )
         self._options = parse_options(TorchOptions, ref)
+        require_axes(self._options.batch_axis, self.inputs(), f"torch:{ref.target}")
         super().__init__(canonical(ref, self._options), init)
 
     @property
@@ -68,6 +69,10 @@ class TorchWorkload(Workload):
     def family(self) -> str:
         return self._options.family or self.scheme
 
+    @property
+    def batch_axis(self) -> BatchAxis | None:
+        return self._options.batch_axis
+
     def check(self) -> None:
         self._factory()
         self.samples()
@@ -75,10 +80,15 @@ class TorchWorkload(Workload):
     def inputs(self) -> tuple[TensorSpec, ...]:
         return named_specs(self._options.inputs)
 
-    def samples(self) -> list[NDArray[Any]] | None:
-        from mlflow_ngraph.workloads import samples
+    def unbounded(self) -> set[str]:
+        given = self._options.inputs
+        entries = given.values() if isinstance(given, dict) else given
+        return {spec.name for spec, entry in zip(self.inputs(), entries, strict=True) if entry.high is None}
 
-        return samples.given(self._options.samples, self.inputs(), str(self.ref))
+    def samples(self) -> list[NDArray[Any]] | None:
+        from mlflow_ngraph.workloads import given_samples
+
+        return given_samples.given(self._options.samples, self.inputs(), str(self.ref))
 
     def module(self) -> torch.nn.Module:
         from mlflow_ngraph.workloads.initialise import calibrate

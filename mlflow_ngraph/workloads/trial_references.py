@@ -17,10 +17,11 @@ from mlflow_ngraph import parity
 from mlflow_ngraph.errors import IncomparableError
 from mlflow_ngraph.parity import Parity, Rounding
 from mlflow_ngraph.telling import one_line
+from mlflow_ngraph.workloads import samples
 from mlflow_ngraph.workloads.bands import bands, parts
 from mlflow_ngraph.workloads.base import TensorSpec
 from mlflow_ngraph.workloads.baseline import Baseline
-from mlflow_ngraph.workloads.trials import KINDS, draw, is_extreme
+from mlflow_ngraph.workloads.trials import KINDS, draw, is_extreme, own_batches
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -74,8 +75,8 @@ class Trials:
     """The trials of one batch size, and what tells whether they verify anything."""
 
     seed: int
-    given: bool = False
-    """Whether they are made of samples that the user gave."""
+    given: Arrays | None = None
+    """The samples of the user that they are made of."""
     variation: Parity | None = None
     """How far the baseline's outputs are from those for the example, at most; None: further than can be said, because even
     shapes differ."""
@@ -104,7 +105,7 @@ class Trials:
         save_arrays(arrays, **named)
         content = {
             "seed": self.seed,
-            "given": self.given,
+            "given": self.given is not None,
             "variation": asdict(self.variation) if self.variation is not None else None,
             "call_s": self.call_s,
             "example": asdict(self.example) if self.example is not None else None,
@@ -121,7 +122,7 @@ class Trials:
         content = json.loads(facts.read_text(encoding="utf-8"))
         read = cls(
             content["seed"],
-            content["given"],
+            samples.kept(facts.parent) if content["given"] else None,
             Parity(**content["variation"]) if content["variation"] is not None else None,
             content["call_s"],
             Trial.from_dict(content["example"]) if content["example"] is not None else None,
@@ -149,7 +150,7 @@ def collect(
     example: Arrays,
     reference: Arrays,
     *,
-    given: bool = False,
+    given: Arrays | None = None,
 ) -> Trials:
     """Run the baseline on as many trials as time and space allow.
 
@@ -159,8 +160,8 @@ def collect(
     ----------
     example, reference : Arrays
         The seeded example, and the baseline's outputs for it.
-    given : bool
-        Whether the example is the user's.
+    given : Arrays | None
+        The samples of the user that the example is the first of.
     """
     trials = Trials(seed, given, parity.compare(reference, reference))
     trials.bands = _bands(baseline, inputs, batch, seed, example, reference, given=given)
@@ -294,10 +295,11 @@ def _bands(
     example: Arrays,
     reference: Arrays,
     *,
-    given: bool,
+    given: Arrays | None,
 ) -> list[Band | None]:
     """From inputs of each kind that a model is used with."""
-    usual = [number for number, kind in enumerate(KINDS) if not is_extreme(kind)]
+    own = own_batches(inputs, batch, given)
+    usual = [*range(own), *(own + number for number, kind in enumerate(KINDS) if not is_extreme(kind))]
     tried = [_accepted(baseline.run, draw(inputs, batch, seed, number, example, given=given)[1]) for number in usual]
     runs = [reference, *(outputs for outputs in tried if outputs is not None)]
     return bands(runs) if len({len(outputs) for outputs in runs}) == 1 else [None] * len(reference)

@@ -13,12 +13,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
+from mlflow_ngraph.workloads.draws import in_order, lengths, role
+from mlflow_ngraph.workloads.samples import take
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Kind = str
-"""A name of `KINDS`."""
+"""A name of `KINDS`, or `GIVEN`."""
+GIVEN = "given"
+"""Samples of the user."""
+_MOST_OWN = 12
+"""Trials that are samples of the user; those that are drawn find what samples do not show."""
 
 _Draw = Callable[[np.random.Generator, tuple[int, ...]], "NDArray[np.float64]"]
 
@@ -30,7 +36,7 @@ def draw(
     number: int,
     example: Sequence[NDArray[Any]],
     *,
-    given: bool = False,
+    given: Sequence[NDArray[Any]] | None = None,
 ) -> tuple[Kind, list[NDArray[Any]]]:
     """The inputs of one trial, and their kind.
 
@@ -40,13 +46,21 @@ def draw(
         Of the trial, from 0 on; those that tell most come first.
     example : Sequence[NDArray[Any]]
         The seeded example at this batch size, which some trials are mutations of.
-    given : bool
-        Whether the example is the user's. Integers remain as they are then: they may be shapes, or indices. So does what is no
-        batch and has at most one axis, such as scales and thresholds, where there is anything else.
+    given : Sequence[NDArray[Any]] | None
+        The samples of the user that the example is the first of. The next ones come first, as they are. In what is drawn after them
+        integers are those of the example: they may be shapes, or indices. So is what is no batch and has at most one axis, such as
+        scales and thresholds, where there is anything else.
     """
+    own = own_batches(inputs, batch, given)
+    if given is not None and number < own:
+        return GIVEN, [
+            take(spec, array, range((number + 1) * batch, (number + 2) * batch))
+            for spec, array in zip(inputs, given, strict=True)
+        ]
+    number -= own
     kind = KINDS[number % len(KINDS)]
     rng = np.random.default_rng([seed, batch, 1 + number])
-    settings = [given and _is_setting(spec, array) for spec, array in zip(inputs, example, strict=True)]
+    settings = [given is not None and _is_setting(spec, array) for spec, array in zip(inputs, example, strict=True)]
     kept = [
         setting and (array.dtype.kind in "iub" or not all(settings))
         for setting, array in zip(settings, example, strict=True)
@@ -56,6 +70,14 @@ def draw(
         array if stays else np.asarray(_draw_one(kind, spec, batch, rng, array))
         for stays, spec, array in zip(kept, inputs, example, strict=True)
     ]
+
+
+def own_batches(inputs: Sequence[TensorSpec], batch: int, given: Sequence[NDArray[Any]] | None) -> int:
+    """How many trials are samples of the user: what is not in the example, up to a bound."""
+    if given is None:
+        return 0
+    counts = (array.shape[spec.axis] for spec, array in zip(inputs, given, strict=True) if spec.axis is not None)
+    return max(0, min(_MOST_OWN, -(-next(counts, 0) // batch) - 1))
 
 
 def _is_setting(spec: TensorSpec, array: NDArray[Any]) -> bool:
@@ -70,9 +92,17 @@ def is_extreme(kind: Kind) -> bool:
 def _draw_one(
     kind: Kind, spec: TensorSpec, batch: int, rng: np.random.Generator, example: NDArray[Any]
 ) -> NDArray[Any]:
+    if spec.axis:  # what is drawn for each sample is drawn along the first axis
+        drawn = _draw_one(kind, spec.samples_first(), batch, rng, np.moveaxis(example, spec.axis, 0))
+        return np.ascontiguousarray(np.moveaxis(drawn, 0, spec.axis))
     dtype, shape = np.dtype(spec.dtype), spec.resolve(batch)
     if dtype.kind in "iub":
         low, high = (0, 2) if dtype.kind == "b" else (spec.low, spec.high)
+        match role(spec.name, spec.dtype, shape, low, high):
+            case "positions":
+                return in_order(shape, low, high, rng).astype(dtype)
+            case "padding":
+                return (1 - _prefixes(kind, shape, rng)).astype(dtype)
         return _integers(kind, low, high, shape, rng, example).astype(dtype)
     if kind == "mutated":
         return _mutated(example, rng)
@@ -183,7 +213,4 @@ def _prefixes(kind: Kind, shape: tuple[int, ...], rng: np.random.Generator) -> N
     places = np.arange(shape[-1])
     if KINDS.index(kind) % 2 == 0:
         return np.asarray((rng.random(shape) < 1 / 2) | (places == 0), np.int64)
-    lengths = rng.integers(1, shape[-1] + 1, (*shape[:-1], 1))
-    if kind == "huge":
-        lengths = np.full_like(lengths, shape[-1])
-    return (places < lengths).astype(np.int64)
+    return np.ones(shape, np.int64) if kind == "huge" else lengths(rng, shape)

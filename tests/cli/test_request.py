@@ -57,7 +57,7 @@ def test_other_workloads_without_a_study_make_an_ad_hoc_one() -> None:
 
 
 def test_a_wrong_option_is_not_blamed_on_the_file() -> None:
-    with pytest.raises(StudyError, match=r"^command line: batch_sizes\.0: input should be greater"):
+    with pytest.raises(StudyError, match=r"^command line: batch_sizes\.0: expected at least"):
         requested("smoke", overrides(batch_sizes="0"))
 
 

@@ -119,12 +119,12 @@ def test_where_rules_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("sources: [{uri: x, trust: maybe}]", "sources.0.trust: input should be 'allowed', 'signed' or 'refused'"),
+        ("sources: [{uri: x, trust: maybe}]", "sources.0.trust: expected 'allowed', 'signed' or 'refused'"),
         ("servers: []", "servers: unknown key"),
         ("signers: {alice: ssh-rsa AAAA}", "expected a public key such as"),
         ("signers: {alice: ssh-ed25519 AAAA}", "is cut off or damaged"),
         ("{", "are not YAML"),
-        ("- a", "valid"),
+        ("- a", "expected a mapping of keys"),
     ],
 )
 def test_wrong_rules_are_said_in_one_line(tmp_path: Path, text: str, said: str) -> None:

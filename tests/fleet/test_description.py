@@ -36,7 +36,7 @@ def test_a_short_description_is_enough(tmp_path: Path) -> None:
         ({"devices": {"xeon": {"hots": "a"}}}, "devices.xeon.hots: unknown key: did you mean 'host'?"),
         ({"devices": {}}, "devices: "),
         ({"engine": "ray", "head": None}, "engine ray needs a head"),
-        ({"engine": "cron"}, "engine: input should be"),
+        ({"engine": "cron"}, "engine: expected"),
         ({"devices": {"all": {"host": "a"}}}, "'all' stands for every device"),
         ({"devices": {"a": {"host": "a", "profile": "xoen"}}}, "did you mean 'xeon'?"),
         ({"devices": {"a": {"host": "a", "python": "/p", "requirements": ["x"]}}}, "keep one"),

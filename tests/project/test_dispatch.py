@@ -121,7 +121,7 @@ def test_a_sub_project_that_fails_fails_the_run(
         (["--study", "smoke", "--device", "xenon"], "unknown device 'xenon': did you mean 'xeon'?"),
         (["--study", "smoke", "--resume", "maybe"], "resume: expected auto, always, never, found 'maybe'"),
         (["--study", "smoke", "--repetitions", "many"], "repetitions: expected a whole number, found 'many'"),
-        (["--study", "smoke", "--mode", "fast"], "mode: input should be 'sync' or 'async', found 'fast'"),
+        (["--study", "smoke", "--mode", "fast"], "mode: expected 'sync' or 'async', found 'fast'"),
         (["--study", "smoke", "--x", "7"], "No such option '--x'"),
     ],
 )

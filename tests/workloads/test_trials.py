@@ -55,12 +55,12 @@ def test_what_a_user_gave_as_a_setting_stays_unless_there_is_nothing_else() -> N
         np.ones(4, np.float32),
     ]
     for number in range(len(KINDS)):
-        drawn = draw([image, scales, sizes, row], 4, 0, number, given, given=True)[1]
+        drawn = draw([image, scales, sizes, row], 4, 0, number, given, given=given)[1]
         assert drawn[1] is given[1]
         assert drawn[2] is given[2]
         assert not np.array_equal(drawn[0], given[0])
         assert not np.array_equal(drawn[3], given[3])
-        alone = draw([scales, sizes], 4, 0, number, given[1:3], given=True)[1]
+        alone = draw([scales, sizes], 4, 0, number, given[1:3], given=given[1:3])[1]
         assert not np.array_equal(alone[0], given[1])
         assert alone[1] is given[2]
         seeded = draw([image, scales], 4, 0, number, given[:2])[1]

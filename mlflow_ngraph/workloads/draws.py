@@ -1,0 +1,113 @@
+"""What is drawn for an input that nobody gives samples of: values that a model is used with, as far as its name and type tell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Role = Literal["numbers", "truth values", "integers", "mask", "padding", "positions"]
+"""What an input is. A mask has ones for what counts, a padding has ones for what does not."""
+_TWO = 2
+_MATRIX = 2
+"""Axes from which on a sample has something to be masked."""
+
+
+def role(name: str, dtype: str, shape: tuple[Any, ...], low: int, high: int) -> Role:
+    """What an input is, by its name and type.
+
+    Parameters
+    ----------
+    shape : tuple[Any, ...]
+        With the samples on the first axis, where there are any.
+    high : int
+        One more than the largest value.
+    """
+    kind, called = np.dtype(dtype).kind, name.lower()
+    if kind not in "iub":
+        return "numbers"
+    if "mask" in called and len(shape) >= _MATRIX and (kind == "b" or (low, high) == (0, _TWO)):
+        return "padding" if "padding" in called else "mask"
+    if kind == "b":
+        return "truth values"
+    return "positions" if is_position(called) else "integers"
+
+
+def is_position(name: str) -> bool:
+    """Whether an input says where in a sequence something stands."""
+    return "position" in name.lower()
+
+
+def random(
+    name: str, dtype: str, shape: tuple[int, ...], low: int, high: int, rng: np.random.Generator
+) -> NDArray[Any]:
+    """An array of distinct samples, which lie on the first axis.
+
+    Parameters
+    ----------
+    high : int
+        One more than the largest value.
+    """
+    array: NDArray[Any]
+    match role(name, dtype, shape, low, high):
+        case "mask":
+            array = lengths(rng, shape)
+        case "padding":
+            array = 1 - lengths(rng, shape)
+        case "positions":
+            array = in_order(shape, low, high)
+        case "truth values":
+            array = rng.integers(0, _TWO, shape)
+        case "integers":
+            array = rng.integers(low, high, shape, dtype=np.int64)
+        case _:
+            array = np.asarray(rng.standard_normal(shape, np.float32 if dtype == "float32" else np.float64))
+    return np.asarray(array, dtype)
+
+
+def described(name: str, dtype: str, shape: tuple[Any, ...], low: int, high: int) -> str:
+    """The same in words.
+
+    Parameters
+    ----------
+    shape : tuple[Any, ...]
+        As in `role`.
+    high : int
+        One more than the largest value.
+    """
+    match role(name, dtype, shape, low, high):
+        case "mask":
+            return "ones, as many as each sample is long, at least one, then zeros"
+        case "padding":
+            return "zeros, as many as each sample is long, at least one, then ones"
+        case "positions":
+            return f"positions in order, from {low} to {high - 1} at most"
+        case "truth values":
+            return "true or false"
+        case "integers":
+            return f"integers from {low} to {high - 1}"
+        case _:
+            return "standard normal"
+
+
+def lengths(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """Ones along the last axis, at least one of them, and zeros behind: as a tokenizer makes them of texts of different lengths."""
+    long = rng.integers(1, shape[-1] + 1, (*shape[:-1], 1))
+    return (np.arange(shape[-1]) < long).astype(np.int64)
+
+
+def in_order(shape: tuple[int, ...], low: int, high: int, rng: np.random.Generator | None = None) -> NDArray[np.int64]:
+    """Ascending integers along the last axis, from ``low`` on; they begin again where the range is shorter.
+
+    Parameters
+    ----------
+    rng : np.random.Generator | None
+        Draws where they begin, within the range; None begins at its lower end.
+    """
+    length = shape[-1] if shape else 1
+    first = 0 if rng is None else int(rng.integers(0, max(1, high - low - length + 1)))
+    row = low + (first + np.arange(length)) % (high - low)
+    return np.array(np.broadcast_to(row if shape else row[0], shape), np.int64)
