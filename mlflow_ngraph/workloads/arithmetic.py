@@ -7,9 +7,9 @@ to be changed: wrapped, scripted and hooked modules run as they are. Imports tor
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -39,11 +39,38 @@ _PRODUCTS: Mapping[Any, tuple[int, int, int | None]] = {
 }
 """Sums of products: the positions of their factors, and of what is added to them."""
 _SUMS = (_ATEN.sum.dim_IntList, _ATEN.sum.default, _ATEN.mean.dim, _ATEN.mean.default)
+_LEVELLED = frozenset(
+    getattr(_ATEN, name).default
+    for name in (
+        *("native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit", "avg_pool3d"),
+        *("cumsum", "grid_sampler_2d", "upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d"),
+    )
+)
+"""Operations whose small results are what is left of larger numbers of the same sample."""
 _STEPS = frozenset(
     getattr(_ATEN, name).default
     for name in ("round", "floor", "ceil", "trunc", "fake_quantize_per_tensor_affine", "quantize_per_tensor")
 ) | {_ATEN.round.decimals}
 """Operations that give the same for all of a range: beside its ends a rounding error decides."""
+_JUMPS = frozenset(
+    getattr(getattr(_ATEN, name), overload)
+    for name in ("fmod", "remainder", "gt", "ge", "lt", "le")
+    for overload in ("Tensor", "Scalar")
+)
+"""Operations of two numbers that change by a jump where these, or the first one and a multiple of the second, are equal."""
+_INNER: Mapping[Any, Callable[[Sequence[Any]], torch.Tensor | float]] = {
+    _ATEN.sigmoid.default: lambda args: 1.0,
+    _ATEN.elu.default: lambda args: float(math.prod(args[1:3])),
+    _ATEN.celu.default: lambda args: float(args[1]) if len(args) > 1 else 1.0,
+    _ATEN.expm1.default: lambda args: 1.0,
+    _ATEN.erf.default: lambda args: 2.0,
+    _ATEN.softplus.default: lambda args: 4.0,
+    _ATEN.mish.default: lambda args: args[0].abs(),
+    _ATEN.silu.default: lambda args: args[0].abs(),
+    _ATEN.gelu.default: lambda args: args[0].abs(),
+}
+"""What the usual kernels of a function compute with on the way, such as e^x before e^x - 1: they are off by roundings of that,
+however small the result is. A few have polynomials that are worse."""
 _ORDERS = frozenset(
     getattr(getattr(_ATEN, name), overload)
     for name, overload in (
@@ -53,9 +80,6 @@ _ORDERS = frozenset(
     if hasattr(getattr(_ATEN, name), overload)
 )
 """Operations that say where a number is."""
-_SIGMOID, _SILU = ({getattr(_ATEN, name).default, getattr(_ATEN, f"{name}_").default} for name in ("sigmoid", "silu"))
-"""Logistic functions, which are exact to a rounding of 1: runtimes compute them by polynomials that end where they have hardly
-left 0."""
 _LONG = 64
 """Terms from which on the order of a sum is worth a run of its own."""
 _MOST_TERMS = 2**24
@@ -150,7 +174,7 @@ class Disturbed(TorchDispatchMode):  # type: ignore[misc]
         Every channel is off by a factor of its own, the same at all places and in all samples, as where all of them run
         through the same kernel; else each number is.
     at_steps : bool
-        What lies beside the end of a range that is rounded to one number falls to its other side, always.
+        What lies beside the end of a range that is rounded to one number falls to its other side, always; nothing else is off.
     """
 
     def __init__(self, seed: int, *, coherent: bool = False, at_steps: bool = False) -> None:
@@ -163,20 +187,18 @@ class Disturbed(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if function in _STEPS:
+        if function in _STEPS or function in _JUMPS:
             self.steps += 1
             if self._at_steps:
                 args = (self._across(function, *args), *args[1:])
         if function in _ORDERS and args[0].dtype in _ROUND_OFF:
             # Which of several equal numbers comes first is left to each compiler.
             args = (self.disturb(args[0]), *args[1:])
-        # Before it is called: what is computed in place is its argument no more.
-        least = args[0].abs() if function in _SILU else 1.0 if function in _SIGMOID else 0.0
         result = function(*args, **kwargs)
-        if _is_view(function):
-            return result
+        if self._at_steps or _is_view(function):
+            return result  # what was off by chance could be put back to the side where it is
         leaves, structure = tree_flatten(result)
-        moved = [self._moved(leaf, least) for leaf in leaves]
+        moved = [self._moved(leaf, _inner(function, args, kwargs, leaf)) for leaf in leaves]
         return tree_unflatten(
             [new if new is not None else old for new, old in zip(moved, leaves, strict=True)], structure
         )
@@ -190,7 +212,7 @@ class Disturbed(TorchDispatchMode):  # type: ignore[misc]
         usual = float(tensor.abs().nan_to_num(0.0, 0.0).mean())
         return tensor + (tensor.abs() + (1e-2 * usual if usual > 0 else 1.0)) * self._factors(tensor)
 
-    def _moved(self, leaf: Any, least: torch.Tensor | float) -> Any:
+    def _moved(self, leaf: Any, inner: torch.Tensor | float) -> Any:
         if (
             not isinstance(leaf, torch.Tensor)
             or leaf.dtype not in _ROUND_OFF
@@ -198,9 +220,9 @@ class Disturbed(TorchDispatchMode):  # type: ignore[misc]
             or leaf.layout != torch.strided
         ):
             return None
-        size = torch.nan_to_num(leaf, nan=0.0, posinf=0.0, neginf=0.0)
-        size = torch.where(size.abs() < least, least, size)
         # In place: an operation may have written into a tensor that others hold.
+        inner = torch.as_tensor(inner, dtype=leaf.dtype).nan_to_num(0.0, 0.0, 0.0)
+        size = torch.where(leaf.isfinite(), leaf.abs() + inner, 0.0)
         return leaf.add_(size * self._factors(leaf))
 
     def _factors(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -215,23 +237,51 @@ class Disturbed(TorchDispatchMode):  # type: ignore[misc]
 
     def _across(self, function: Any, given: torch.Tensor, *rest: Any) -> torch.Tensor:
         """What lies beside the end of a range, put to its other side."""
-        if given.dtype not in _ROUND_OFF:
+        if given.dtype not in _ROUND_OFF or not given.numel():
             return given
-        near = _BESIDE * _ROUND_OFF[given.dtype] * (given.abs() + given.abs().mean())
-        if function in (_ATEN.fake_quantize_per_tensor_affine.default, _ATEN.quantize_per_tensor.default):
-            near = torch.clamp(near, max=float(rest[0]) / 4)
+        roundings = BESIDE * _ROUND_OFF[given.dtype]
+        if function in _JUMPS:
+            # A zero is one, unless something comes near it.
+            near = roundings * (given.abs() + torch.as_tensor(rest[0]).abs()).to(given.dtype)
         else:
-            near = torch.clamp(near, max=0.25)
-        low, high = function(given - near, *rest), function(given + near, *rest)
-        if low.is_quantized:
-            low, high = low.dequantize(), high.dequantize()
-        beside = low != high
-        here = function(given, *rest)
-        here = here.dequantize() if here.is_quantized else here
-        return torch.where(beside, torch.where(here == low, given + near, given - near), given)
+            near = roundings * (given.abs() + given.abs().mean())
+            quantises = function in (
+                _ATEN.fake_quantize_per_tensor_affine.default,
+                _ATEN.quantize_per_tensor.default,
+            )
+            near = torch.clamp(near, max=float(rest[0]) / 4 if quantises else 0.25)
+        low, here, high = (_plain(function(value, *rest)) for value in (given - near, given, given + near))
+        # Where it does not jump, the remainder of a division moves as far as what is divided.
+        slope = 2 * near if here.is_floating_point() and function in _JUMPS else 0.0
+        down, up = ((other != here) & ((other - here).abs() > slope) for other in (low, high))
+        return torch.where(up, given + near, torch.where(down, given - near, given))
 
 
-_BESIDE = 32.0
+def _plain(result: torch.Tensor) -> torch.Tensor:
+    """A result as numbers that can be subtracted."""
+    if result.dtype is torch.bool:
+        return result.to(torch.int8)
+    return result.dequantize() if result.is_quantized else result
+
+
+def _inner(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> torch.Tensor | float:
+    """How large the numbers are that a result is made of, where they may be much larger than itself; else 0."""
+    if not isinstance(result, torch.Tensor) or result.dtype not in _ROUND_OFF or not result.numel():
+        return 0.0
+    if function in _INNER:
+        return _INNER[function](args)
+    if function in _LEVELLED:
+        axes = list(range(1, result.dim()))
+        return result.nan_to_num(0.0, 0.0, 0.0).abs().amax(axes, keepdim=True) if axes else 0.0
+    if function not in _PRODUCTS and function not in _SUMS:
+        return 0.0
+    terms = _terms(function, args) if function in _PRODUCTS else args[0].numel() / result.numel()
+    # Terms of either sign add up to about this, and where they cancel each other, their roundings do not.
+    without_signs = (value.abs() if isinstance(value, torch.Tensor) else value for value in args)
+    return cast(torch.Tensor, function(*without_signs, **kwargs)) / math.sqrt(max(1.0, terms))
+
+
+BESIDE = 32.0
 """How many roundings lie between a number and the end of a range that it is beside."""
 
 
@@ -257,8 +307,7 @@ class Naive(TorchDispatchMode):  # type: ignore[misc]
         if terms < _LONG or args[0].numel() > _MOST_TERMS or kwargs.get("dtype") not in (None, torch.float32):
             return result
         kept = [axis for axis in range(args[0].dim()) if axis not in axes]
-        rows = args[0].detach().permute(*axes, *kept).reshape(terms, -1).numpy()
-        summed = torch.from_numpy(np.add.accumulate(rows, axis=0, dtype=np.float32)[-1].copy())
+        summed = _in_turn(args[0].detach().permute(*axes, *kept).reshape(terms, -1))
         if function in (_ATEN.mean.dim, _ATEN.mean.default):
             summed = summed / terms
         return summed.reshape(result.shape)
@@ -276,9 +325,13 @@ class Naive(TorchDispatchMode):  # type: ignore[misc]
             or left.shape[0] * left.shape[1] * right.shape[1] > _MOST_TERMS
         ):
             return result
-        products = left.detach().t()[:, :, None].numpy() * right.detach()[:, None, :].numpy()
-        summed = torch.from_numpy(np.add.accumulate(products, axis=0, dtype=np.float32)[-1].copy())
+        summed = _in_turn(left.detach().t()[:, :, None] * right.detach()[:, None, :])
         return summed if added is None else summed + args[added]
+
+
+def _in_turn(terms: torch.Tensor) -> torch.Tensor:
+    """The sum over the first axis, one term after the other."""
+    return torch.from_numpy(np.add.accumulate(terms.numpy(), axis=0, dtype=np.float32)[-1].copy())
 
 
 def _terms(function: Any, args: Sequence[Any]) -> int:

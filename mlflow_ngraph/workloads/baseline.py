@@ -16,12 +16,12 @@ from mlflow_ngraph.workloads.samples import drawn
 from mlflow_ngraph.workloads.specs import running
 
 if TYPE_CHECKING:
+    import onnx
     import torch
     from numpy.typing import NDArray
 
-DISTURBANCE = 1e-6
-"""How much the inputs of a file are changed, relative, to see what becomes of a rounding error: enough to stand out from the
-baseline's own, and little enough for its effect to be in proportion."""
+_DRAWS = 2
+"""Runs of a file with every node a little off."""
 _PROBES = (2, 3)
 """Batch sizes that tell which axis of an output is the batch axis. Not every model takes a sample alone: one that
 normalises by its batch does not."""
@@ -140,9 +140,7 @@ class OnnxBaseline:
 
     def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """The outputs."""
-        names = [node.name for node in self._session.get_inputs()]
-        outputs = self._session.run(None, dict(zip(names, inputs, strict=True)))
-        return [np.asarray(output) for output in outputs]
+        return self._run(self._session, inputs)
 
     def digest(self) -> str:
         """Identifies the file and its external data, which lie in a directory of their own."""
@@ -153,23 +151,56 @@ class OnnxBaseline:
         return result.hexdigest()
 
     def disturbances(self, inputs: Sequence[NDArray[Any]], seed: int) -> list[tuple[float, list[NDArray[Any]]]]:
-        """The outputs for inputs that are a little off, and by how many roundings they are: the weights lie in the file."""
+        """The outputs in arithmetic that is worse than the file's own, and how many times as large its roundings are."""
+        from mlflow_ngraph.workloads.arithmetic import TIMES
+
         rng = np.random.default_rng([seed, 1])
-        moved = [_moved(array, rng) for array in inputs]
-        return [(DISTURBANCE / 2.0**-24, self.run(moved))]
+        several = [[_moved(array, rng, TIMES) for array in inputs] for _ in range(_DRAWS)]
+        found = [(TIMES, self._run(self._disturbed, moved)) for moved in several]
+        return [*found, *((1.0, self._run(session, inputs)) for session in self._across_steps)]
 
     def exact(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]] | None:
         """Nothing: the file has its types."""
         return None
 
+    @staticmethod
+    def _run(session: Any, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        names = [node.name for node in session.get_inputs()]
+        outputs = session.run(None, dict(zip(names, inputs, strict=True)))
+        return [np.asarray(output) for output in outputs]
+
     @cached_property
     def _session(self) -> Any:
+        return self._opened(str(self.file))
+
+    @cached_property
+    def _disturbed(self) -> Any:
+        from mlflow_ngraph.workloads.onnx_arithmetic import disturbed
+
+        return self._opened(disturbed(self._model).SerializeToString())
+
+    @cached_property
+    def _across_steps(self) -> list[Any]:
+        from mlflow_ngraph.workloads.onnx_arithmetic import across_steps
+
+        models = [across_steps(self._model, side) for side in (-1.0, 1.0)]
+        return [self._opened(model.SerializeToString()) for model in models if model is not None]
+
+    @cached_property
+    def _model(self) -> onnx.ModelProto:
+        import onnx
+
+        return onnx.load(str(self.file), load_external_data=False)
+
+    def _opened(self, model: str | bytes) -> Any:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 3
-        return onnxruntime.InferenceSession(str(self.file), options, providers=["CPUExecutionProvider"])
+        # Where the weights are of a model that comes as bytes.
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(self.file.parent))
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 Baseline = ModuleBaseline | OnnxBaseline
@@ -201,13 +232,14 @@ def output_specs(
     )
 
 
-def _moved(array: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-    """An input that is off by `DISTURBANCE`; zeros are, too, by a share of what is usual in it."""
+def _moved(array: NDArray[Any], rng: np.random.Generator, times: float) -> NDArray[Any]:
+    """An input that is off by so many roundings; zeros are, too, by a share of what is usual in it."""
     if array.dtype.kind not in "fc":
         return array
     mean = np.abs(array).mean() if array.size else 0.0
     size = np.abs(array) + (1e-2 * mean if mean > 0 else 1.0)
-    moved: NDArray[Any] = (array + DISTURBANCE * size * rng.uniform(-1, 1, array.shape)).astype(array.dtype)
+    by = times * np.finfo(array.dtype).eps / 2
+    moved: NDArray[Any] = (array + by * size * rng.uniform(-1, 1, array.shape)).astype(array.dtype)
     return moved
 
 

@@ -38,7 +38,7 @@ _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "Relu": torch.relu,
     "Round": torch.round,
     "Sigmoid": torch.sigmoid,
-    "Sign": torch.sign,
+    "Sign": lambda value: torch.where(torch.isnan(value), value, torch.sign(value)),  # torch's own of NaN is 0
     "Sin": torch.sin,
     "Sinh": torch.sinh,
     "Softplus": functional.softplus,

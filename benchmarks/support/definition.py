@@ -1,0 +1,198 @@
+"""What an ONNX graph computes by the standard's definition, in two precisions, by two evaluators that share no code.
+
+Nothing of the package has a part in it: it tells whether the package's verdicts are right.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+from onnx import TensorProto, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+Array = NDArray[Any]
+Arrays = Sequence[Array]
+
+RIGHT = 1e-5
+"""A relative error that no fault is needed for."""
+WRONG = 1e-4
+_GROWN = 30.0
+"""How many times what rounding was seen to do is still rounding."""
+_FAR = 300.0
+_MOVED = 2.0**-23
+_DRAWS = 4
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What outputs are by the definition."""
+
+    word: str
+    """``right``, ``wrong``, ``NaN``, ``tie`` or ``ill-conditioned``; the last three where the definition does not decide."""
+    error: float = 0.0
+    """Largest error relative to the largest number of an output."""
+    noise: float = 0.0
+    """The same of the definition itself, in float32, and with inputs that are off by a rounding."""
+    output: int = 0
+
+
+class Definition:
+    """A graph, and what it gives for inputs."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._model = model
+        self._names = [value.name for value in model.graph.input]
+
+    def judge(self, outputs: Arrays, inputs: Arrays) -> Judgement:
+        """Compare outputs with the definition; the worst judgement of any output."""
+        families = [self._family(*pair, inputs) for pair in self._evaluators]
+        known = [family for family in families if family]
+        if not known:
+            return Judgement("no definition")
+        worst = [
+            min((_judged(index, ours, [one[index] for one in family]) for family in known), key=_badness)
+            for index, ours in enumerate(outputs)
+        ]
+        return max(worst, key=_badness)
+
+    def _family(self, wide: Any, narrow: Any, inputs: Arrays) -> list[Arrays]:
+        """The truth by one evaluator, in double precision where it can, and what rounding makes of it."""
+        rng = np.random.default_rng(0)
+        moved = [
+            [
+                (array * (1 + _MOVED * rng.uniform(-1, 1, array.shape))).astype(array.dtype)
+                if array.dtype.kind == "f"
+                else array
+                for array in inputs
+            ]
+            for _ in range(_DRAWS)
+        ]
+        found = [_tried(wide, self._named(inputs, wide=True))]
+        found += [_tried(narrow, self._named(arrays)) for arrays in (inputs, *moved)]
+        return [one for one in found if one is not None]
+
+    def _named(self, inputs: Arrays, *, wide: bool = False) -> dict[str, Array]:
+        return {
+            name: array.astype(np.float64) if wide and array.dtype == np.float32 else array
+            for name, array in zip(self._names, inputs, strict=True)
+        }
+
+    @cached_property
+    def _evaluators(self) -> list[tuple[Any, Any]]:
+        """Each in double precision and in single."""
+        models = widened(self._model), self._model
+        runtime = [(_Session(models[0]), _Session(models[1]))]
+        # The reference evaluator knows a few operators as they are since opset 13 only.
+        changed = {node.op_type for node in self._model.graph.node} & {"Softmax", "LogSoftmax", "Hardmax"}
+        if changed and self._model.opset_import[0].version < 13:
+            return runtime
+        return [(ReferenceEvaluator(models[0]), ReferenceEvaluator(models[1])), *runtime]
+
+
+class _Session:
+    """ONNX Runtime without optimisation."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.log_severity_level = 4
+        options.intra_op_num_threads = 1
+        try:
+            self._session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+        except Exception as error:  # noqa: BLE001 - kernels that it lacks
+            self._session = None
+            self._error = error
+
+    def run(self, names: Any, feeds: dict[str, Array]) -> Arrays:
+        if self._session is None:
+            raise self._error
+        found: Arrays = self._session.run(names, feeds)
+        return found
+
+
+def _tried(evaluator: Any, feeds: dict[str, Array]) -> Arrays | None:
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            return [np.asarray(value) for value in evaluator.run(None, feeds)]
+    except Exception:  # noqa: BLE001 - an operator that it lacks, in this type
+        return None
+
+
+def widened(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The graph with double precision wherever it has single."""
+    wide = onnx.ModelProto()
+    wide.CopyFrom(model)
+    graph = wide.graph
+    for value in (*graph.input, *graph.output):
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = TensorProto.DOUBLE
+    for tensor in _tensors(graph):
+        if tensor.data_type == TensorProto.FLOAT:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.name == "to" and attribute.i == TensorProto.FLOAT:
+                attribute.i = TensorProto.DOUBLE
+        if node.op_type == "Resize":  # its scales are float in any precision
+            _narrow(graph, node.input[1:3])
+    return wide
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[TensorProto]:
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+
+
+def _narrow(graph: onnx.GraphProto, names: Sequence[str]) -> None:
+    for tensor in graph.initializer:
+        if tensor.name in names:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
+
+
+def _judged(index: int, ours: Array, known: Sequence[Array]) -> Judgement:
+    truth = known[0]
+    if ours.shape != truth.shape:
+        return Judgement("wrong", float("inf"), 0.0, index)
+    if ours.dtype.kind in "biu":
+        differ = ours != truth
+        if not differ.any():
+            return Judgement("right", output=index)
+        open_ = np.any([one != truth for one in known], axis=0)
+        # What lies beside what rounding was seen to change is decided by it too.
+        return Judgement("tie" if open_.any() else "wrong", float(differ.mean()), float(open_.mean()), index)
+    wide = [np.asarray(array, np.float64) for array in (ours, *known)]
+    # Whether what is near the largest number overflows on the way depends on the way.
+    odd = [~(np.abs(array) <= float(np.finfo(ours.dtype).max) / 8) for array in wide]
+    if (odd[0] & ~np.any(odd[1:], axis=0)).any() or (~odd[0] & np.all(odd[1:], axis=0)).any():
+        return Judgement("wrong", float("nan"), 0.0, index)
+    if any((one != odd[1]).any() for one in odd):
+        return Judgement("NaN", float("nan"), float("nan"), index)
+    wide = [np.where(odd[1], 0.0, array) for array in wide]
+    scale = float(np.abs(wide[1]).max(initial=0.0)) or 1.0
+    errors = [float(np.abs(array - wide[1]).max(initial=0.0)) / scale for array in wide]
+    error, noise = errors[0], max(errors[2:], default=0.0)
+    word = (
+        "right"
+        if error <= max(RIGHT, _GROWN * noise)
+        else "wrong"
+        if error > max(WRONG, _FAR * noise)
+        else "ill-conditioned"
+    )
+    return Judgement(word, error, noise, index)
+
+
+def _badness(found: Judgement) -> tuple[int, float]:
+    order = ("right", "tie", "NaN", "ill-conditioned", "wrong")
+    return order.index(found.word), found.error
