@@ -30,6 +30,7 @@ from support.reported import CASES, Case
 
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import parse
+from mlflow_ngraph.workloads.trial_references import save_arrays
 
 FEWEST, FOUND, NAMED = 20, 18, 15
 SECONDS = 60.0
@@ -135,11 +136,10 @@ def _options(case: Case, model: onnx.ModelProto, home: Path) -> dict[str, Any]:
     for value in model.graph.input:
         kind = value.type.tensor_type
         shape = [size.dim_value for size in kind.shape.dim]
-        drawn = rng.standard_normal(shape)
-        if kind.elem_type != onnx.TensorProto.FLOAT:
-            drawn = rng.integers(0, case.largest, shape)
-        samples[value.name] = drawn.astype(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
-    np.savez(home / "samples.npz", **samples)
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        drawn: Any = rng.standard_normal(shape) if dtype.kind == "f" else rng.integers(0, case.largest, shape)
+        samples[value.name] = drawn.astype(dtype)
+    save_arrays(home / "samples.npz", **samples)
     return {"samples": str(home / "samples.npz")}
 
 

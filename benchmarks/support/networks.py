@@ -44,7 +44,7 @@ class Net:
 
     def weight(self, *shape: int) -> str:
         """A constant that is drawn, of a size that keeps values as large as they are."""
-        inner = float(np.prod(shape[1:])) if len(shape) > 2 else float(shape[0])  # noqa: PLR2004 - of a convolution
+        inner = float(np.prod(shape[1:])) if len(shape) > 2 else float(shape[0])  # of a convolution
         return self.constant(self._rng.standard_normal(shape) / np.sqrt(inner))
 
     def __call__(self, operator: str, *inputs: str, **attributes: Any) -> str:

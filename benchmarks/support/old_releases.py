@@ -34,6 +34,7 @@ from mlflow_ngraph.compilers.saved import Saved
 from mlflow_ngraph.errors import CompileError
 from mlflow_ngraph.workloads.base import Format
 from mlflow_ngraph.workloads.materials import Source
+from mlflow_ngraph.workloads.trial_references import save_arrays
 
 NAME = "old-release"
 ENTRY = "support.old_releases:OldRelease"
@@ -156,8 +157,7 @@ class _OldEngine(Engine):
 
     def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:
         given = Path(self._place.name, "inputs.npz")
-        # Every input is bound in turn: NumPy keeps the order of those without names.
-        np.savez(given, *inputs)  # type: ignore[arg-type]
+        save_arrays(given, *inputs)
         return Invocation(lambda: self._process.run(given, self._outputs), self._found)
 
     def _found(self) -> list[NDArray[Any]]:
