@@ -106,7 +106,7 @@ def _describe(found: Answer, program: Program, whole: Shown, smallest: Shown) ->
     first = program.nodes[program.producers()[smallest.culprit]]
     found.output, found.wrong = whole.first, whole.wrong[whole.first]
     found.operator, found.node, found.node_output = first.operator, first.name, smallest.culprit
-    found.smallest = smallest.wrong[smallest.first]
+    found.smallest = smallest.how
     found.together = [program.nodes[place].operator for place in smallest.part.nodes]
 
 

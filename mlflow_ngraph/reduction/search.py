@@ -31,8 +31,8 @@ class Shown:
     exact: Arrays
     wrong: dict[str, str] = field(default_factory=dict)
     """How, in words, by output in the order in which the program computes them."""
-    inner: str = ""
-    """The value that is wrong before the first output is, where several nodes are wrong together."""
+    inner: Shown | None = None
+    """The first of its values that is wrong when it is no output, where that is not the first output itself."""
 
     @property
     def first(self) -> str:
@@ -42,7 +42,12 @@ class Shown:
     @property
     def culprit(self) -> str:
         """The value that is wrong first."""
-        return self.inner or self.first
+        return (self.inner or self).first
+
+    @property
+    def how(self) -> str:
+        """How that value is wrong, in words."""
+        return (self.inner or self).wrong[self.culprit]
 
 
 class Search:
@@ -169,23 +174,21 @@ class Search:
                 return found
         return None
 
-    def _inner(self, shown: Shown) -> str:
-        """The value that is wrong first within nodes that are wrong together.
+    def _inner(self, shown: Shown) -> Shown | None:
+        """The earliest of the nodes that are wrong together whose value is.
 
         Their last node may do no more than keep what is fused before it from being an output. So it is left out, and its place
         is taken by one that negates.
         """
-        culprit, nodes = shown.first, shown.part.nodes
-        while True:
-            read = self._program.nodes[self._producers[culprit]].inputs
-            within = [name for name in reversed(read) if self._producers.get(name) in set(nodes)]
-            earlier = next(
-                (name for name in within if self._asked(self._program.ancestors([name], nodes), [name], negated=True)),
-                None,
-            )
-            if earlier is None:
-                return culprit
-            culprit, nodes = earlier, tuple(self._program.ancestors([earlier], nodes))
+        found: Shown | None = None
+        last: Shown | None = shown
+        while last is not None:
+            nodes, read = last.part.nodes, self._program.nodes[self._producers[last.first]].inputs
+            values = [name for name in reversed(read) if self._producers.get(name) in set(nodes)]
+            asked = (self._asked(self._program.ancestors([name], nodes), [name], negated=True) for name in values)
+            last = next(filter(None, asked), None)
+            found = last or found
+        return found
 
     def _asked(self, nodes: Collection[int], outputs: Sequence[str], *, negated: bool = False) -> Shown | None:
         """Compile and run a model of some nodes, once; None where it is not wrong, or is no model."""
