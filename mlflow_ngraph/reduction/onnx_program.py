@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -54,7 +55,7 @@ class OnnxProgram(Program):
         self._compute(range(len(self.nodes)), self._values, wide=False)
         self._wide: dict[str, Value] = {}
 
-    def part(self, nodes: Collection[int], outputs: Sequence[str]) -> Part:
+    def part(self, nodes: Collection[int], outputs: Sequence[str], *, negated: bool = False) -> Part:
         ordered = sorted(nodes)
         produced = {name for place in ordered for name in self.nodes[place].outputs}
         needed = dict.fromkeys(
@@ -68,15 +69,21 @@ class OnnxProgram(Program):
                 constants.append(numpy_helper.from_array(self._array(name), name))
             else:
                 inputs[name] = self._array(name)
+        given, negations = {name: self._array(name) for name in outputs}, []
+        if negated:
+            if any(array.dtype.kind not in "fi" for array in given.values()):
+                raise InseparableError("not every output has a sign")
+            negations = [helper.make_node("Neg", [name], [f"negated_{name}"]) for name in outputs]
+            given = {f"negated_{name}": array for name, array in given.items()}
         graph = helper.make_graph(
-            [self._model.graph.node[place] for place in ordered],
+            [*(self._model.graph.node[place] for place in ordered), *negations],
             "part",
             [_declared(name, array) for name, array in inputs.items()],
-            [_declared(name, self._array(name)) for name in outputs],
+            [_declared(name, array) for name, array in given.items()],
             constants,
         )
         model = helper.make_model(graph, opset_imports=self._model.opset_import, ir_version=self._model.ir_version)
-        return Part(tuple(ordered), tuple(outputs), inputs, model)
+        return Part(tuple(ordered), tuple(outputs), inputs, model, negated)
 
     def save(self, part: Part, path: Path) -> None:
         size = sum(len(tensor.raw_data) for tensor in part.model.graph.initializer)
@@ -97,7 +104,12 @@ class OnnxProgram(Program):
             digest="",
             reference_by="",
             versions={},
-            outputs=_specs({name: self._array(name) for name in part.outputs}),
+            outputs=_specs(
+                {
+                    value.name: self._array(name)
+                    for value, name in zip(part.model.graph.output, part.outputs, strict=True)
+                }
+            ),
             batch_sizes=[_BATCH],
             formats=export,
         ).write(directory)
@@ -109,10 +121,21 @@ class OnnxProgram(Program):
     def rounded(self, part: Part) -> list[NDArray[Any]]:
         return self._computed(part, wide=False)
 
+    def disturbed(self, part: Part) -> list[tuple[float, list[NDArray[Any]]]]:
+        from mlflow_ngraph.workloads.arithmetic import TIMES
+
+        found = []
+        for coherent in (False, True):
+            disturb = partial(_disturbed, rng=np.random.default_rng(1), times=TIMES, coherent=coherent)
+            values = self._given(part, disturb)
+            self._compute(part.nodes, values, wide=False, disturb=disturb)
+            found.append((TIMES, [values[name] for name in part.outputs]))
+        return found
+
     def visible(self) -> list[str]:
         return [name for node in self.nodes for name in node.outputs if name and self._is_array(name)]
 
-    def doubt(self, part: Part, engine: Arrays) -> str:
+    def doubt(self, part: Part, engine: Arrays, precision: str) -> str:
         """Ask the evaluator that is written after ONNX's standard, where somebody else said what is right."""
         if all(self.computed_by(place) == EVALUATOR for place in part.nodes):
             return ""
@@ -120,10 +143,10 @@ class OnnxProgram(Program):
             standard = OnnxProgram(part.model, part.inputs)
             standard.insist({self.nodes[place].operator for place in part.nodes})
             again = standard.part(range(len(part.nodes)), part.outputs)
-            exact, rounded = standard.exact(again), standard.rounded(again)
+            wrong = judge(standard, again, standard.exact(again), engine, precision)
         except InseparableError:
             return ""
-        if any(judge(*arrays) is not None for arrays in zip(engine, exact, rounded, strict=True)):
+        if wrong:
             return ""
         by = {self.nodes[place].operator: self.computed_by(place) for place in part.nodes}
         self.insist(set(by))
@@ -144,11 +167,19 @@ class OnnxProgram(Program):
     def _computed(self, part: Part, *, wide: bool) -> list[NDArray[Any]]:
         if not set(part.inputs) - set(self._inputs):
             return self._from_the_beginning(part, wide=wide)
-        values: dict[str, Value] = {**self._constants, **part.inputs}
-        for name in self._folded:
-            values.setdefault(name, self._values[name])
+        values = self._given(part)
         self._compute(part.nodes, values, wide=wide)
         return [_widened(values[name]) if wide else values[name] for name in part.outputs]
+
+    def _given(self, part: Part, disturb: Callable[[Value], Value] = lambda value: value) -> dict[str, Value]:
+        """What the nodes of a part read that others give."""
+        values: dict[str, Value] = {
+            **self._constants,
+            **{name: disturb(array) for name, array in part.inputs.items()},
+        }
+        for name in self._folded:
+            values.setdefault(name, self._values[name])
+        return values
 
     def _from_the_beginning(self, part: Part, *, wide: bool) -> list[NDArray[Any]]:
         """The outputs of a part that begins where the program begins: once computed, they are known."""
@@ -163,13 +194,20 @@ class OnnxProgram(Program):
         )
         return [_widened(self._wide[name]) for name in part.outputs]
 
-    def _compute(self, places: Collection[int], values: dict[str, Value], *, wide: bool) -> None:
+    def _compute(
+        self,
+        places: Collection[int],
+        values: dict[str, Value],
+        *,
+        wide: bool,
+        disturb: Callable[[Value], Value] = lambda value: value,
+    ) -> None:
         for place in places:
             node = self.nodes[place]
             read = [name for name in dict.fromkeys(node.inputs) if name]
             given = [_widened(values[name]) if wide else values[name] for name in read]
             found = self._arithmetic.run(place, read, given, wide=wide)
-            values.update((name, value) for name, value in zip(node.outputs, found, strict=True) if name)
+            values.update((name, disturb(value)) for name, value in zip(node.outputs, found, strict=True) if name)
 
     def _constant_values(self) -> set[str]:
         """The values that depend on no input."""
@@ -195,6 +233,30 @@ def _widened(value: Value) -> Value:
     """A value in float64 where it is a narrower floating-point number."""
     narrow = isinstance(value, (np.ndarray, np.generic)) and value.dtype in (np.float32, np.float16)
     return np.asarray(value, np.float64) if narrow else value
+
+
+def _disturbed(value: Value, *, rng: np.random.Generator, times: float, coherent: bool) -> Value:
+    """A value that is off by some roundings of its own type. A whole number stays: it may be an index or at the end of a step.
+
+    Parameters
+    ----------
+    coherent : bool
+        All of a channel are off by the same; else each number is by what is drawn for it.
+    """
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+        return value
+    shape = value.shape
+    if coherent:
+        channel = 1 if value.ndim in _IMAGES else value.ndim - 1
+        shape = tuple(size if axis == channel else 1 for axis, size in enumerate(shape))
+    drawn = rng.choice([-1.0, 1.0], shape) if coherent else rng.uniform(-1, 1, shape)
+    numbers, eps = np.nan_to_num(value, nan=0.0, posinf=0.0, neginf=0.0), float(np.finfo(value.dtype).eps)
+    whole = (numbers == np.rint(numbers)) & (np.abs(numbers) < 1 / eps)
+    return np.asarray(value + np.where(whole, 0.0, numbers) * (times * eps / 2 * drawn), value.dtype)
+
+
+_IMAGES = (4, 5)
+"""Axes of arrays whose second one is that of channels."""
 
 
 def _specs(arrays: Mapping[str, NDArray[Any]]) -> tuple[TensorSpec, ...]:

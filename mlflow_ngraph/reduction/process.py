@@ -83,7 +83,8 @@ def answer(question: Question) -> Answer:
                 whole = search.whole()
                 smallest = search.smallest(whole) if whole is not None else None
                 tries += search.tries
-                doubt = program.doubt(smallest.part, smallest.outputs) if smallest is not None else ""
+                precision = question.target["precision"]
+                doubt = program.doubt(smallest.part, smallest.outputs, precision) if smallest is not None else ""
                 if not doubt:
                     break
                 found.remarks.append(doubt)
@@ -102,10 +103,10 @@ def answer(question: Question) -> Answer:
 
 
 def _describe(found: Answer, program: Program, whole: Shown, smallest: Shown) -> None:
-    first = program.nodes[program.producers()[smallest.first]]
-    found.output, found.wrong = whole.first, whole.wrong[whole.first].what
-    found.operator, found.node, found.node_output = first.operator, first.name, smallest.first
-    found.smallest = smallest.wrong[smallest.first].what
+    first = program.nodes[program.producers()[smallest.culprit]]
+    found.output, found.wrong = whole.first, whole.wrong[whole.first]
+    found.operator, found.node, found.node_output = first.operator, first.name, smallest.culprit
+    found.smallest = smallest.how
     found.together = [program.nodes[place].operator for place in smallest.part.nodes]
 
 
@@ -171,13 +172,10 @@ def _why_right(program: Program, kept: dict[str, Arrays], question: Question) ->
     if not all(name in producers for name in program.outputs) or len(program.outputs) != len(kept["engine"]):
         return "compiled by itself, it is as near to float64 as rounding allows"
     whole = program.part(program.ancestors(program.outputs, range(len(program.nodes))), program.outputs)
-    exact, rounded = program.exact(whole), program.rounded(whole)
-    said: dict[str, str] = {}
+    exact, said = program.exact(whole), {}
     for kind in ("engine", "reference"):
-        problems = [
-            judge(*arrays, question.target["precision"]) for arrays in zip(kept[kind], exact, rounded, strict=True)
-        ]
-        said[kind] = next((problem.what for problem in problems if problem is not None), "")
+        wrong = judge(program, whole, exact, kept[kind], question.target["precision"])
+        said[kind] = next(iter(wrong.values()), "")
     if said["engine"]:
         return f"the study's engine is wrong ({said['engine']}), one compiled for these sizes alone is right"
     baseline = f"the baseline is wrong ({said['reference']})" if said["reference"] else "so is the baseline"

@@ -39,6 +39,8 @@ class Part:
     """What the model is run on: the values that the unoptimised program has there."""
     model: Any = field(compare=False)
     """In the form of the program that it is part of."""
+    negated: bool = False
+    """Whether the model gives each output through one more node, which negates it."""
 
 
 class Program(ABC):
@@ -50,8 +52,13 @@ class Program(ABC):
     outputs: tuple[str, ...]
 
     @abstractmethod
-    def part(self, nodes: Collection[int], outputs: Sequence[str]) -> Part:
+    def part(self, nodes: Collection[int], outputs: Sequence[str], *, negated: bool = False) -> Part:
         """A model of some nodes.
+
+        Parameters
+        ----------
+        negated : bool
+            Give the outputs through nodes that negate them: an output keeps a compiler from fusing across it.
 
         Raises
         ------
@@ -72,17 +79,21 @@ class Program(ABC):
 
     @abstractmethod
     def exact(self, part: Part) -> list[NDArray[Any]]:
-        """The outputs of a part computed in float64."""
+        """The outputs of a part computed in float64; what is negated in its model is not here."""
 
     @abstractmethod
     def rounded(self, part: Part) -> list[NDArray[Any]]:
-        """The outputs of a part computed in its own element types, node by node and without any optimisation."""
+        """The same computed in its own element types, node by node and without any optimisation."""
+
+    @abstractmethod
+    def disturbed(self, part: Part) -> list[tuple[float, list[NDArray[Any]]]]:
+        """The same in arithmetic that is worse than its own, and how many times as large its roundings are."""
 
     @abstractmethod
     def visible(self) -> list[str]:
         """The values that may be outputs of a part."""
 
-    def doubt(self, part: Part, engine: Arrays) -> str:
+    def doubt(self, part: Part, engine: Arrays, precision: str) -> str:
         """Why the truth about a small part may be none, and what was done about it; empty where nothing speaks against it.
 
         Whoever is told so searches again. The default knows one truth only.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from mlflow_ngraph.reduction.judging import Wrong, judge
+from mlflow_ngraph.reduction.judging import judge
 from mlflow_ngraph.reduction.program import Arrays, InseparableError, Part, Program
 
 Run = Callable[[Part], Arrays]
@@ -29,13 +29,25 @@ class Shown:
     outputs: Arrays
     """The engine's."""
     exact: Arrays
-    wrong: dict[str, Wrong] = field(default_factory=dict)
-    """By output, in the order in which the program computes them."""
+    wrong: dict[str, str] = field(default_factory=dict)
+    """How, in words, by output in the order in which the program computes them."""
+    inner: Shown | None = None
+    """The first of its values that is wrong when it is no output, where that is not the first output itself."""
 
     @property
     def first(self) -> str:
         """The output that is wrong first."""
         return next(iter(self.wrong))
+
+    @property
+    def culprit(self) -> str:
+        """The value that is wrong first."""
+        return (self.inner or self).first
+
+    @property
+    def how(self) -> str:
+        """How that value is wrong, in words."""
+        return (self.inner or self).wrong[self.culprit]
 
 
 class Search:
@@ -68,7 +80,7 @@ class Search:
         self._tell = tell
         self._largest = largest
         self._producers = program.producers()
-        self._tried: dict[tuple[tuple[int, ...], tuple[str, ...]], Shown | None] = {}
+        self._tried: dict[tuple[tuple[int, ...], tuple[str, ...], bool], Shown | None] = {}
         self.failed = ""
         """Why the last part that could not be compiled or run could not be."""
 
@@ -93,7 +105,8 @@ class Search:
     def smallest(self, whole: Shown) -> Shown:
         """The smallest part that is still wrong, from the whole program."""
         found = self._near_first_visible(whole) or self._halved(self._ending_at_first(whole))
-        return self._without_needless(found)
+        smallest = self._without_needless(found)
+        return replace(smallest, inner=self._inner(smallest))
 
     def _near_first_visible(self, whole: Shown) -> Shown | None:
         """Make every value an output, and look around the node whose output is wrong first. None: then nothing is wrong."""
@@ -161,31 +174,43 @@ class Search:
                 return found
         return None
 
-    def _asked(self, nodes: Collection[int], outputs: Sequence[str]) -> Shown | None:
+    def _inner(self, shown: Shown) -> Shown | None:
+        """The earliest of the nodes that are wrong together whose value is.
+
+        Their last node may do no more than keep what is fused before it from being an output. So it is left out, and its place
+        is taken by one that negates.
+        """
+        found: Shown | None = None
+        last: Shown | None = shown
+        while last is not None:
+            nodes, read = last.part.nodes, self._program.nodes[self._producers[last.first]].inputs
+            values = [name for name in reversed(read) if self._producers.get(name) in set(nodes)]
+            asked = (self._asked(self._program.ancestors([name], nodes), [name], negated=True) for name in values)
+            last = next(filter(None, asked), None)
+            found = last or found
+        return found
+
+    def _asked(self, nodes: Collection[int], outputs: Sequence[str], *, negated: bool = False) -> Shown | None:
         """Compile and run a model of some nodes, once; None where it is not wrong, or is no model."""
-        key = tuple(nodes), tuple(outputs)
+        key = tuple(nodes), tuple(outputs), negated
         if key not in self._tried:
             if not outputs or (self.out_of_time and self._tried):
                 return None
             self.failed = ""
-            self._tried[key] = self._try(nodes, outputs)
+            self._tried[key] = self._try(nodes, outputs, negated=negated)
         return self._tried[key]
 
-    def _try(self, nodes: Collection[int], outputs: Sequence[str]) -> Shown | None:
+    def _try(self, nodes: Collection[int], outputs: Sequence[str], *, negated: bool) -> Shown | None:
         try:
-            part = self._program.part(nodes, outputs)
+            part = self._program.part(nodes, outputs, negated=negated)
             exact = self._program.exact(part)
             if sum(array.nbytes for array in exact) > self._largest:
                 return None
             found = self._run(part)
+            found = [-array for array in found] if negated else found
+            wrong = judge(self._program, part, exact, found, self._precision)
         except (InseparableError, FailedError) as error:
             self.failed = str(error)
             return None
-        rounded = self._program.rounded(part)
-        wrong = {
-            name: problem
-            for name, ours, truth, own in zip(part.outputs, found, exact, rounded, strict=True)
-            if (problem := judge(ours, truth, own, self._precision)) is not None
-        }
         ordered = dict(sorted(wrong.items(), key=lambda item: self._producers[item[0]]))
         return Shown(part, found, exact, ordered) if wrong else None

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import fx
-from torch.utils._pytree import tree_map
 
 from mlflow_ngraph.reduction.program import InseparableError, Node, Part, Program
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
-from mlflow_ngraph.workloads.calling import arrays, flatten_outputs, tensors
+from mlflow_ngraph.workloads.baseline import ModuleBaseline
+from mlflow_ngraph.workloads.calling import arrays, tensors
 from mlflow_ngraph.workloads.export import Preparation
 from mlflow_ngraph.workloads.exporting import save_program
 from mlflow_ngraph.workloads.materials import arrays_file
@@ -23,7 +21,6 @@ from mlflow_ngraph.workloads.registry import create
 from mlflow_ngraph.workloads.trial_references import save_arrays
 
 _FILE = "part.pt2"
-_NARROW = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class TorchProgram(Program):
@@ -51,7 +48,7 @@ class TorchProgram(Program):
             recorded.run(*tensors(inputs))
         self._values = recorded.values
 
-    def part(self, nodes: Collection[int], outputs: Sequence[str]) -> Part:
+    def part(self, nodes: Collection[int], outputs: Sequence[str], *, negated: bool = False) -> Part:
         ordered = sorted(nodes)
         graph, copies = fx.Graph(), {}
         chosen = {self._calls[place] for place in ordered}
@@ -66,11 +63,14 @@ class TorchProgram(Program):
             if node in chosen or (node.op == "get_attr" and node in needed):
                 copies[node] = graph.node_copy(node, copies.__getitem__)
         by_name = {node.name: copied for node, copied in copies.items()}
-        for name in outputs:
-            self._array(name)
-        graph.output(tuple(by_name[name] for name in outputs))
+        given = [by_name[name] for name in outputs]
+        if any(self._array(name).dtype.kind not in "fi" for name in outputs) and negated:
+            raise InseparableError("not every output has a sign")
+        if negated:
+            given = [graph.call_function(torch.ops.aten.neg.default, (node,)) for node in given]
+        graph.output(tuple(given))
         model = fx.GraphModule(self._module, graph).eval()
-        return Part(tuple(ordered), tuple(outputs), inputs, model)
+        return Part(tuple(ordered), tuple(outputs), inputs, model, negated)
 
     def save(self, part: Part, path: Path) -> None:
         try:
@@ -93,14 +93,21 @@ class TorchProgram(Program):
         return batch
 
     def exact(self, part: Part) -> list[NDArray[Any]]:
-        wide = [array.astype(np.float64) if array.dtype.kind == "f" else array for array in part.inputs.values()]
-        return _outputs(_widened(part.model), wide)
+        return self._baseline(part).exact(list(part.inputs.values()))
 
     def rounded(self, part: Part) -> list[NDArray[Any]]:
-        return _outputs(part.model, list(part.inputs.values()))
+        return self._baseline(part).run(list(part.inputs.values()))
+
+    def disturbed(self, part: Part) -> list[tuple[float, list[NDArray[Any]]]]:
+        return self._baseline(part).disturbances(list(part.inputs.values()), 1)
 
     def visible(self) -> list[str]:
         return [node.outputs[0] for node in self.nodes if isinstance(self._values[node.outputs[0]], torch.Tensor)]
+
+    def _baseline(self, part: Part) -> ModuleBaseline:
+        """The part as a model of its own, with its outputs as they are."""
+        plain = self.part(part.nodes, part.outputs) if part.negated else part
+        return ModuleBaseline(plain.model)
 
     def _array(self, name: str) -> NDArray[Any]:
         value = self._values[name]
@@ -147,22 +154,3 @@ def _node(node: fx.Node) -> Node:
         operator = getattr(node.target, "__name__", operator)
     inputs = tuple(other.name for other in node.all_input_nodes)
     return Node(node.name, operator, inputs, (node.name,))
-
-
-def _widened(module: fx.GraphModule) -> fx.GraphModule:
-    """The same graph in float64, also where a node names a narrower type."""
-    wide = copy.deepcopy(module).double()
-    for node in wide.graph.nodes:
-        if node.op == "call_function":
-            node.args, node.kwargs = tree_map(_widened_type, (node.args, node.kwargs))
-    wide.recompile()
-    return wide
-
-
-def _widened_type(argument: Any) -> Any:
-    return torch.float64 if argument in _NARROW and isinstance(argument, torch.dtype) else argument
-
-
-def _outputs(module: fx.GraphModule, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-    with torch.no_grad():
-        return arrays(tuple(flatten_outputs(module(*tensors(inputs)))))

@@ -54,7 +54,7 @@ def _searched(program: Any, compiler: str, flags: Mapping[str, Any], place: Path
             return None
         smallest = search.smallest(whole)
     operators = [program.nodes[index].operator for index in smallest.part.nodes]
-    first = program.nodes[program.producers()[smallest.first]].name
+    first = program.nodes[program.producers()[smallest.culprit]].name
     said = ""
     if named:
         reproduction.write(program, smallest, place / "written", named, {}, "fp32", "it is wrong")
@@ -62,7 +62,7 @@ def _searched(program: Any, compiler: str, flags: Mapping[str, Any], place: Path
             [sys.executable, "repro.py"], cwd=place / "written", capture_output=True, text=True, check=False
         )
         said = ended.stdout + ended.stderr
-    doubt = program.doubt(smallest.part, smallest.outputs)
+    doubt = program.doubt(smallest.part, smallest.outputs, "fp32")
     return Found(operators, first, len(program.nodes), search.tries, said, doubt)
 
 
@@ -117,6 +117,14 @@ def test_an_operator_that_is_wrong_where_it_is_fused(
     found = within(SECONDS, _planted, {"operator": operator, "after": after}, tmp_path)
     assert found is not None
     assert (found.operators, found.first) == ([after, operator], first)
+
+
+def test_an_operator_that_is_wrong_where_nobody_sees_its_output(
+    processes: None, miscompiler: None, tmp_path: Path
+) -> None:
+    found = within(SECONDS, _planted, {"operator": "Add", "inside": True}, tmp_path)
+    assert found is not None
+    assert (found.operators, found.first) == (["Add", "Relu"], "add0")
 
 
 def test_parts_that_crash_the_compiler_are_passed_over(processes: None, miscompiler: None, tmp_path: Path) -> None:
@@ -191,9 +199,10 @@ def _disputed(place: Path) -> str:
 
     program = _convolutions(1)
     part = program.part([2], ["relu0"])
-    right, doubted = program.exact(part), program.doubt(part, [program.exact(part)[0] + 1])
-    assert not doubted, "an engine that nobody agrees with raises no doubt"
-    said = str(program.doubt(part, right))
+    program.exact(part)
+    right = program.rounded(part)
+    assert not program.doubt(part, [right[0] + 1], "fp32"), "an engine that nobody agrees with raises no doubt"
+    said = str(program.doubt(part, right, "fp32"))
     program.exact(part)
     assert program.computed_by(2) == EVALUATOR
     return said

@@ -23,6 +23,8 @@ class MiscompilerFlags(OnnxRuntimeFlags):
     """Every one of it is off by a hundredth."""
     after: str = ""
     """Only where it follows this one and nobody else sees what is between them."""
+    inside: bool = False
+    """Only where its output is none of the model's."""
     crashes_at: int = 0
     """A model of so many nodes ends the process."""
 
@@ -65,8 +67,9 @@ class _Wrong(Source):
         for node in nodes:
             graph.node.append(node)
             before = [producers[name].op_type for name in node.input if name in producers and name not in seen]
-            if node.op_type == flags.operator and (not flags.after or flags.after in before):
-                name = node.output[0]
+            name = node.output[0]
+            fused = (not flags.after or flags.after in before) and not (flags.inside and name in seen)
+            if node.op_type == flags.operator and fused:
                 graph.node[-1].output[0] = f"{name}_right"
                 graph.node.append(helper.make_node("Mul", [f"{name}_right", "off"], [name]))
         wrong = path.with_name(f"wrong-{path.name}")
