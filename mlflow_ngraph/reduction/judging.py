@@ -43,9 +43,7 @@ def judge(program: Program, part: Part, exact: Arrays, engine: Arrays, precision
     found = {}
     for index, (name, ours, own, truth) in enumerate(zip(part.outputs, engine, native, exact, strict=True)):
         this = slice(index, index + 1)
-        alone = replace(
-            trial, amplification=trial.amplification[this], rounding=trial.rounding[this], small=trial.small[this]
-        )
+        alone = replace(trial, rounding=trial.rounding[this], small=trial.small[this])
         asked = Judge(Verification(), cast("Any", None), precision, Path(), small[this])
         problem = asked.problem(alone, [ours], [own], [truth])
         if problem is not None:

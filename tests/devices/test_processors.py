@@ -17,7 +17,7 @@ def groups(tmp_path: Path) -> Path:
 
 def quota(groups: Path) -> float | None:
     found = processors.cpu_quota(groups, groups / "membership")
-    return found and found.processors
+    return None if found is None else found.processors
 
 
 def test_without_a_quota_there_is_none(groups: Path) -> None:

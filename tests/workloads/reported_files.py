@@ -57,7 +57,7 @@ def _stored(folder: Path, rng: np.random.Generator) -> None:
     nodes = [_node("MatMul", ["x", "w"], ["h"]), _node("Add", ["h", "b"], ["y"])]
     constants = {"w": _normal(rng, 64, 64), "b": _normal(rng, 64)}
     values = [_value("x", ["N", 64])], [_value("y", ["N", 64])]
-    how = {"save_as_external_data": True, "size_threshold": 0}
+    how: dict[str, Any] = {"save_as_external_data": True, "size_threshold": 0}
     _save(folder / "external.onnx", nodes, *values, constants, location="weights of it.bin", **how)
     _save(folder / "scattered.onnx", nodes, *values, constants, all_tensors_to_one_file=False, **how)
     path = folder / "below.onnx"

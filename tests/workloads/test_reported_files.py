@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,8 +17,8 @@ from tests.workloads import reported_files
 
 BATCHES = (1, 3, 8)
 COMPILERS = ("identity", "onnxruntime", "openvino")
-OPTIONS = {"step": {"dims": {"past_len": 5}}, "rmsrope": {"ranges": {"p": [0, 10]}}}
-OTHERWISE = {
+OPTIONS: dict[str, dict[str, Any]] = {"step": {"dims": {"past_len": 5}}, "rmsrope": {"ranges": {"p": [0, 10]}}}
+OTHERWISE: dict[str, dict[str, str]] = {
     "branch": {"identity": "no ONNX operator If"},
     "ifin": {"identity": "no ONNX operator If"},
     "contrib": {"identity": "no ONNX operator com.microsoft.SkipLayerNormalization"},
@@ -57,7 +58,7 @@ def _said(folder: Path) -> dict[int, dict[tuple[str, int], Said]]:
         path.stem: {"scheme": "onnx", "target": str(path), **OPTIONS.get(path.stem, {})}
         for path in (folder / "files").glob("*.onnx")
     }
-    compilers = [(name, {}) for name in COMPILERS]
+    compilers: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in COMPILERS]
     return {batch: verdicts(given, compilers, batch, folder / f"b{batch}") for batch in BATCHES}
 
 
