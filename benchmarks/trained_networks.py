@@ -71,7 +71,11 @@ NETWORKS = (
     Network(_SPEECH, "speechmos/plcmos_models/plcmos_v2.onnx", {"dims": {"frames": 64}}),
     Network("basic-pitch==0.4.0", "basic_pitch/saved_models/icassp_2022/nmp.onnx"),
     Network("silero-vad==6.2.3", "silero_vad/data/silero_vad_openvino_16k.onnx"),
-    Network("silero-vad==6.2.3", "silero_vad/data/silero_vad_16k_sequence.onnx"),
+    Network(
+        "silero-vad==6.2.3",
+        "silero_vad/data/silero_vad_16k_op15.onnx",
+        {"dims": {"sequence": 576}, "ranges": {"sr": [16000, 16001]}},
+    ),
     Network("ddddocr==1.5.6", "ddddocr/common_old.onnx", {"dims": {"image_width": 96}}),
     Network("ddddocr==1.5.6", "ddddocr/common_det.onnx"),
 )

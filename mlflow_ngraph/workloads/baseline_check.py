@@ -76,8 +76,10 @@ def _difference(rounding: Sequence[Rounding | None], other: Arrays, native: Arra
     if len(other) != len(native):
         return f"{len(native)} outputs, not {len(other)}"
     for index, allowed in enumerate(rounding):
+        if other[index].dtype != native[index].dtype:
+            return f"output {index}: {native[index].dtype}, not {other[index].dtype}"
         try:
-            error = parity.errors(np.asarray(other[index]), truth[index], native[index])
+            error = parity.errors(other[index], truth[index], native[index])
         except IncomparableError as different:
             return f"output {index}: {one_line(different)}"
         if allowed is not None and allowed.tells:

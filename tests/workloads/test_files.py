@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from mlflow_ngraph.workloads.base import Init, TensorSpec, Workload, WorkloadRef
 from mlflow_ngraph.workloads.describe import describe
 from mlflow_ngraph.workloads.export import prepare
 from mlflow_ngraph.workloads.materials import Source
+from mlflow_ngraph.workloads.onnx_torch.values import OPERATORS
 from mlflow_ngraph.workloads.registry import create
 from tests.workloads.models import Encoder, image_classifier
 from tests.workloads.test_prepare import ALL, assert_all_formats_agree
@@ -157,6 +159,31 @@ def test_an_operator_that_torch_lacks_is_named_and_onnxruntime_is_the_reference(
         with pytest.raises(UnsupportedError, match=r"no ONNX operator Hardmax \(opset 18\)"):
             missing()
     assert describe(workload("onnx", path)).parameters is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda node, values: torch.relu(values) + 1e-3,
+        lambda node, values: torch.clamp(values, 0, 1e3),  # right for all but inputs that are far out
+        lambda node, values: torch.relu(values).double(),
+        lambda node, values: torch.relu(values)[..., :2],
+    ],
+)
+def test_a_converted_form_that_computes_another_function_judges_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: Callable[[Any, Any], Any]
+) -> None:
+    monkeypatch.setitem(OPERATORS, "Relu", replace(OPERATORS["Relu"], function=wrong))
+    shape = ["batch", 3]
+    path = graph(
+        tmp_path / "relu.onnx", [helper.make_node("Relu", ["x"], ["y"])], [value("x", shape)], [value("y", shape)]
+    )
+    prepare(workload("onnx", path), tmp_path / "m", batch_sizes=[2], formats=ALL, seed=0)
+    source = Source(tmp_path / "m")
+    assert source.materials.reference_by.startswith("onnxruntime")
+    np.testing.assert_array_equal(source.reference(2)[0], np.maximum(source.example(2)[0], 0))
+    with pytest.raises(UnsupportedError, match="its PyTorch form computes another function than ONNX defines"):
+        source.module()
 
 
 def _text(path: Path) -> Path:
