@@ -48,13 +48,16 @@ def describe_built(workload: Workload, module: torch.nn.Module | None) -> Worklo
     only = fixed_batch(inputs, workload.batch_axis)
     parameters = paper_macs = true_macs = None
     if module is not None:
-        try:
-            parameters, paper_macs, true_macs = _counted(module, workload, only or 1)
-        except Exception:
-            if only is not None:
+        parameters = sum(parameter.numel() for parameter in module.parameters())
+        # Not every model takes a sample alone: one that normalises by its batch does not.
+        for batch in (1, _SEVERAL) if only is None else (only,):
+            try:
+                paper_macs, true_macs = _counted(module, workload, batch)
+            except MemoryError:
                 raise
-            # Not every model takes a sample alone: one that normalises by its batch does not.
-            parameters, paper_macs, true_macs = _counted(module, workload, _SEVERAL)
+            except Exception:  # noqa: BLE001, S112 - it runs, and does not let itself be watched: nothing is counted
+                continue
+            break
     return WorkloadInfo(
         ref=str(workload.ref),
         label=workload.label,
@@ -67,11 +70,11 @@ def describe_built(workload: Workload, module: torch.nn.Module | None) -> Worklo
     )
 
 
-def _counted(module: torch.nn.Module, workload: Workload, batch: int) -> tuple[int, int | None, int]:
-    """Parameters, and the paper's and true MACs of one sample out of ``batch``."""
+def _counted(module: torch.nn.Module, workload: Workload, batch: int) -> tuple[int | None, int]:
+    """The paper's and true MACs of one sample out of ``batch``."""
     from mlflow_ngraph.workloads.calling import tensors
     from mlflow_ngraph.workloads.macs import count
 
     example = drawn(workload.inputs(), workload.samples(), batch, np.random.default_rng(0))
-    parameters, paper_macs, true_macs = count(module, tensors(example))
-    return parameters, None if paper_macs is None else paper_macs // batch, true_macs // batch
+    _, paper_macs, true_macs = count(module, tensors(example))
+    return None if paper_macs is None else paper_macs // batch, true_macs // batch

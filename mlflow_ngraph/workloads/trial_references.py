@@ -201,8 +201,9 @@ def observed(
     exact = _tried(lambda: baseline.exact(inputs), outputs, wrong)
     several = _tried_all(lambda: baseline.disturbances(inputs, number + 1), outputs, wrong)
     truth = outputs if exact is None else exact
-    # Without a disturbance nobody knows how much an error grows; the error of the model itself is one sample of it.
-    known = several if exact is None else [(1.0, outputs), *several]
+    # Without a disturbance nobody knows how much an error grows; the error of the model itself is one sample of it. Without
+    # the truth it is not known, and lies between an engine and the model beside the engine's own.
+    known = [(times / 2, part) for times, part in several] if exact is None else [(1.0, outputs), *several]
     why = "" if several else wrong[-1] if wrong else "nothing came back"
     if several and exact is not None and _is_another_function(exact, outputs, several):
         why = "in double precision it gives other outputs, and rounding does not explain it"

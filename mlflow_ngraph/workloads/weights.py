@@ -62,7 +62,10 @@ def digest(module: nn.Module) -> str:
     result = hashlib.sha256()
     for name, part in sorted(_dense(module), key=lambda item: item[0]):
         result.update(f"{name} {part.dtype} {tuple(part.shape)}".encode())
-        result.update(part.contiguous().flatten().view(torch.uint8).numpy().data)
+        flat = part.contiguous().flatten()
+        if flat.stride(0) != 1:  # one number that stands for many counts as contiguous
+            flat = flat.clone(memory_format=torch.contiguous_format)
+        result.update(flat.view(torch.uint8).numpy().data)
     return result.hexdigest()
 
 
