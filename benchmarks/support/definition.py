@@ -68,7 +68,9 @@ class Definition:
         rng = np.random.default_rng(0)
         moved = [
             [
-                (array * (1 + _MOVED * rng.uniform(-1, 1, array.shape))).astype(array.dtype) if array.dtype.kind == "f" else array
+                (array * (1 + _MOVED * rng.uniform(-1, 1, array.shape))).astype(array.dtype)
+                if array.dtype.kind == "f"
+                else array
                 for array in inputs
             ]
             for _ in range(_DRAWS)
