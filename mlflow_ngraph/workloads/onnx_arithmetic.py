@@ -127,7 +127,8 @@ def across_steps(model: onnx.ModelProto, side: float) -> onnx.ModelProto | None:
         own = onnx.NodeProto()
         own.CopyFrom(node)
         kind = kinds.get(node.input[0]) if node.input else None
-        if kind in _ROUND_OFF and (node.op_type in _ROUNDED | _COMPARED or _is_truncating(node)):
+        steps = node.op_type in _ROUNDED | _COMPARED or _is_truncating(node)
+        if kind is not None and kind in _ROUND_OFF and steps:
             own.input[0] = f"{node.input[0]}/{len(nodes)}"
             by = side * BESIDE * _ROUND_OFF[kind]
             nodes += _larger(node.input[0], own.input[0], kind, by, zeros=node.op_type in _ROUNDED)

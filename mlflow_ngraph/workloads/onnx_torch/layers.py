@@ -91,7 +91,10 @@ def _batch_normalization(
 def _instance_normalization(node: Node, value: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     if math.prod(value.shape[2:]) > 1:
         return functional.instance_norm(value, weight=scale, bias=bias, eps=node.get("epsilon", 1e-5))
-    return torch.addcmul(_channels(bias, value), value - value, _channels(scale, value))  # torch refuses one element
+    # Torch refuses one element, of which its own mean leaves nothing but a rounding.
+    centred = value - value.mean(list(range(2, value.ndim)), keepdim=True)
+    normal = centred * torch.rsqrt(centred.square() + node.get("epsilon", 1e-5))
+    return normal * _channels(scale, value) + _channels(bias, value)
 
 
 def _channels(parameter: Tensor, value: Tensor) -> Tensor:
