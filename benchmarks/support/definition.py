@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -36,7 +36,8 @@ class Judgement:
     """What outputs are by the definition."""
 
     word: str
-    """``right``, ``wrong``, ``NaN``, ``tie`` or ``ill-conditioned``; the last three where the definition does not decide."""
+    """``right`` or ``wrong``; ``NaN``, ``tie`` or ``ill-conditioned`` where the definition does not decide; ``disputed`` where
+    its evaluators contradict each other."""
     error: float = 0.0
     """Largest error relative to the largest number of an output."""
     noise: float = 0.0
@@ -57,11 +58,13 @@ class Definition:
         known = [family for family in families if family]
         if not known:
             return Judgement("no definition")
-        worst = [
-            min((_judged(index, ours, [one[index] for one in family]) for family in known), key=_badness)
-            for index, ours in enumerate(outputs)
-        ]
-        return max(worst, key=_badness)
+        return max(
+            (
+                _agreed([_judged(index, ours, [one[index] for one in family]) for family in known])
+                for index, ours in enumerate(outputs)
+            ),
+            key=_badness,
+        )
 
     def _family(self, wide: Any, narrow: Any, inputs: Arrays) -> list[Arrays]:
         """The truth by one evaluator, in double precision where it can, and what rounding makes of it."""
@@ -193,6 +196,14 @@ def _judged(index: int, ours: Array, known: Sequence[Array]) -> Judgement:
     return Judgement(word, error, noise, index)
 
 
+def _agreed(judgements: Sequence[Judgement]) -> Judgement:
+    """The mildest judgement, or that the evaluators contradict each other."""
+    mildest, hardest = min(judgements, key=_badness), max(judgements, key=_badness)
+    if (mildest.word, hardest.word) == ("right", "wrong"):
+        return replace(hardest, word="disputed")
+    return mildest
+
+
 def _badness(found: Judgement) -> tuple[int, float]:
-    order = ("right", "tie", "NaN", "ill-conditioned", "wrong")
+    order = ("right", "tie", "NaN", "disputed", "ill-conditioned", "wrong")
     return order.index(found.word), found.error

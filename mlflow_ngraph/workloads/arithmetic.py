@@ -63,6 +63,7 @@ _INNER: Mapping[Any, Callable[[Sequence[Any]], torch.Tensor | float]] = {
     _ATEN.elu.default: lambda args: float(math.prod(args[1:3])),
     _ATEN.celu.default: lambda args: float(args[1]) if len(args) > 1 else 1.0,
     _ATEN.expm1.default: lambda args: 1.0,
+    _ATEN.tanh.default: lambda args: 0.5,
     _ATEN.erf.default: lambda args: 2.0,
     _ATEN.softplus.default: lambda args: 4.0,
     _ATEN.mish.default: lambda args: args[0].abs(),

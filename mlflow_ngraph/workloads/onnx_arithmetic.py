@@ -5,7 +5,8 @@ Both functions give another graph with the same inputs and outputs, for ONNX Run
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
 
 import onnx
 from onnx import TensorProto, helper
@@ -80,18 +81,23 @@ _LEVELLED = frozenset(
             "ReduceMean",
         ),
         *("ReduceSum", "ReduceSumSquare", "Resize", "RNN"),
-        *("Celu", "Elu", "Erf", "Gelu", "Mish", "Selu", "Sigmoid", "Softplus"),
     )
 )
 """Operators whose small results are what is left of larger numbers."""
+_AROUND_ONE = frozenset(("Celu", "Elu", "Erf", "Gelu", "Mish", "Selu", "Sigmoid", "Softplus"))
+"""Functions that compute with numbers around one on the way, however small the result is."""
+_INNER = 2.0
+_STRETCH = 9973.0
+"""What makes a number of a sine that looks like chance, and is the same every time."""
+_LARGEST = 1e30
 _ROUNDED = frozenset(("Ceil", "DynamicQuantizeLinear", "Floor", "QuantizeLinear", "Round"))
 """Operators that give the same for all of a range."""
 _COMPARED = frozenset(("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Mod"))
 """Operators that change by a jump where two numbers are equal."""
 
 
-def disturbed(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A graph in which the result of every node is off by `TIMES` roundings of its type, drawn for each number at each run."""
+def disturbed(model: onnx.ModelProto, seed: float) -> onnx.ModelProto:
+    """A graph in which the result of every node is off by up to `TIMES` roundings of its type, by others with another seed."""
     changed, kinds = _copied(model)
     nodes: list[onnx.NodeProto] = []
     for node in model.graph.node:
@@ -99,10 +105,9 @@ def disturbed(model: onnx.ModelProto) -> onnx.ModelProto:
         own.CopyFrom(node)
         nodes.append(own)
         for place, name in enumerate(node.output):
-            if node.op_type in _EXACT or kinds.get(name) not in _ROUND_OFF:
-                continue
-            own.output[place] = f"{name}/own"
-            nodes += _moved(name, kinds[name], len(nodes), levelled=node.op_type in _LEVELLED)
+            if node.op_type not in _EXACT and kinds.get(name) in _ROUND_OFF:
+                own.output[place] = f"{name}/own"
+                nodes += _moved(name, kinds[name], seed + len(nodes), node.op_type)
     changed.graph.node.extend(nodes)
     return changed
 
@@ -122,7 +127,8 @@ def across_steps(model: onnx.ModelProto, side: float) -> onnx.ModelProto | None:
         own = onnx.NodeProto()
         own.CopyFrom(node)
         kind = kinds.get(node.input[0]) if node.input else None
-        if kind is not None and kind in _ROUND_OFF and (node.op_type in _ROUNDED | _COMPARED or _is_truncating(node)):
+        steps = node.op_type in _ROUNDED | _COMPARED or _is_truncating(node)
+        if kind is not None and kind in _ROUND_OFF and steps:
             own.input[0] = f"{node.input[0]}/{len(nodes)}"
             by = side * BESIDE * _ROUND_OFF[kind]
             nodes += _larger(node.input[0], own.input[0], kind, by, zeros=node.op_type in _ROUNDED)
@@ -149,32 +155,55 @@ def _is_truncating(node: onnx.NodeProto) -> bool:
     return node.op_type == "Cast" and helper.tensor_dtype_to_np_dtype(kind).kind in "iu"
 
 
-def _moved(name: str, kind: int, seed: int, *, levelled: bool) -> Iterator[onnx.NodeProto]:
+def _moved(name: str, kind: int, seed: float, operator: str) -> Sequence[onnx.NodeProto]:
     """From ``name/own`` to ``name``."""
-    by = TIMES * _ROUND_OFF[kind]
-    # A factor and no summand: infinity stays what it is.
-    drawn = {"dtype": TensorProto.DOUBLE if kind == TensorProto.DOUBLE else TensorProto.FLOAT, "seed": float(seed)}
-    yield helper.make_node("RandomUniformLike", [f"{name}/own"], [f"{name}/drawn"], low=1 - by, high=1 + by, **drawn)
-    yield helper.make_node("Cast", [f"{name}/drawn"], [f"{name}/factor"], to=kind)
-    product = f"{name}/product" if levelled else name
-    yield helper.make_node("Mul", [f"{name}/own", f"{name}/factor"], [product])
-    if levelled:
-        yield helper.make_node("Abs", [f"{name}/own"], [f"{name}/size"])
-        yield helper.make_node("ReduceMean", [f"{name}/size"], [f"{name}/level"])
-        yield helper.make_node("Mul", [f"{name}/level", f"{name}/factor"], [f"{name}/beside"])
-        yield helper.make_node("Sub", [f"{name}/beside", f"{name}/level"], [f"{name}/by"])
-        yield helper.make_node("Add", [product, f"{name}/by"], [name])
+    new = _Nodes(name, TensorProto.DOUBLE if kind == TensorProto.DOUBLE else TensorProto.FLOAT)
+    wide = new.add("Cast", f"{name}/own", to=new.kind)
+    finite = new.add("Min", new.add("Max", wide, new.number(-_LARGEST)), new.number(_LARGEST))
+    angle = new.add("Add", new.add("Mul", finite, new.number(_STRETCH)), new.number(seed))
+    share = new.add("Mul", new.add("Sin", angle), new.number(TIMES * _ROUND_OFF[kind]))
+    # By a factor, so that infinity stays what it is.
+    moved = new.add("Mul", wide, new.add("Add", share, new.number(1.0)))
+    if operator in _AROUND_ONE:
+        moved = new.add("Add", moved, new.add("Mul", share, new.number(_INNER)))
+    elif operator in _LEVELLED:
+        moved = new.add("Add", moved, new.add("Mul", share, new.add("ReduceMean", new.add("Abs", finite))))
+    new.nodes.append(helper.make_node("Cast", [moved], [name], to=kind))
+    return new.nodes
 
 
-def _larger(name: str, result: str, kind: int, by: float, *, zeros: bool) -> Iterator[onnx.NodeProto]:
+def _larger(name: str, result: str, kind: int, by: float, *, zeros: bool) -> Sequence[onnx.NodeProto]:
     """A value that is off by a share of its size, and of what is usual in it."""
-    share = helper.make_tensor("share", kind, [], [by])
-    yield helper.make_node("Constant", [], [f"{result}/share"], value=share)
-    yield helper.make_node("Abs", [name], [f"{result}/size"])
-    size = f"{result}/size"
+    new = _Nodes(result, kind)
+    size = new.add("Abs", name)
     if zeros:
-        yield helper.make_node("ReduceMean", [size], [f"{result}/level"])
-        yield helper.make_node("Add", [size, f"{result}/level"], [f"{result}/both"])
-        size = f"{result}/both"
-    yield helper.make_node("Mul", [size, f"{result}/share"], [f"{result}/by"])
-    yield helper.make_node("Add", [name, f"{result}/by"], [result])
+        size = new.add("Add", size, new.add("ReduceMean", size))
+    new.nodes.append(helper.make_node("Add", [name, new.add("Mul", size, new.number(by))], [result]))
+    return new.nodes
+
+
+class _Nodes:
+    """Nodes that are made one after the other.
+
+    Parameters
+    ----------
+    prefix : str
+        Of the names of their results.
+    kind : int
+        The element type of their numbers.
+    """
+
+    def __init__(self, prefix: str, kind: int) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.kind = kind
+        self._prefix = prefix
+
+    def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
+        """The name of what a new node gives."""
+        name = f"{self._prefix}/{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, inputs, [name], **attributes))
+        return name
+
+    def number(self, value: float) -> str:
+        """A constant."""
+        return self.add("Constant", value=helper.make_tensor("number", self.kind, [], [value]))

@@ -256,6 +256,15 @@ def _log_softmax(node: Node, value: Tensor) -> Tensor:
     return _over_axis(torch.log_softmax, node, value)
 
 
+@operator("Hardmax", attributes="axis")
+def _hardmax(node: Node, value: Tensor) -> Tensor:
+    return _over_axis(
+        lambda given, dim: functional.one_hot(given.argmax(dim), given.shape[dim]).movedim(-1, dim).to(given.dtype),
+        node,
+        value,
+    )
+
+
 def _over_axis(function: Callable[..., Tensor], node: Node, value: Tensor) -> Tensor:
     """Before opset 13 an axis meant: flatten to a matrix there."""
     if node.opset >= 13:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import onnx
@@ -88,7 +89,23 @@ def _batch_normalization(
 
 @operator("InstanceNormalization", attributes="epsilon")
 def _instance_normalization(node: Node, value: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
-    return functional.instance_norm(value, weight=scale, bias=bias, eps=node.get("epsilon", 1e-5))
+    if math.prod(value.shape[2:]) > 1:
+        return functional.instance_norm(value, weight=scale, bias=bias, eps=node.get("epsilon", 1e-5))
+    # Torch refuses one element, of which its own mean leaves nothing but a rounding.
+    centred = value - value.mean(list(range(2, value.ndim)), keepdim=True)
+    normal = centred * torch.rsqrt(centred.square() + node.get("epsilon", 1e-5))
+    return normal * _channels(scale, value) + _channels(bias, value)
+
+
+def _channels(parameter: Tensor, value: Tensor) -> Tensor:
+    return parameter.reshape(-1, *[1] * (value.ndim - 2))
+
+
+@operator("MeanVarianceNormalization", attributes="axes")
+def _mean_variance_normalization(node: Node, value: Tensor) -> Tensor:
+    axes = node.get("axes", [0, 2, 3])
+    centred = value - value.mean(axes, keepdim=True)
+    return centred / (centred.square().mean(axes, keepdim=True).sqrt() + 1e-9)
 
 
 @operator("LayerNormalization", attributes="axis epsilon stash_type")

@@ -112,6 +112,18 @@ def _sums(value: Tensor, windows: Windows) -> Tensor:
     return sums.reshape(*value.shape[:2], *sums.shape[2:])
 
 
+@operator("LpPool", attributes="auto_pad ceil_mode dilations kernel_shape p pads strides")
+def _lp_pool(node: Node, value: Tensor) -> Tensor:
+    windows, power = Windows(node, value), float(node.get("p", 2))
+    powers = extended(value.abs() ** power, windows.before, windows.ends(value.shape[2:]), 0.0)
+    return _sums(powers, windows) ** (1 / power)
+
+
+@operator("GlobalLpPool", attributes="p")
+def _global_lp_pool(node: Node, value: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(value, float(node.get("p", 2)), _spatial(node, value), keepdim=True)
+
+
 @operator("GlobalAveragePool")
 def _global_average_pool(node: Node, value: Tensor) -> Tensor:
     return value.mean(dim=_spatial(node, value), keepdim=True)

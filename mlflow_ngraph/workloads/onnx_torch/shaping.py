@@ -14,6 +14,7 @@ from torch.nn import functional
 from mlflow_ngraph.workloads.onnx_torch.values import Host, Node, host, host_operator, operator
 
 _END = 2**31
+_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 
 @operator("Shape", attributes="start end")
@@ -120,7 +121,11 @@ def _scatter_nd(node: Node, data: Tensor, indices: Tensor, updates: Tensor) -> T
     reduction = node.get("reduction", "none")
     if reduction in ("none", "add"):
         return data.index_put(place, updates, accumulate=reduction == "add")
-    raise NotImplementedError(f"ScatterND with reduction {reduction!r}")
+    depth = indices.shape[-1]
+    rows = torch.arange(math.prod(data.shape[:depth]), device=data.device).reshape(data.shape[:depth])[place]
+    flat, changes = data.reshape(math.prod(data.shape[:depth]), -1), updates.reshape(rows.numel(), -1)
+    spots = rows.reshape(-1, 1).expand_as(changes)
+    return flat.scatter_reduce(0, spots, changes, _REDUCTIONS[reduction]).reshape(data.shape)
 
 
 @operator("Scatter", "ScatterElements", attributes="axis reduction")
@@ -130,8 +135,18 @@ def _scatter_elements(node: Node, data: Tensor, indices: Tensor, updates: Tensor
     reduction = node.get("reduction", "none")
     if reduction == "none":
         return data.scatter(axis, places, updates)
-    names = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
-    return data.scatter_reduce(axis, places, updates, names[reduction])
+    return data.scatter_reduce(axis, places, updates, _REDUCTIONS[reduction])
+
+
+@operator("ReverseSequence", attributes="batch_axis time_axis")
+def _reverse_sequence(node: Node, value: Tensor, lengths: Tensor) -> Tensor:
+    time = node.get("time_axis", 0)
+    if {time, node.get("batch_axis", 1)} != {0, 1}:
+        raise NotImplementedError("ReverseSequence over other axes than the first two")
+    steps = torch.arange(value.shape[time], device=value.device).unsqueeze(1 - time)
+    ends = lengths.unsqueeze(time)
+    places = torch.where(steps < ends, ends - 1 - steps, steps)
+    return torch.gather(value, time, places.reshape(*places.shape, *[1] * (value.ndim - 2)).expand_as(value))
 
 
 @operator("Squeeze", host=(1,), attributes="axes")
@@ -183,7 +198,22 @@ def _pad(
         return torch.constant_pad_nd(value, _last_first(amounts), constant)
     while amounts and amounts[0] == (0, 0):  # these modes pad the last axes only
         amounts = amounts[1:]
-    return functional.pad(value, _last_first(amounts), mode=mode)
+    if len(amounts) <= 3 and value.ndim - len(amounts) in (1, 2) and min(map(min, amounts), default=0) >= 0:
+        return functional.pad(value, _last_first(amounts), mode=mode)
+    for axis, (before, after) in enumerate(amounts, value.ndim - len(amounts)):
+        value = value.index_select(axis, _padded(value.shape[axis], before, after, mode).to(value.device))
+    return value
+
+
+def _padded(size: int, before: int, after: int, mode: str) -> Tensor:
+    """Where each element of a padded axis comes from."""
+    places = torch.arange(-before, size + after)
+    if mode == "replicate":
+        return places.clamp(0, size - 1)
+    if mode == "circular":
+        return places % size
+    around = places.abs() % max(1, 2 * (size - 1))
+    return torch.minimum(around, 2 * (size - 1) - around)
 
 
 def _last_first(amounts: list[tuple[int, int]]) -> list[int]:
