@@ -167,12 +167,19 @@ class Search:
         nodes = shown.part.nodes
         self._tell(f"{len(nodes)} nodes are wrong: leaving out {size}")
         for start in range(0, len(nodes), size):
-            rest = [*nodes[:start], *nodes[start + size :]]
-            outputs = [name for name in shown.part.outputs if self._producers[name] in set(rest)]
-            found = self._asked(self._program.ancestors(outputs, rest), outputs) if rest and outputs else None
+            left_out, rest = set(nodes[start : start + size]), {*nodes[:start], *nodes[start + size :]}
+            outputs = [name for name in shown.part.outputs if self._producers[name] in rest]
+            # Where the last nodes are left out, what they read comes out instead.
+            outputs = outputs or [name for name in self._read(left_out) if self._producers.get(name) in rest]
+            found = self._asked(self._program.ancestors(outputs, rest), outputs) if outputs else None
             if found is not None or self.out_of_time:
                 return found
         return None
+
+    def _read(self, nodes: Collection[int]) -> list[str]:
+        """The values that nodes read, in the order in which the program computes them."""
+        read = {name for place in nodes for name in self._program.nodes[place].inputs}
+        return sorted(read & set(self._producers), key=self._producers.__getitem__)
 
     def _inner(self, shown: Shown) -> Shown | None:
         """The earliest of the nodes that are wrong together whose value is.
