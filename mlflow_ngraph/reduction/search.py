@@ -167,12 +167,22 @@ class Search:
         nodes = shown.part.nodes
         self._tell(f"{len(nodes)} nodes are wrong: leaving out {size}")
         for start in range(0, len(nodes), size):
-            rest = [*nodes[:start], *nodes[start + size :]]
-            outputs = [name for name in shown.part.outputs if self._producers[name] in set(rest)]
-            found = self._asked(self._program.ancestors(outputs, rest), outputs) if rest and outputs else None
+            left_out, rest = set(nodes[start : start + size]), {*nodes[:start], *nodes[start + size :]}
+            outputs = [name for name in shown.part.outputs if self._producers[name] in rest]
+            # Where the last nodes are left out, one of the values comes out that they read.
+            read = [[name] for name in self._read(left_out) if self._producers[name] in rest]
+            asked = (
+                self._asked(self._program.ancestors(names, rest), names) for names in ([outputs] if outputs else read)
+            )
+            found = next(filter(None, asked), None)
             if found is not None or self.out_of_time:
                 return found
         return None
+
+    def _read(self, nodes: Collection[int]) -> list[str]:
+        """The values of other nodes that some read, the last one first."""
+        read = {name for place in nodes for name in self._program.nodes[place].inputs}
+        return sorted(read & set(self._producers), key=self._producers.__getitem__, reverse=True)
 
     def _inner(self, shown: Shown) -> Shown | None:
         """The earliest of the nodes that are wrong together whose value is.
@@ -183,8 +193,8 @@ class Search:
         found: Shown | None = None
         last: Shown | None = shown
         while last is not None:
-            nodes, read = last.part.nodes, self._program.nodes[self._producers[last.first]].inputs
-            values = [name for name in reversed(read) if self._producers.get(name) in set(nodes)]
+            nodes = last.part.nodes
+            values = [name for name in self._read([self._producers[last.first]]) if self._producers[name] in set(nodes)]
             asked = (self._asked(self._program.ancestors([name], nodes), [name], negated=True) for name in values)
             last = next(filter(None, asked), None)
             found = last or found

@@ -95,8 +95,8 @@ def _convolutions(count: int = 4) -> Any:
     return OnnxProgram(model, {"x": rng.standard_normal((2, 4, 6, 6)).astype(np.float32)})
 
 
-def _planted(flags: Mapping[str, Any], place: Path) -> Found | None:
-    return _searched(_convolutions(), "miscompiler", flags, place)
+def _planted(flags: Mapping[str, Any], place: Path, count: int = 4) -> Found | None:
+    return _searched(_convolutions(count), "miscompiler", flags, place)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +117,14 @@ def test_an_operator_that_is_wrong_where_it_is_fused(
     found = within(SECONDS, _planted, {"operator": operator, "after": after}, tmp_path)
     assert found is not None
     assert (found.operators, found.first) == ([after, operator], first)
+
+
+def test_what_follows_a_wrong_fusion_is_left_out(processes: None, miscompiler: None, tmp_path: Path) -> None:
+    found = within(SECONDS, _planted, {"operator": "Conv", "after": "Relu"}, tmp_path, 2)
+    assert found is not None
+    assert (found.operators, found.first) == (["Relu", "Conv"], "conv1"), (
+        "they are in the middle, of which no half is wrong"
+    )
 
 
 def test_an_operator_that_is_wrong_where_nobody_sees_its_output(
