@@ -278,6 +278,8 @@ def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
                 "estimate_high_s": expected.high,
                 "estimate_from": {source: expected.share(source) for source in FACTORS},
                 "engine_bytes": plan.engine_bytes,
+                "home_bytes": plan.home_bytes,
+                "memory_bytes": _memory_bytes(plan),
                 "notes": _notes(plan, home),
             }
         )
@@ -310,6 +312,11 @@ def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
         f"{plan.threads or 'default'} threads, about {_range(expected)}, "
         f"engines of about {plan.engine_bytes / 1e9:.1f} GB"
     )
+    console.print(
+        f"needs about {plan.home_bytes / 1e9:.1f} GB in {home_directory.location(home)}, {plan.engine_bytes / 1e9:.1f} GB where "
+        f"MLflow keeps artifacts, and up to {_memory_bytes(plan) / 1e9:.1f} GB of memory",
+        soft_wrap=True,
+    )
     for note in _notes(plan, home):
         console.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
     return failing
@@ -327,19 +334,32 @@ def _range(expected: Duration) -> str:
 
 def _notes(plan: StudyPlan, home: Path | None) -> list[str]:
     """What a person should know before a study starts."""
+    from mlflow_ngraph.devices import memory
     from mlflow_ngraph.execute import allotment, space
 
     within = plan.study.within
     planned = [] if within is None else list(allotment.told(plan, allotment.left_out(plan, within)))
     place = home_directory.location(home)
-    free = space.free_bytes(place)
-    if free > plan.engine_bytes:
-        return [*plan.notes, *planned]
-    room = (
-        f"engines take about {plan.engine_bytes / 1e9:.1f} GB and {free / 1e9:.1f} GB are free in {place}: a full disk "
-        "ends a study, which --resume continues; choose another place with --home"
-    )
-    return [*plan.notes, *planned, room]
+    free, wanted, available = space.free_bytes(place), _memory_bytes(plan), memory.available_bytes()
+    lacking = []
+    if free < plan.home_bytes:
+        lacking.append(
+            f"the study takes about {plan.home_bytes / 1e9:.1f} GB and {free / 1e9:.1f} GB are free in {place}: a full disk "
+            "ends a study, which --resume continues; choose another place with --home"
+        )
+    if available < wanted:
+        lacking.append(
+            f"compiling may take up to {wanted / 1e9:.1f} GB of memory and {available / 1e9:.1f} GB are available: cells that run out "
+            "of it are oom; free some memory"
+        )
+    return [*plan.notes, *planned, *lacking]
+
+
+def _memory_bytes(plan: StudyPlan) -> int:
+    """What preparing or compiling the largest model may take."""
+    from mlflow_ngraph.execute.crew import expected_bytes
+
+    return max((expected_bytes(workload.parameters) for workload in plan.workloads), default=0)
 
 
 def show_outcome(outcome: Outcome, *, as_json: bool) -> None:

@@ -21,6 +21,9 @@ from mlflow_ngraph.workloads.registry import create as create_workload
 TYPICAL_PARAMETERS = 20_000_000
 """Stands for a model about which nothing is known before it is built."""
 PREPARE_SECONDS = 10.0
+PREPARED_COPIES = 2
+"""Of the weights, beside those in engines, while a workload is prepared: engines share some of their files with it."""
+_PARAMETER_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,20 @@ class WorkloadPlan:
     fixed_batch: int | None = None
     refused: str = ""
     """Why it cannot be read or built, so that it is not measured; empty as far as is known."""
+    file_bytes: int | None = None
+    """The size of the files that the model comes from; None where it comes from none, or nobody has looked."""
+
+    @property
+    def parameters(self) -> int | None:
+        """How many parameters the model has, about; None where that is not known before it is built."""
+        if self.file_bytes is not None:
+            return self.file_bytes // _PARAMETER_BYTES
+        return None if self.known is None else self.known.parameters
+
+    @property
+    def weight_bytes(self) -> int:
+        """What one copy of the model takes, about."""
+        return _PARAMETER_BYTES * (self.parameters or TYPICAL_PARAMETERS)
 
 
 @dataclass(frozen=True)
@@ -64,13 +81,24 @@ class StudyPlan:
     @property
     def engine_bytes(self) -> int:
         """Rough bytes of all engines, each of which has the weights in single precision."""
-        return sum(
-            4
-            * ((workload.known and workload.known.parameters) or TYPICAL_PARAMETERS)
-            * len(create(lane.compiler, lane.flags).engines(lane.batch_sizes))
-            for workload in self.workloads
-            for lane in workload.lanes
+        return sum(_engine_bytes(workload, lane) for workload in self.workloads for lane in workload.lanes)
+
+    @property
+    def home_bytes(self) -> int:
+        """Rough bytes that the study adds to its directory: engines that are not kept here yet, and what is prepared."""
+        lanes = [(workload, lane) for workload in self.workloads for lane in workload.lanes]
+        built = sum(
+            _engine_bytes(workload, lane)
+            for workload, lane in lanes
+            if self.study.cache == "off" or not self.experience.keeps(lane.workload, lane.compiler, lane.precision)
         )
+        # Materials are gone after their workload: the weights, and an export for each format.
+        return built + max((PREPARED_COPIES * workload.weight_bytes for workload in self.workloads), default=0)
+
+    @property
+    def of_known_size(self) -> StudyPlan:
+        """The same for those workloads alone of which it is known how large they are."""
+        return replace(self, workloads=tuple(known for known in self.workloads if known.parameters is not None))
 
     def with_checked(self, found: Mapping[str, Mapping[str, object]]) -> StudyPlan:
         """The plan with what a child process found, by canonical ref: labels, families and fixed batch sizes, or a refusal.
@@ -155,6 +183,14 @@ def _purpose(study: Study) -> Iterator[str]:
         yield f"decides by {study.objective}{kept}: a cell that certainly cannot be the best of its workload leaves"
 
 
+def _engine_bytes(workload: WorkloadPlan, lane: Lane) -> int:
+    """Rough bytes of a lane's engines."""
+    engines = len(create(lane.compiler, lane.flags).engines(lane.batch_sizes))
+    # The baseline of a model from files keeps these beside the weights.
+    copies = 2 if lane.compiler == BASELINE and workload.file_bytes is not None else 1
+    return engines * copies * workload.weight_bytes
+
+
 def _threads(study: Study, profile: DeviceProfile) -> int | None:
     """Threads of every runtime; None leaves each its own default.
 
@@ -215,7 +251,7 @@ def _checked(workload: WorkloadPlan, answer: Mapping[str, object] | None) -> Wor
     if "refused" in answer:
         return replace(workload, refused=str(answer["refused"]))
     label, family = str(answer["label"]), str(answer["family"])
-    fixed = answer["fixed_batch"]
+    fixed, size = answer["fixed_batch"], answer.get("file_bytes")
     lanes = tuple(replace(lane, label=label, family=family) for lane in workload.lanes)
     return replace(
         workload,
@@ -223,4 +259,5 @@ def _checked(workload: WorkloadPlan, answer: Mapping[str, object] | None) -> Wor
         family=family,
         lanes=lanes,
         fixed_batch=fixed if isinstance(fixed, int) else None,
+        file_bytes=size if isinstance(size, int) else None,
     )

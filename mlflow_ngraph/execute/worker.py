@@ -343,7 +343,12 @@ def _checked(workload: Any) -> dict[str, Any]:
     from mlflow_ngraph.workloads.base import fixed_batch
 
     workload.check()
-    return {"label": workload.label, "family": workload.family, "fixed_batch": fixed_batch(workload.inputs())}
+    return {
+        "label": workload.label,
+        "family": workload.family,
+        "fixed_batch": fixed_batch(workload.inputs()),
+        "file_bytes": workload.file_bytes(),
+    }
 
 
 def _compiler(command: Command) -> Any:
