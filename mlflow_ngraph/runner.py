@@ -22,6 +22,7 @@ from mlflow_ngraph.errors import DiskFullError, StudyError, WorkloadError
 from mlflow_ngraph.execute import fork_server, interruption, known_workloads, places, space
 from mlflow_ngraph.execute.cache import EngineCache, Maker
 from mlflow_ngraph.execute.child import Child, ChildFailure
+from mlflow_ngraph.execute.crew import most_bytes
 from mlflow_ngraph.execute.exclusive import ExclusiveMachine, Holder, WhenBusy
 from mlflow_ngraph.execute.experience import Experience, learn
 from mlflow_ngraph.execute.fold import Fold
@@ -42,6 +43,8 @@ from mlflow_ngraph.workloads.registry import create
 Resume = Literal["auto", "always", "never"]
 
 CHECK_SECONDS = 600.0
+LARGE_BYTES = 2 << 30
+"""From this size on it is said what a study needs."""
 RECORDING_LANE_SECONDS, RECORDING_SECONDS = 0.7, 3.0
 """To write a lane, and the study, to a tracking server when everything is measured: left of the time that a study may take."""
 
@@ -295,8 +298,13 @@ def _pass_on(workload: WorkloadPlan, aside: Aside | None) -> None:
 
 
 def _planned(study: Study, home: Path | None, observer: Observer | None) -> StudyPlan:
-    """The plan, having said which workloads are refused: whoever gave a wrong file can still stop and give another."""
+    """The plan, having said which workloads are refused and what large ones need: whoever gave a wrong file can still stop
+    and give another.
+    """
     plan = plan_study(study, home)
+    if observer is not None and plan.of_known_size.home_bytes > LARGE_BYTES:
+        sizes = {"home_bytes": plan.home_bytes, "artifact_bytes": plan.engine_bytes, "memory_bytes": most_bytes(plan)}
+        observer.on_event({"event": "study_is_large", "at": time.time(), **sizes})
     for workload in plan.workloads:
         if workload.refused and observer is None:
             _log.warning("%s fails, the others are measured: %s", workload.label, workload.refused)

@@ -256,7 +256,7 @@ def execute(study: Study, *, as_json: bool, home: Path | None = None, **how: Any
 
 def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
     """Print what a study would do; returns the exit code, which is that of the study where it is known to have failing cells."""
-    from mlflow_ngraph.execute import expected_time
+    from mlflow_ngraph.execute import crew, expected_time
     from mlflow_ngraph.execute.experience import FACTORS
     from mlflow_ngraph.runner import plan_study
 
@@ -279,7 +279,7 @@ def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
                 "estimate_from": {source: expected.share(source) for source in FACTORS},
                 "engine_bytes": plan.engine_bytes,
                 "home_bytes": plan.home_bytes,
-                "memory_bytes": _memory_bytes(plan),
+                "memory_bytes": crew.most_bytes(plan),
                 "notes": _notes(plan, home),
             }
         )
@@ -314,7 +314,7 @@ def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
     )
     console.print(
         f"needs about {plan.home_bytes / 1e9:.1f} GB in {home_directory.location(home)}, {plan.engine_bytes / 1e9:.1f} GB where "
-        f"MLflow keeps artifacts, and up to {_memory_bytes(plan) / 1e9:.1f} GB of memory",
+        f"MLflow keeps artifacts, and up to {crew.most_bytes(plan) / 1e9:.1f} GB of memory",
         soft_wrap=True,
     )
     for note in _notes(plan, home):
@@ -335,12 +335,12 @@ def _range(expected: Duration) -> str:
 def _notes(plan: StudyPlan, home: Path | None) -> list[str]:
     """What a person should know before a study starts."""
     from mlflow_ngraph.devices import memory
-    from mlflow_ngraph.execute import allotment, space
+    from mlflow_ngraph.execute import allotment, crew, space
 
     within = plan.study.within
     planned = [] if within is None else list(allotment.told(plan, allotment.left_out(plan, within)))
     place = home_directory.location(home)
-    free, wanted, available = space.free_bytes(place), _memory_bytes(plan), memory.available_bytes()
+    free, wanted, available = space.free_bytes(place), crew.most_bytes(plan), memory.available_bytes()
     lacking = []
     if free < plan.home_bytes:
         lacking.append(
@@ -353,13 +353,6 @@ def _notes(plan: StudyPlan, home: Path | None) -> list[str]:
             "of it are oom; free some memory"
         )
     return [*plan.notes, *planned, *lacking]
-
-
-def _memory_bytes(plan: StudyPlan) -> int:
-    """What preparing or compiling the largest model may take."""
-    from mlflow_ngraph.execute.crew import expected_bytes
-
-    return max((expected_bytes(workload.parameters) for workload in plan.workloads), default=0)
 
 
 def show_outcome(outcome: Outcome, *, as_json: bool) -> None:

@@ -22,7 +22,7 @@ TYPICAL_PARAMETERS = 20_000_000
 """Stands for a model about which nothing is known before it is built."""
 PREPARE_SECONDS = 10.0
 PREPARED_COPIES = 2
-"""Of the weights, beside those in engines, while a workload is prepared: engines share some of their files with it."""
+"""Of the weights while a workload is prepared. A baseline that is built from files shares them."""
 _PARAMETER_BYTES = 4
 
 
@@ -86,19 +86,24 @@ class StudyPlan:
     @property
     def home_bytes(self) -> int:
         """Rough bytes that the study adds to its directory: engines that are not kept here yet, and what is prepared."""
-        lanes = [(workload, lane) for workload in self.workloads for lane in workload.lanes]
-        built = sum(
-            _engine_bytes(workload, lane)
-            for workload, lane in lanes
-            if self.study.cache == "off" or not self.experience.keeps(lane.workload, lane.compiler, lane.precision)
-        )
-        # Materials are gone after their workload: the weights, and an export for each format.
-        return built + max((PREPARED_COPIES * workload.weight_bytes for workload in self.workloads), default=0)
+        needed = [(workload, lane) for workload in self.workloads for lane in workload.lanes if not self._has(lane)]
+        # Materials are gone after their workload.
+        prepared = max((self._prepared_bytes(workload) for workload in self.workloads), default=0)
+        return prepared + sum(_engine_bytes(workload, lane) for workload, lane in needed)
 
     @property
     def of_known_size(self) -> StudyPlan:
         """The same for those workloads alone of which it is known how large they are."""
         return replace(self, workloads=tuple(known for known in self.workloads if known.parameters is not None))
+
+    def _has(self, lane: Lane) -> bool:
+        """Whether its engines are kept here, so that they take no more room."""
+        return self.study.cache != "off" and self.experience.keeps(lane.workload, lane.compiler, lane.precision)
+
+    def _prepared_bytes(self, workload: WorkloadPlan) -> int:
+        """Rough bytes of what compilers start from, beside what becomes a part of engines."""
+        built = any(lane.compiler == BASELINE and not self._has(lane) for lane in workload.lanes)
+        return 0 if built and workload.file_bytes is not None else PREPARED_COPIES * workload.weight_bytes
 
     def with_checked(self, found: Mapping[str, Mapping[str, object]]) -> StudyPlan:
         """The plan with what a child process found, by canonical ref: labels, families and fixed batch sizes, or a refusal.
