@@ -19,9 +19,10 @@ from mlflow_ngraph.devices.fingerprint import fingerprint, versions
 from mlflow_ngraph.engines import environment
 from mlflow_ngraph.engines.store import EngineStore
 from mlflow_ngraph.errors import DiskFullError, StudyError, WorkloadError
-from mlflow_ngraph.execute import fork_server, interruption, known_workloads, places
+from mlflow_ngraph.execute import fork_server, interruption, known_workloads, places, space
 from mlflow_ngraph.execute.cache import EngineCache, Maker
 from mlflow_ngraph.execute.child import Child, ChildFailure
+from mlflow_ngraph.execute.crew import most_bytes
 from mlflow_ngraph.execute.exclusive import ExclusiveMachine, Holder, WhenBusy
 from mlflow_ngraph.execute.experience import Experience, learn
 from mlflow_ngraph.execute.fold import Fold
@@ -42,6 +43,8 @@ from mlflow_ngraph.workloads.registry import create
 Resume = Literal["auto", "always", "never"]
 
 CHECK_SECONDS = 600.0
+LARGE_BYTES = 2 << 30
+"""From this size on it is said what a study needs."""
 RECORDING_LANE_SECONDS, RECORDING_SECONDS = 0.7, 3.0
 """To write a lane, and the study, to a tracking server when everything is measured: left of the time that a study may take."""
 
@@ -184,7 +187,7 @@ def run_study(
         if (ended := _finish_recording(root, key, aside, resume, observer)) is not None:
             return ended
         continued = _resumable(study, resume, root, key)
-        directory = continued or places.new_directory(root, study, key)
+        directory = continued or _room_for(plan, root, key, None if offline else connection.resolve_uri(tracking_uri))
         writer = stack.enter_context(Journal(directory, observer.on_event if observer else lambda event: None))
         if continued is None:
             _start(writer, directory, plan, machine)
@@ -295,8 +298,13 @@ def _pass_on(workload: WorkloadPlan, aside: Aside | None) -> None:
 
 
 def _planned(study: Study, home: Path | None, observer: Observer | None) -> StudyPlan:
-    """The plan, having said which workloads are refused: whoever gave a wrong file can still stop and give another."""
+    """The plan, having said which workloads are refused and what large ones need: whoever gave a wrong file can still stop
+    and give another.
+    """
     plan = plan_study(study, home)
+    if observer is not None and plan.of_known_size.home_bytes > LARGE_BYTES:
+        sizes = {"home_bytes": plan.home_bytes, "artifact_bytes": plan.engine_bytes, "memory_bytes": most_bytes(plan)}
+        observer.on_event({"event": "study_is_large", "at": time.time(), **sizes})
     for workload in plan.workloads:
         if workload.refused and observer is None:
             _log.warning("%s fails, the others are measured: %s", workload.label, workload.refused)
@@ -359,6 +367,22 @@ def _resumable(study: Study, resume: Resume, root: Path, key: str) -> Path | Non
     if last is not None and resume == "auto" and places.end(last) != "open":
         return None
     return last
+
+
+def _room_for(plan: StudyPlan, root: Path, key: str, tracking_uri: str | None) -> Path:
+    """A new directory for a study, on a disk that can hold what it is known to need.
+
+    Raises
+    ------
+    DiskFullError
+        The disk cannot.
+    """
+    known = plan.of_known_size
+    # Without a server MLflow keeps artifacts, too, below the directory that the study is started in.
+    local = tracking_uri is not None and not connection.is_server(tracking_uri)
+    beside = local and Path.cwd().stat().st_dev == root.stat().st_dev
+    space.require(known.home_bytes + (known.engine_bytes if beside else 0), root)
+    return places.new_directory(root, plan.study, key)
 
 
 def _start(journal: Journal, directory: Path, plan: StudyPlan, machine: Mapping[str, Any]) -> None:

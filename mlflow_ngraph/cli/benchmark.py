@@ -256,7 +256,7 @@ def execute(study: Study, *, as_json: bool, home: Path | None = None, **how: Any
 
 def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
     """Print what a study would do; returns the exit code, which is that of the study where it is known to have failing cells."""
-    from mlflow_ngraph.execute import expected_time
+    from mlflow_ngraph.execute import crew, expected_time
     from mlflow_ngraph.execute.experience import FACTORS
     from mlflow_ngraph.runner import plan_study
 
@@ -278,6 +278,8 @@ def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
                 "estimate_high_s": expected.high,
                 "estimate_from": {source: expected.share(source) for source in FACTORS},
                 "engine_bytes": plan.engine_bytes,
+                "home_bytes": plan.home_bytes,
+                "memory_bytes": crew.most_bytes(plan),
                 "notes": _notes(plan, home),
             }
         )
@@ -310,6 +312,11 @@ def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
         f"{plan.threads or 'default'} threads, about {_range(expected)}, "
         f"engines of about {plan.engine_bytes / 1e9:.1f} GB"
     )
+    console.print(
+        f"needs about {plan.home_bytes / 1e9:.1f} GB in {home_directory.location(home)}, {plan.engine_bytes / 1e9:.1f} GB where "
+        f"MLflow keeps artifacts, and up to {crew.most_bytes(plan) / 1e9:.1f} GB of memory",
+        soft_wrap=True,
+    )
     for note in _notes(plan, home):
         console.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
     return failing
@@ -327,19 +334,25 @@ def _range(expected: Duration) -> str:
 
 def _notes(plan: StudyPlan, home: Path | None) -> list[str]:
     """What a person should know before a study starts."""
-    from mlflow_ngraph.execute import allotment, space
+    from mlflow_ngraph.devices import memory
+    from mlflow_ngraph.execute import allotment, crew, space
 
     within = plan.study.within
     planned = [] if within is None else list(allotment.told(plan, allotment.left_out(plan, within)))
     place = home_directory.location(home)
-    free = space.free_bytes(place)
-    if free > plan.engine_bytes:
-        return [*plan.notes, *planned]
-    room = (
-        f"engines take about {plan.engine_bytes / 1e9:.1f} GB and {free / 1e9:.1f} GB are free in {place}: a full disk "
-        "ends a study, which --resume continues; choose another place with --home"
-    )
-    return [*plan.notes, *planned, room]
+    free, wanted, available = space.free_bytes(place), crew.most_bytes(plan), memory.available_bytes()
+    lacking = []
+    if free < plan.home_bytes:
+        lacking.append(
+            f"the study takes about {plan.home_bytes / 1e9:.1f} GB and {free / 1e9:.1f} GB are free in {place}: a full disk "
+            "ends a study, which --resume continues; choose another place with --home"
+        )
+    if available < wanted:
+        lacking.append(
+            f"compiling may take up to {wanted / 1e9:.1f} GB of memory and {available / 1e9:.1f} GB are available: cells that run out "
+            "of it are oom; free some memory"
+        )
+    return [*plan.notes, *planned, *lacking]
 
 
 def show_outcome(outcome: Outcome, *, as_json: bool) -> None:

@@ -23,7 +23,7 @@ from mlflow_ngraph.cli import machine_checks
 from mlflow_ngraph.cli.check_result import CheckResult, Status
 from mlflow_ngraph.devices import probes, processors
 from mlflow_ngraph.execute import space
-from mlflow_ngraph.tracking.connection import AMBIGUOUS
+from mlflow_ngraph.tracking.connection import AMBIGUOUS, proxied
 
 _BUSY_PERCENT = 10.0
 _MEMORY_GIB = 4
@@ -171,7 +171,7 @@ def _tracking() -> Iterator[CheckResult]:
         yield CheckResult("tracking server", "ok", f"{uri} (no server)")
     elif problem := server_problem(uri):
         remedy = "start it, correct MLFLOW_TRACKING_URI, or measure with --offline and sync later"
-        yield CheckResult("tracking server", "problem", f"{uri}: {problem}", remedy)
+        yield CheckResult("tracking server", "problem", f"{uri}: {problem}{proxied(uri)}", remedy)
     else:
         yield CheckResult("tracking server", "ok", f"{uri} answers")
 

@@ -33,6 +33,7 @@ _TOLD = (
     "recording_resumed",
     "repeated_alone",
     "server_away",
+    "study_is_large",
     "workload_refused",
 )
 """Events that leave a line behind on a terminal."""
@@ -201,6 +202,13 @@ class State:
             "mlflow-ngraph sync"
         )
         return self._activity
+
+    def _on_study_is_large(self, event: Mapping[str, Any]) -> str:
+        home, artifacts, memory = (event.get(f"{name}_bytes", 0) / 1e9 for name in ("home", "artifact", "memory"))
+        return (
+            f"needs about {home:.1f} GB in the home directory, {artifacts:.1f} GB where MLflow keeps artifacts, and up to "
+            f"{memory:.1f} GB of memory"
+        )
 
     def _on_workload_refused(self, event: Mapping[str, Any]) -> str:
         return f"{event.get('label')} fails, the others are measured: {event.get('reason')}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -107,6 +105,7 @@ class Identity(TorchAdapter[IdentityFlags]):
 
 def _copy_model(source: Source, directory: Path) -> None:
     """Materials that hold the model alone, without exports and arrays, in files that outlive their source."""
+    from mlflow_ngraph.workloads.file import linked
     from mlflow_ngraph.workloads.materials import WEIGHTS
     from mlflow_ngraph.workloads.registry import create
 
@@ -115,14 +114,6 @@ def _copy_model(source: Source, directory: Path) -> None:
     directory.mkdir()
     materials = source.materials
     create(materials.ref, materials.init).localise(source.directory).localise(directory)
-    _link(source.directory / WEIGHTS, directory / WEIGHTS)
+    linked(source.directory / WEIGHTS, directory / WEIGHTS)
     alone = replace(materials, formats={"module": materials.formats["module"]}, batch_sizes=[])
     alone.write(directory)
-
-
-def _link(file: Path, to: Path) -> None:
-    """A second name for a file where the file system can, else a copy."""
-    try:
-        os.link(file, to)
-    except OSError:
-        shutil.copyfile(file, to)

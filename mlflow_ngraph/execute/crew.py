@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from mlflow_ngraph.compilers.base import Occupation
 from mlflow_ngraph.devices import memory
 from mlflow_ngraph.execute.child import Child, ChildFailure, OutOfTime, wait
-from mlflow_ngraph.execute.plan import TYPICAL_PARAMETERS
+from mlflow_ngraph.execute.plan import TYPICAL_PARAMETERS, StudyPlan
 from mlflow_ngraph.verdicts import Verdict
 
 PROCESS_BYTES = 3 * 2**29
@@ -45,6 +45,11 @@ class Job:
 def expected_bytes(parameters: int | None) -> int:
     """What a job for a model with so many parameters probably takes of the memory at most."""
     return PROCESS_BYTES + COPIES * 4 * (parameters or TYPICAL_PARAMETERS)
+
+
+def most_bytes(plan: StudyPlan) -> int:
+    """What preparing or compiling the largest model of a study probably takes of the memory at most."""
+    return max((expected_bytes(workload.parameters) for workload in plan.workloads), default=0)
 
 
 class Crew:

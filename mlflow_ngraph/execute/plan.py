@@ -21,6 +21,9 @@ from mlflow_ngraph.workloads.registry import create as create_workload
 TYPICAL_PARAMETERS = 20_000_000
 """Stands for a model about which nothing is known before it is built."""
 PREPARE_SECONDS = 10.0
+PREPARED_COPIES = 2
+"""Of the weights while a workload is prepared. A baseline that is built from files shares them."""
+_PARAMETER_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,20 @@ class WorkloadPlan:
     """What to ask whoever wants other batch sizes than the fixed one, where no batch axis was found."""
     refused: str = ""
     """Why it cannot be read or built, so that it is not measured; empty as far as is known."""
+    file_bytes: int | None = None
+    """The size of the files that the model comes from; None where it comes from none, or nobody has looked."""
+
+    @property
+    def parameters(self) -> int | None:
+        """How many parameters the model has, about; None where that is not known before it is built."""
+        if self.file_bytes is not None:
+            return self.file_bytes // _PARAMETER_BYTES
+        return None if self.known is None else self.known.parameters
+
+    @property
+    def weight_bytes(self) -> int:
+        """What one copy of the model takes, about."""
+        return _PARAMETER_BYTES * (self.parameters or TYPICAL_PARAMETERS)
 
 
 @dataclass(frozen=True)
@@ -66,13 +83,29 @@ class StudyPlan:
     @property
     def engine_bytes(self) -> int:
         """Rough bytes of all engines, each of which has the weights in single precision."""
-        return sum(
-            4
-            * ((workload.known and workload.known.parameters) or TYPICAL_PARAMETERS)
-            * len(create(lane.compiler, lane.flags).engines(lane.batch_sizes))
-            for workload in self.workloads
-            for lane in workload.lanes
-        )
+        return sum(_engine_bytes(workload, lane) for workload in self.workloads for lane in workload.lanes)
+
+    @property
+    def home_bytes(self) -> int:
+        """Rough bytes that the study adds to its directory: engines that are not kept here yet, and what is prepared."""
+        needed = [(workload, lane) for workload in self.workloads for lane in workload.lanes if not self._has(lane)]
+        # Materials are gone after their workload.
+        prepared = max((self._prepared_bytes(workload) for workload in self.workloads), default=0)
+        return prepared + sum(_engine_bytes(workload, lane) for workload, lane in needed)
+
+    @property
+    def of_known_size(self) -> StudyPlan:
+        """The same for those workloads alone of which it is known how large they are."""
+        return replace(self, workloads=tuple(known for known in self.workloads if known.parameters is not None))
+
+    def _has(self, lane: Lane) -> bool:
+        """Whether its engines are kept here, so that they take no more room."""
+        return self.study.cache != "off" and self.experience.keeps(lane.workload, lane.compiler, lane.precision)
+
+    def _prepared_bytes(self, workload: WorkloadPlan) -> int:
+        """Rough bytes of what compilers start from, beside what becomes a part of engines."""
+        built = any(lane.compiler == BASELINE and not self._has(lane) for lane in workload.lanes)
+        return 0 if built and workload.file_bytes is not None else PREPARED_COPIES * workload.weight_bytes
 
     def with_checked(self, found: Mapping[str, Mapping[str, object]]) -> StudyPlan:
         """The plan with what a child process found, by canonical ref: labels, families and fixed batch sizes, or a refusal.
@@ -157,6 +190,14 @@ def _purpose(study: Study) -> Iterator[str]:
         yield f"decides by {study.objective}{kept}: a cell that certainly cannot be the best of its workload leaves"
 
 
+def _engine_bytes(workload: WorkloadPlan, lane: Lane) -> int:
+    """Rough bytes of a lane's engines."""
+    engines = len(create(lane.compiler, lane.flags).engines(lane.batch_sizes))
+    # The baseline of a model from files keeps these beside the weights.
+    copies = 2 if lane.compiler == BASELINE and workload.file_bytes is not None else 1
+    return engines * copies * workload.weight_bytes
+
+
 def _threads(study: Study, profile: DeviceProfile) -> int | None:
     """Threads of every runtime; None leaves each its own default.
 
@@ -217,7 +258,7 @@ def _checked(workload: WorkloadPlan, answer: Mapping[str, object] | None) -> Wor
     if "refused" in answer:
         return replace(workload, refused=str(answer["refused"]))
     label, family = str(answer["label"]), str(answer["family"])
-    fixed = answer["fixed_batch"]
+    fixed, size = answer["fixed_batch"], answer.get("file_bytes")
     lanes = tuple(replace(lane, label=label, family=family) for lane in workload.lanes)
     return replace(
         workload,
@@ -226,4 +267,5 @@ def _checked(workload: WorkloadPlan, answer: Mapping[str, object] | None) -> Wor
         lanes=lanes,
         fixed_batch=fixed if isinstance(fixed, int) else None,
         batch_question=str(answer.get("batch_question", "")),
+        file_bytes=size if isinstance(size, int) else None,
     )

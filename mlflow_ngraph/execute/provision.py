@@ -58,7 +58,7 @@ class Provision:
         self._fail = fail
         self._lacking: dict[str, dict[tuple[int, ...], str]] = {engines.lane.id: {} for engines in lanes}
         """Engines that have to be compiled, by lane: their batch sizes and keys."""
-        self._parameters = workload.known.parameters if workload.known is not None else None
+        self._parameters = workload.parameters
         self._export_beside = 0
         """How many others at most prepared or compiled while the model was prepared and exported."""
 
@@ -96,7 +96,7 @@ class Provision:
     def _find(self, materials: Materials) -> None:
         """Look for every engine that is wanted: what is found need not be compiled."""
         fixed = self._workload.fixed_batch
-        self._parameters = materials["info"]["parameters"]
+        self._parameters = materials["info"]["parameters"] or self._parameters
         for engines in self._lanes:
             lane, engines.impure = engines.lane, materials["behaviour"]["impure"]
             for group in engines.groups([fixed] if fixed is not None else list(lane.batch_sizes)):

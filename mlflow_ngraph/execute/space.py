@@ -10,6 +10,7 @@ from mlflow_ngraph.errors import DiskFullError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOTHING_BYTES = 64 << 10
+GB = 1e9
 _TEXTS = ("no space left on device", "disk quota exceeded")
 """What runtimes that hide the error's number say of it."""
 
@@ -34,6 +35,22 @@ def is_lacking(error: BaseException) -> bool:
 def is_full(directory: Path) -> bool:
     """Whether nothing can be written to the disk of a directory any more."""
     return free_bytes(directory) < _NOTHING_BYTES
+
+
+def require(needed: int, directory: Path) -> None:
+    """See that a disk has room for so many bytes.
+
+    Raises
+    ------
+    DiskFullError
+        It has not.
+    """
+    free = free_bytes(directory)
+    if free < needed:
+        raise DiskFullError(
+            f"the study needs about {needed / GB:.1f} GB in {directory}, and {free / GB:.1f} GB are free there: free some "
+            "room, choose another place with --home, or measure fewer models, compilers or batch sizes at a time"
+        )
 
 
 def lacking(what: str, directory: Path) -> DiskFullError:

@@ -349,6 +349,7 @@ def _checked(workload: Any) -> dict[str, Any]:
         "family": workload.family,
         "fixed_batch": fixed_batch(inputs, named),
         "batch_question": batch_question(inputs, named),
+        "file_bytes": workload.file_bytes(),
     }
 
 

@@ -38,6 +38,7 @@ _SHOWN: Mapping[str, Sequence[str]] = {
     "recording_failed": ("reason",),
     "recording_waits": ("lanes", "reason"),
     "server_away": ("reason",),
+    "study_is_large": ("home_bytes", "artifact_bytes", "memory_bytes"),
     "workload_refused": ("label", "reason"),
     "lane_recorded": ("lane",),
 }

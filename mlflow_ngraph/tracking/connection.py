@@ -112,7 +112,9 @@ def talking(tracking_uri: str, doing: str, settings: dict[str, str]) -> Iterator
         ) from error
     except (MlflowException, RequestException, SQLAlchemyError) as error:
         kind = UnreachableError if _AWAY.search(str(error)) else TrackingError
-        raise kind(f"tracking server {shown(tracking_uri)}: cannot {doing}: {one_line(error, tracking_uri)}") from error
+        said = f"tracking server {shown(tracking_uri)}: cannot {doing}: {one_line(error, tracking_uri)}"
+        between = proxied(tracking_uri) if _MAY_BE_A_PROXY.search(str(error)) else ""
+        raise kind(said + between) from error
     finally:
         for name in added:
             os.environ.pop(name, None)
@@ -258,6 +260,23 @@ _AWAY = re.compile(
     re.IGNORECASE,
 )
 """What says that a server is not there, or not well."""
+
+
+_MAY_BE_A_PROXY = re.compile(rf"{_AWAY.pattern}|proxy|tunnel|\b(?:403|407|50[234])\b", re.IGNORECASE)
+"""What a proxy between here and a server may have said in its place."""
+
+
+def proxied(tracking_uri: str) -> str:
+    """The proxy of the environment that a server is asked through, as the end of a sentence; empty where there is none."""
+    from requests.utils import get_environ_proxies, select_proxy
+
+    scheme, host = urlsplit(tracking_uri).scheme.lower(), urlsplit(tracking_uri).hostname
+    address = select_proxy(tracking_uri, get_environ_proxies(tracking_uri)) if is_server(tracking_uri) else None
+    if address is None:
+        return ""
+    names = (f"{scheme}_proxy", f"{scheme}_proxy".upper(), "all_proxy", "ALL_PROXY")
+    variable = next((name for name in names if os.environ.get(name) == address), "of the system")
+    return f"; it is asked through the proxy {shown(address)} ({variable}): with NO_PROXY={host} it is asked directly"
 
 
 def one_line(error: Exception, *addresses: str) -> str:

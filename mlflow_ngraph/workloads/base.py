@@ -331,3 +331,7 @@ class Workload(ABC):
     def onnx_file(self) -> Path | None:
         """The ONNX file that the model comes from, or None."""
         return None
+
+    def file_bytes(self) -> int | None:
+        """The size of the files that the model comes from (child process); None where it comes from no file."""
+        return None

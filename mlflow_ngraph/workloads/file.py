@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +47,19 @@ def require_content(path: Path, kind: str) -> None:
         raise WorkloadError(f"{path} is no {kind} but a page of the web (HTML or XML): download the file itself")
 
 
+def copied(file: Path | str, to: Path | str) -> None:
+    """Copy a file that somebody may write to."""
+    shutil.copyfile(file, to)
+
+
+def linked(file: Path | str, to: Path | str) -> None:
+    """A second name for a file that nobody writes to any more where the file system can, else a copy."""
+    try:
+        os.link(file, to)
+    except OSError:
+        copied(file, to)
+
+
 class FileWorkload(Workload):
     """``<scheme>:<path>`` with what the file leaves open about its inputs."""
 
@@ -52,6 +67,8 @@ class FileWorkload(Workload):
         self._options = parse_options(FileOptions, ref)
         super().__init__(canonical(ref, self._options), init)
         self._path = Path(ref.target)
+        self._own = False
+        """Whether the file is a copy that nobody else writes to."""
 
     @property
     def label(self) -> str:
@@ -73,3 +90,6 @@ class FileWorkload(Workload):
     def check(self) -> None:
         self.inputs()
         self.samples()
+
+    def file_bytes(self) -> int | None:
+        return self._path.stat().st_size

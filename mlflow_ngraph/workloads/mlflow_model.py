@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mlflow_ngraph.addresses import hidden
 from mlflow_ngraph.errors import DependencyError, WorkloadError
 from mlflow_ngraph.workloads.base import BatchAxis, Init, TensorSpec, Workload, WorkloadRef
+from mlflow_ngraph.workloads.file import linked
 from mlflow_ngraph.workloads.onnx import OnnxWorkload
 from mlflow_ngraph.workloads.options import canonical, parse_options
 from mlflow_ngraph.workloads.specs import DeclaredInput, FileOptions, Inputs, named_specs, resolve
@@ -100,13 +101,16 @@ class MlflowWorkload(Workload):
             if self._directory is None:
                 self._download(partial).rename(local._directory)
             else:
-                shutil.copytree(self._directory, partial)
+                shutil.copytree(self._directory, partial, copy_function=linked)
                 partial.rename(local._directory)
         return local
 
     def onnx_file(self) -> Path | None:
         onnx = self._as_onnx()
         return None if onnx is None else onnx.onnx_file()
+
+    def file_bytes(self) -> int:
+        return sum(file.stat().st_size for file in self._model[1].rglob("*") if file.is_file())
 
     @cached_property
     def _scratch(self) -> tempfile.TemporaryDirectory[str]:

@@ -10,7 +10,7 @@ import numpy as np
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import TensorSpec, fixed_batch
-from mlflow_ngraph.workloads.file import FileWorkload
+from mlflow_ngraph.workloads.file import FileWorkload, copied, linked
 from mlflow_ngraph.workloads.samples import drawn
 from mlflow_ngraph.workloads.specs import resolve
 
@@ -54,12 +54,20 @@ class OnnxWorkload(FileWorkload):
         local._path = directory / _COPY / self._path.name
         if not local._path.is_file():
             self.inputs()  # refuses a file that is none
-            onnx_file.copy(self._path, local._path, self._options.dims)
+            put = linked if self._own else copied
+            onnx_file.copy(self._path, local._path, self._options.dims, put)
+        local._own = True
         local._options = self._options.model_copy(update={"dims": {}})  # the copy has them
         return local
 
     def onnx_file(self) -> Path:
         return self._path
+
+    def file_bytes(self) -> int:
+        from mlflow_ngraph.workloads import onnx_file
+
+        outside = onnx_file.external_files(onnx_file.read(self._path))
+        return sum(file.stat().st_size for file in (self._path, *(self._path.parent / name for name in outside)))
 
 
 def _try(module: torch.nn.Module, inputs: tuple[TensorSpec, ...], samples: list[NDArray[Any]] | None) -> None:

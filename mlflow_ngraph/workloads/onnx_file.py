@@ -7,8 +7,7 @@ download from. So what lies in other files is read here, from below the model's 
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -18,7 +17,7 @@ from google.protobuf.message import DecodeError, Message  # type: ignore[import-
 from onnx.external_data_helper import uses_external_data
 
 from mlflow_ngraph.errors import WorkloadError
-from mlflow_ngraph.workloads.file import require_content
+from mlflow_ngraph.workloads.file import copied, require_content
 from mlflow_ngraph.workloads.specs import DeclaredInput
 
 _OF_NUMPY = 1
@@ -237,8 +236,13 @@ def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
             waiting.extend(inner for graph in (attribute.g, *attribute.graphs) for inner in graph.node)
 
 
-def copy(source: Path, target: Path, dims: Mapping[str, int]) -> None:
+def copy(source: Path, target: Path, dims: Mapping[str, int], put: Callable[[Path, Path], None] = copied) -> None:
     """Copy a file with its external data, sizes in place of symbols, initializers as constants, and functions inlined.
+
+    Parameters
+    ----------
+    put : Callable[[Path, Path], None]
+        Brings a file that stays as it is to another place.
 
     Raises
     ------
@@ -250,10 +254,10 @@ def copy(source: Path, target: Path, dims: Mapping[str, int]) -> None:
     for file in external_files(model):
         destination = target.parent / file
         destination.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source.parent / file, destination)
+        put(source.parent / file, destination)
     constants = _constants(model.graph)
     if not dims and not model.functions and not any(value.name in constants for value in model.graph.input):
-        shutil.copyfile(source, target)
+        put(source, target)
         return
     model = inlined(model)
     _fix(model, dims)

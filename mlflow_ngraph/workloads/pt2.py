@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mlflow_ngraph.errors import WorkloadError
 from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import TensorSpec
-from mlflow_ngraph.workloads.file import FileWorkload, require_content
+from mlflow_ngraph.workloads.file import FileWorkload, copied, linked, require_content
 from mlflow_ngraph.workloads.specs import DeclaredInput, resolve
 
 if TYPE_CHECKING:
@@ -45,7 +44,8 @@ class ExportedWorkload(FileWorkload):
         local._path = directory / _COPY
         if not local._path.is_file():
             self.inputs()  # refuses a file that is none
-            shutil.copyfile(self._path, local._path)
+            (linked if self._own else copied)(self._path, local._path)
+        local._own = True
         return local
 
     def _load(self) -> torch.export.ExportedProgram:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,9 +24,18 @@ mount -o remount,size=1g "$1"
 echo "second $?" >&2
 cp "$1"/home/studies/*/journal.jsonl "$4/second.jsonl"
 """
+LARGE = """
+import torch
+
+def make():
+    return torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(6)))
+"""
 STUDY = """
 name: full-disk
-workloads: ["block:mha?width=16", "block:mha?width=512&depth=6"]
+workloads:
+  - "block:mha?width=16"
+  # Nobody knows how large it is before it is built: what certainly does not fit is refused before it begins.
+  - {ref: "torch:large:make", options: {inputs: [{shape: [batch, 1024]}]}}
 compilers: [onnxruntime]
 batch_sizes: [1]
 repetitions: 4
@@ -43,11 +53,14 @@ def test_a_study_ends_on_a_full_disk_and_goes_on_when_there_is_room(tmp_path: Pa
     disk, study = tmp_path / "disk", tmp_path / "study.yaml"
     disk.mkdir()
     study.write_text(STUDY)
+    (tmp_path / "large.py").write_text(LARGE)
     allowed = subprocess.run([*OWN_DISK, "mount", "-t", "tmpfs", "none", str(disk)], check=False, capture_output=True)
     if allowed.returncode:
         pytest.skip("this system lets nobody mount a disk of his own")
     command = [*OWN_DISK, "sh", "-c", SCRIPT, "sh", str(disk), sys.executable, str(study), str(tmp_path)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+    places = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": places}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300, env=environment)
     said = done.stderr.splitlines()
     (told,) = [line for line in said if line.startswith("error: ")]
     assert "no space left on a disk" in told

@@ -39,6 +39,23 @@ def test_nothing_listens() -> None:
     assert "nothing answers there (connection refused)" in message
 
 
+@pytest.mark.usefixtures("clean_environment")
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+def test_a_proxy_that_does_not_answer_is_named(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    port = free_port()
+    monkeypatch.setenv(variable, f"http://anna:secret@127.0.0.1:{port}")
+    message = refusal("http://tracking.lab:5000")
+    assert "nothing answers there" in message
+    assert f"through the proxy http://127.0.0.1:{port} ({variable})" in message
+    assert "with NO_PROXY=tracking.lab it is asked directly" in message
+    assert "secret" not in message
+    monkeypatch.setenv("NO_PROXY", "tracking.lab")
+    assert connection.proxied("http://tracking.lab:5000") == ""
+
+
 @pytest.mark.usefixtures("compilers")
 @pytest.mark.usefixtures("clean_environment")
 def test_something_listens_that_never_answers() -> None:
