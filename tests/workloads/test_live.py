@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -154,3 +156,33 @@ def test_a_study_in_python_is_refused_as_plainly_as_a_file(content: dict[str, An
         Study(**whole)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
+
+
+SCRIPT = """
+import torch
+from torch import nn
+from mlflow_ngraph import Live, Study, run_study
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, values):
+        return torch.relu(self.linear(values))
+
+if __name__ == "__main__":
+    study = Study(
+        workloads=[Live(Net(), torch.ones(2, 4), name="mine")], compilers=["torchscript"], batch_sizes=[1, 3],
+        repetitions=2, warmup={"max_seconds": 0.1}, threads=1,
+    )
+    for lane in run_study(study, offline=True).record.lanes.values():
+        print(lane.lane.label, *(cell.verdict.value for cell in lane.cells.values()))
+"""
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_script_measures_the_module_that_it_defines(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SCRIPT)
+    done = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["mine", "ok", "ok"] * 2, done.stderr
