@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,7 @@ def test_a_disk_that_cannot_hold_a_study_is_told_before_it_begins(
     needs = planned(batch_sizes=[1])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(runner, "plan_study", lambda study, home: needs)
-    monkeypatch.setattr(space.shutil, "disk_usage", lambda path: Usage(20 * GB, 7 * GB, 13 * GB))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(20 * GB, 7 * GB, 13 * GB))
     refused = rf"needs about 16\.0 GB in {tmp_path}, and 13\.0 GB are free there: free some room"
     with pytest.raises(DiskFullError, match=refused):
         runner.run_study(needs.study, home=tmp_path, tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
