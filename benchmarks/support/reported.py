@@ -27,6 +27,8 @@ OV_2026 = Release("openvino", "2026.1.0", ("openvino==2026.1.0",))
 TVM_0_25 = Release("tvm", "0.25.0", ("apache-tvm==0.25.0", "apache-tvm-ffi==0.1.12", "onnx"))
 
 _INT, _BIG, _BYTE = np.int64, TensorProto.INT64, TensorProto.UINT8
+_IDS, _BYTES = 2**45, 256
+"""Below which inputs of such types are drawn."""
 
 
 @dataclass(frozen=True)
@@ -157,8 +159,6 @@ def _rows(
 def _integers(pattern: Callable[[Net, str], str], kind: int) -> Callable[[], onnx.ModelProto]:
     return partial(of_integers, pattern, 8, 16, kind=kind, largest=_BYTES if kind == _BYTE else _IDS)
 
-
-_IDS, _BYTES = 2**45, 256
 
 CASES: tuple[Case, ...] = (
     Case(
