@@ -107,9 +107,16 @@ def of_rows(pattern: Pattern, *shape: int, opset: int = 17) -> onnx.ModelProto:
     return net.model(net.scaled(pattern(net, value), 2))
 
 
-def of_integers(pattern: Pattern, *shape: int, kind: int, opset: int = 17) -> onnx.ModelProto:
-    """The pattern on integers that are an input, and what it gives beside dense layers on rows of features."""
+def of_integers(pattern: Pattern, *shape: int, kind: int, largest: int, opset: int = 17) -> onnx.ModelProto:
+    """The pattern on integers that are an input, and what it gives beside dense layers on rows of features.
+
+    Parameters
+    ----------
+    largest : int
+        What they are divided by, so that they count as much as the features.
+    """
     net = Net(opset)
     beside = net.dense(net.input(*shape), shape[-1], 3)
     found = net("Cast", pattern(net, net.input(*shape, kind=kind)), to=TensorProto.FLOAT)
-    return net.model(net.scaled(net("Add", found, beside), 2))
+    share = net("Div", found, net.constant(largest))
+    return net.model(net.scaled(net("Add", share, beside), 2))

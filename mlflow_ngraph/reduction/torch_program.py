@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import fx
 
 from mlflow_ngraph.reduction.program import InseparableError, Node, Part, Program
+from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
 from mlflow_ngraph.workloads.baseline import ModuleBaseline
 from mlflow_ngraph.workloads.calling import arrays, tensors
@@ -63,10 +64,10 @@ class TorchProgram(Program):
             if node in chosen or (node.op == "get_attr" and node in needed):
                 copies[node] = graph.node_copy(node, copies.__getitem__)
         by_name = {node.name: copied for node, copied in copies.items()}
-        given = [by_name[name] for name in outputs]
-        if any(self._array(name).dtype.kind not in "fi" for name in outputs) and negated:
-            raise InseparableError("not every output has a sign")
+        given, kinds = [by_name[name] for name in outputs], {self._array(name).dtype.kind for name in outputs}
         if negated:
+            if not kinds <= set("fi"):
+                raise InseparableError("not every output has a sign")
             given = [graph.call_function(torch.ops.aten.neg.default, (node,)) for node in given]
         graph.output(tuple(given))
         model = fx.GraphModule(self._module, graph).eval()
@@ -93,7 +94,10 @@ class TorchProgram(Program):
         return batch
 
     def exact(self, part: Part) -> list[NDArray[Any]]:
-        return self._baseline(part).exact(list(part.inputs.values()))
+        try:
+            return self._baseline(part).exact(list(part.inputs.values()))
+        except Exception as error:  # a model raises anything in another precision than its own
+            raise InseparableError(f"it does not run in double precision: {one_line(error)}") from error
 
     def rounded(self, part: Part) -> list[NDArray[Any]]:
         return self._baseline(part).run(list(part.inputs.values()))
