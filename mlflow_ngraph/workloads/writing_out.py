@@ -69,8 +69,7 @@ def write_out(model: nn.Module, inputs: Any, name: str, batch_axis: int | None, 
     axes = _axes(tree_leaves((args, kwargs)), batch_axis, name)
     with settings_kept(), _silent():
         try:
-            with torch.no_grad():
-                copy(*args, **kwargs)
+            _called(copy, args, kwargs)
         except Exception as error:
             raise WorkloadError(f"workload {name} does not run on its example inputs: {one_line(error)}") from error
         found, remark = _WritingOut(copy, args, kwargs, axes, directory).written(name, batch_axis)
@@ -120,9 +119,8 @@ class _WritingOut:
         operations = training_operations(program)
         if operations:
             raise UnsupportedError(f"it computes as in training: {operations[0]}")
-        with torch.no_grad():
-            expected = flatten_outputs(self._model(*self._args, **self._kwargs))
-            found = flatten_outputs(program.module()(*self._args, **self._kwargs))
+        expected = _called(self._model, self._args, self._kwargs)
+        found = _called(program.module(), self._args, self._kwargs)
         try:
             torch.testing.assert_close(found, expected, rtol=_CLOSE, atol=_CLOSE, equal_nan=True)
         except AssertionError:
@@ -198,6 +196,23 @@ class _WritingOut:
 def unpickled(file: str) -> Any:
     """The module in a file that `write_out` made: a factory for ``torch:``."""
     return torch.load(file, weights_only=False)
+
+
+def _called(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The outputs of a model, which writes neither to its inputs nor, for good, to its buffers."""
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    args, kwargs = tree_map(torch.clone, (args, kwargs))
+    try:
+        with torch.no_grad():
+            return [output.clone() for output in flatten_outputs(model(*args, **kwargs))]
+    finally:
+        for name, value in before.items():
+            owner, _, leaf = name.rpartition(".")
+            buffer = model.get_buffer(name)
+            if buffer.shape == value.shape:
+                buffer.copy_(value)  # who else holds it, such as the program that this module was made of, sees it
+            else:
+                setattr(model.get_submodule(owner), leaf, value)
 
 
 def _arguments(inputs: Any, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:

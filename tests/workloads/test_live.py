@@ -67,6 +67,19 @@ class Masked(nn.Module):
         return (self.table(ids) * mask[..., None]).sum(1)
 
 
+class Counting(nn.Module):
+    """Its first call has the count one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        values += self.count
+        return values
+
+
 class Looks(nn.Module):
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         return values if values.sum() > 0 else -values
@@ -93,6 +106,14 @@ def test_equal_modules_are_the_equal_workload_and_others_are_not(home: Path) -> 
     first, again, other = (of(Live(made(Dropping, seed), torch.ones(2, 4))) for seed in (0, 0, 1))
     assert first.digest() == again.digest() != other.digest()
     assert len(list((home / "modules").iterdir())) == 2
+
+
+def test_what_calls_have_written_is_not_written_out() -> None:
+    given = torch.ones(2, 4)
+    found = of(Live(made(Counting), given))
+    program = torch.export.load(found.workloads[0].ref.removeprefix("pt2:"))
+    assert program.state_dict["count"] == 0
+    assert (given == 1).all()
 
 
 def test_example_integers_are_what_the_model_is_run_on(tmp_path: Path) -> None:
