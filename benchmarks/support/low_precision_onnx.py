@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 Array = NDArray[Any]
-OPSET = 21
+OPSET = 22
 BATCH = 2
 KINDS = ("half", "bfloat16", "quantised", "sums")
 FAULTS = {
@@ -51,10 +51,9 @@ class Layers:
 
     def constant(self, array: Any, kind: int | None = None, name: str = "") -> str:
         """A new initializer, of the type in which the graph computes unless another is said."""
-        array = np.asarray(array)
-        own = helper.make_tensor(
-            f"{name}{len(self.constants)}", self.kind if kind is None else kind, array.shape, array.ravel().tolist()
-        )
+        kind = self.kind if kind is None else kind
+        content = np.asarray(array).astype(helper.tensor_dtype_to_np_dtype(kind))
+        own = numpy_helper.from_array(content, f"{name}{len(self.constants)}")
         self.constants.append(own)
         return own.name
 
