@@ -46,6 +46,8 @@ class Verification:
     """Batches for which the model itself gives NaN in every sample, or a number beyond its type: they judge nobody."""
     ties: float = 0.0
     """Largest share of an integer output that differs where rounding alone decides which of several answers it is."""
+    ties_in: int = 0
+    """The output that it is of."""
     without_truth: int = 0
     """Batches for which double precision cannot be had: the model's own outputs stand for the truth."""
     too_slow: bool = False
@@ -194,7 +196,8 @@ class Judge:
         assert allowed is not None
         error = parity.errors(ours, truth, native)
         self._found.roundings = max(self._found.roundings, error.largest / allowed.largest)
-        self._found.ties = max(self._found.ties, error.integers)
+        if error.integers > self._found.ties:
+            self._found.ties, self._found.ties_in = error.integers, index
         told = parity.judged(truth, native)
         coarse = (
             self._within_tolerance(ours, native) if told.all() else self._within_tolerance(ours[told], native[told])
