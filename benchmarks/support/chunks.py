@@ -22,9 +22,17 @@ def results(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """What ``script ARGUMENTS --child``, which calls `serve`, says of each item; of one that broke it, ``broke`` says how."""
     parts = [items[start : start + ITEMS] for start in range(0, len(items), ITEMS)]
+    told: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
+
+    def run(part: Sequence[str]) -> None:
+        for found in _of_part(script, part, arguments):
+            told.put(found)
+
     with ThreadPoolExecutor(beside) as pool:
-        for part in pool.map(lambda part: list(_of_part(script, part, arguments)), parts):
-            yield from part
+        for part in parts:
+            pool.submit(run, part)
+        for _ in items:
+            yield told.get()
 
 
 def _of_part(script: str, items: Sequence[str], arguments: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -24,7 +24,8 @@ Arrays = Sequence[Array]
 RIGHT = 1e-5
 """A relative error that no fault is needed for."""
 WRONG = 1e-4
-_GROWN = 30.0
+_NARROW = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_GROWN = 10.0
 """How many times what rounding was seen to do is still rounding."""
 _FAR = 300.0
 _MOVED = 2.0**-23
@@ -131,19 +132,20 @@ def _tried(evaluator: Any, feeds: dict[str, Array]) -> Arrays | None:
 
 
 def widened(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The graph with double precision wherever it has single."""
+    """The graph with double precision wherever it has less."""
     wide = onnx.ModelProto()
     wide.CopyFrom(model)
     graph = wide.graph
+    del graph.value_info[:]
     for value in (*graph.input, *graph.output):
-        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+        if value.type.tensor_type.elem_type in _NARROW:
             value.type.tensor_type.elem_type = TensorProto.DOUBLE
     for tensor in _tensors(graph):
-        if tensor.data_type == TensorProto.FLOAT:
+        if tensor.data_type in _NARROW:
             tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
     for node in graph.node:
         for attribute in node.attribute:
-            if attribute.name == "to" and attribute.i == TensorProto.FLOAT:
+            if attribute.name == "to" and attribute.i in _NARROW:
                 attribute.i = TensorProto.DOUBLE
         if node.op_type == "Resize":  # its scales are float in any precision
             _narrow(graph, node.input[1:3])

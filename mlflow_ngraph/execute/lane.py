@@ -336,7 +336,8 @@ def _note(verified: Mapping[str, Any]) -> str:
         told.append(TIMED_INPUTS_ONLY + ILL_CONDITIONED)
     if verified.get("ties"):
         told.append(
-            f"up to {100 * verified['ties']:.2g} % of an integer output differ where rounding decides between ties"
+            f"up to {100 * verified['ties']:.2g} % of integer output {verified.get('ties_in', 0)} differ where rounding "
+            "decides between ties"
         )
     if tried and verified.get("without_truth", 0) == tried:
         told.append("compared with the model in its own precision: it does not run in double")

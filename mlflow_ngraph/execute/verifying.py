@@ -47,6 +47,8 @@ class Verification:
     """Batches for which the model itself gives NaN in every sample, or a number beyond its type: they judge nobody."""
     ties: float = 0.0
     """Largest share of an integer output that differs where rounding alone decides which of several answers it is."""
+    ties_in: int = 0
+    """The output that it is of."""
     without_truth: int = 0
     """Batches for which double precision cannot be had: the model's own outputs stand for the truth."""
     too_slow: bool = False
@@ -197,7 +199,8 @@ class Judge:
             return None
         assert allowed is not None
         self._found.roundings = max(self._found.roundings, judgement.error.largest / allowed.largest)
-        self._found.ties = max(self._found.ties, judgement.error.integers)
+        if judgement.error.integers > self._found.ties:
+            self._found.ties, self._found.ties_in = judgement.error.integers, index
         self._found.parity = parity.worse(self._found.parity, judgement.near)
         if judgement.problem or self._precision != "fp32":
             return judgement.problem or None

@@ -23,6 +23,8 @@ _WIDE = {
     **dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float64),
     **dict.fromkeys((torch.complex32, torch.complex64), torch.complex128),
 }
+OF_STEPS = 4.0
+"""The same for what falls to the other side of a step: all of it does at once, so an engine may be off by twice that."""
 TIMES = 8.0
 """How many roundings an operation is off: enough to stand out from those that it makes itself, and few enough for the effect
 to be in proportion."""
@@ -299,6 +301,8 @@ class Naive(TorchDispatchMode):  # type: ignore[misc]
         result = function(*args, **kwargs)
         if function in _PRODUCTS:
             return self._product(function, args, result)
+        if function is _ATEN.cumsum.default and args[0].dtype is torch.float32 and args[0].dim():
+            return torch.from_numpy(np.add.accumulate(args[0].detach().numpy(), axis=args[1], dtype=np.float32))
         if function not in _SUMS or args[0].dtype is not torch.float32 or not args[0].numel():
             return result
         axes = [axis % args[0].dim() for axis in args[1] or range(args[0].dim())] if len(args) > 1 else None
@@ -316,17 +320,20 @@ class Naive(TorchDispatchMode):  # type: ignore[misc]
     def _product(self, function: Any, args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
         terms = _terms(function, args)
         self.longest = max(self.longest, terms)
-        if function is not _ATEN.mm.default and function is not _ATEN.addmm.default:
-            return result
         first, second, added = _PRODUCTS[function]
-        left, right = args[first], args[second]
+        left, right = args[first].detach(), args[second].detach()
         if (
-            left.dtype is not torch.float32
+            function is _ATEN.convolution.default
+            or left.dtype is not torch.float32
             or terms < _LONG
-            or left.shape[0] * left.shape[1] * right.shape[1] > _MOST_TERMS
+            or result.numel() * terms > _MOST_TERMS
         ):
             return result
-        summed = _in_turn(left.detach().t()[:, :, None] * right.detach()[:, None, :])
+        # Products of vectors as of matrices of one row or column.
+        left = left if left.dim() > 1 else left[None]
+        right = right if right.dim() > 1 else right[:, None]
+        products = left.movedim(-1, 0)[..., None] * right.movedim(-2, 0)[..., None, :]
+        summed = _in_turn(products).reshape(result.shape)
         return summed if added is None else summed + args[added]
 
 

@@ -70,12 +70,12 @@ class ModuleBaseline:
         Exception
             Whatever the model's code makes of it.
         """
-        from mlflow_ngraph.workloads.arithmetic import TIMES, Disturbed, Naive
+        from mlflow_ngraph.workloads.arithmetic import OF_STEPS, TIMES, Disturbed, Naive
 
         modes = [Disturbed(seed), Disturbed(seed, coherent=True)]
         found = [(TIMES, self._within(mode, inputs, mode.disturb)) for mode in modes]
         if modes[0].steps:
-            found.append((1.0, self._within(Disturbed(seed, at_steps=True), inputs)))
+            found.append((OF_STEPS, self._within(Disturbed(seed, at_steps=True), inputs)))
         return [*found, (1.0, self._within(Naive(), inputs))]
 
     def exact(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
@@ -152,13 +152,13 @@ class OnnxBaseline:
 
     def disturbances(self, inputs: Sequence[NDArray[Any]], seed: int) -> list[tuple[float, list[NDArray[Any]]]]:
         """The outputs in arithmetic that is worse than the file's own, and how many times as large its roundings are."""
-        from mlflow_ngraph.workloads.arithmetic import TIMES
+        from mlflow_ngraph.workloads.arithmetic import OF_STEPS, TIMES
 
         rng = np.random.default_rng([seed, 1])
         found = [
             (TIMES, self._run(session, [_moved(array, rng, TIMES) for array in inputs])) for session in self._disturbed
         ]
-        return [*found, *((1.0, self._run(session, inputs)) for session in self._across_steps)]
+        return [*found, *((OF_STEPS, self._run(session, inputs)) for session in self._across_steps)]
 
     def exact(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]] | None:
         """Nothing: the file has its types."""

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
 from torch import nn
 
 from mlflow_ngraph import parity
 from mlflow_ngraph.workloads.arithmetic import Disturbed, Naive, Wide
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
-from mlflow_ngraph.workloads.baseline import ModuleBaseline
+from mlflow_ngraph.workloads.baseline import ModuleBaseline, OnnxBaseline
+from mlflow_ngraph.workloads.onnx_torch.converter import OnnxModule
 from mlflow_ngraph.workloads.trial_references import Trials, collect
+from mlflow_ngraph.workloads.trials import draw
 
 
 class HalfInside(nn.Module):
@@ -64,6 +70,24 @@ class Cache(nn.Module):
         kept = torch.zeros(given.shape)
         kept[:, :2].copy_(given[:, :2] / 3)
         return kept.add_(given)
+
+
+def graph(*nodes: onnx.NodeProto, kind: int = TensorProto.FLOAT) -> onnx.ModelProto:
+    """From ``x`` to ``y``; scales and zero points are ``s`` and ``z``."""
+    constants = [
+        helper.make_tensor("s", TensorProto.FLOAT, [], [0.05]),
+        helper.make_tensor("z", TensorProto.UINT8, [], [130]),
+    ]
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 16])
+    wanted = helper.make_tensor_value_info("y", kind, [4, 16])
+    made = helper.make_graph(list(nodes), "graph", [given], [wanted], constants)
+    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
+THERE_AND_BACK = (
+    helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+    helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+)
 
 
 def known(module: nn.Module, width: int = 16) -> Trials:
@@ -161,3 +185,73 @@ def test_trials_are_read_as_they_were_written(tmp_path: Path) -> None:
     for ours, theirs in zip(read.outputs, trials.outputs, strict=True):
         np.testing.assert_array_equal(ours[0], theirs[0])
     assert not Trials.read(tmp_path / "t.json", None).outputs
+
+
+@pytest.mark.parametrize(
+    ("module", "otherwise"),
+    [
+        (nn.ELU(), lambda x: np.where(x > 0, x, np.exp(x) - np.float32(1))),
+        (nn.CELU(), lambda x: np.where(x > 0, x, np.exp(x) - np.float32(1))),
+        (nn.Sigmoid(), lambda x: np.float32(0.5) + np.float32(0.5) * np.tanh(np.float32(0.5) * x)),
+        (nn.Mish(), lambda x: x * np.tanh(np.log(np.float32(1) + np.exp(x)))),
+    ],
+)
+def test_a_function_may_be_off_by_roundings_of_what_it_computes_with(
+    module: nn.Module, otherwise: Callable[[NDArray[np.float32]], NDArray[np.float32]]
+) -> None:
+    trials = known(module)
+    spec = TensorSpec("x", "float32", (BATCH, 16))
+    example = [spec.random(4, np.random.default_rng(0))]
+    for trial, (native,), exact in zip(trials.trials, trials.outputs, trials.exact, strict=True):
+        (given,) = draw([spec], 4, 0, trial.number, example)[1]
+        (allowed,) = trial.rounding
+        if allowed is None or exact is None or np.abs(given).max() > 20:
+            continue
+        assert parity.beyond(parity.errors(otherwise(given), exact[0], native), allowed) is None, trial.kind
+
+
+def test_a_remainder_and_a_comparison_fall_to_the_other_side_where_two_numbers_are_equal() -> None:
+    first, second = torch.tensor([2.0, 2.0, 3.0]), torch.tensor([2.0, 1.5, 2.0])
+    with Disturbed(0, at_steps=True) as mode:
+        left, larger = torch.fmod(first, second), first > second
+    assert mode.steps == 2
+    assert left.tolist() == pytest.approx([2.0, 0.5, 1.0], rel=1e-4)
+    assert larger.tolist() == [True, True, True]
+    assert torch.fmod(first, second).tolist() == [0.0, 0.5, 1.0]
+
+
+def test_products_and_running_sums_are_taken_term_by_term_too() -> None:
+    ones = torch.full((2, 3, 50_000), 0.1)
+    with Naive():
+        product, running = ones @ ones.mT, ones.cumsum(-1)
+    with Wide():
+        exact = ones @ ones.mT
+    assert product.shape == exact.shape
+    assert (product - exact).abs().max() > 20 * ((ones @ ones.mT) - exact).abs().max()
+    assert (running[..., -1] - 5000.0).abs().max() > 1e-2
+
+
+def test_a_disturbance_takes_no_number_to_another_step_but_one_beside_it() -> None:
+    baseline = ModuleBaseline(OnnxModule(graph(*THERE_AND_BACK)).eval())
+    clear = (np.arange(64, dtype=np.float32).reshape(4, 16) - 30) * np.float32(0.05)
+    beside = clear + np.float32(0.025) * (1 + np.float32(2e-7))
+    (own,) = baseline.run([clear])
+    for _, (moved,) in baseline.disturbances([clear], 0):
+        np.testing.assert_allclose(moved, own, rtol=1e-5, atol=1e-6)
+    assert max(np.abs(moved - own).max() for _, (moved,) in baseline.disturbances([beside], 0)) > 0.04
+
+
+@pytest.mark.usefixtures("compilers")
+def test_the_nodes_of_a_file_without_a_form_in_pytorch_are_disturbed(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Celu", ["x"], ["c"]), helper.make_node("Exp", ["c"], ["y"])]
+    onnx.save(graph(*nodes), tmp_path / "smooth.onnx")
+    onnx.save(graph(*THERE_AND_BACK), tmp_path / "steps.onnx")
+    given = [np.random.default_rng(0).standard_normal((4, 16)).astype(np.float32)]
+    smooth, steps = (OnnxBaseline(tmp_path / f"{name}.onnx", "") for name in ("smooth", "steps"))
+    (own,) = smooth.run(given)
+    several = smooth.disturbances(given, 0)
+    assert several[0][1][0].tolist() == smooth.disturbances(given, 0)[0][1][0].tolist()
+    for times, (moved,) in several:
+        assert 0 < np.abs(moved - own).max() < times * 1e-6 * np.abs(own).max()
+    edge = [np.full((4, 16), 0.025 * (1 + 2e-7), np.float32)]
+    assert max(np.abs(moved - steps.run(edge)[0]).max() for _, (moved,) in steps.disturbances(edge, 0)) > 0.04

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from mlflow_ngraph.workloads.onnx_torch.values import Node, operator
 
+_FAR = 2**24
+"""Steps that no type has."""
 _STEPS = (torch.uint8, torch.int8, torch.int16, torch.int32)
 
 
@@ -15,9 +17,8 @@ _STEPS = (torch.uint8, torch.int8, torch.int16, torch.int32)
 def _quantize(node: Node, value: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
     kind = _kind(node, zero)
     # In float, as runtimes do it, also where halves are given: to divide in these would put most numbers beside another step.
-    steps = torch.round(value.float() / _along(node, scale, value).float())
-    shifted = steps if zero is None else steps + _along(node, zero, value).to(steps.dtype)
-    return _limited(shifted, kind)
+    steps = _whole(value.float() / _along(node, scale, value).float())
+    return _limited(steps if zero is None else steps + _along(node, zero, value).to(torch.int32), kind)
 
 
 @operator("DequantizeLinear", attributes="axis block_size output_dtype")
@@ -34,8 +35,8 @@ def _dynamic_quantize(node: Node, value: Tensor) -> tuple[Tensor, Tensor, Tensor
     low, high = value.amin().clamp(max=0.0), value.amax().clamp(min=0.0)
     scale = (high - low) / 255
     scale = torch.where(scale == 0, torch.ones_like(scale), scale)
-    zero = _limited(torch.round(-low / scale), torch.uint8)
-    return _limited(torch.round(value / scale) + zero.to(value.dtype), torch.uint8), scale, zero
+    zero = _limited(_whole(-low / scale), torch.uint8)
+    return _limited(_whole(value / scale) + zero.to(torch.int32), torch.uint8), scale, zero
 
 
 def _kind(node: Node, zero: Tensor | None) -> torch.dtype:
@@ -59,6 +60,11 @@ def _along(node: Node, parameter: Tensor, value: Tensor) -> Tensor:
         return parameter.reshape(())
     axis = node.get("axis", 1) % value.ndim
     return parameter.reshape(-1, *[1] * (value.ndim - axis - 1))
+
+
+def _whole(steps: Tensor) -> Tensor:
+    """Rounded, and integers before anything is added: what is a little off would lose a whole step."""
+    return torch.round(steps).clamp(-_FAR, _FAR).to(torch.int32)
 
 
 def _limited(steps: Tensor, kind: torch.dtype) -> Tensor:
