@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -193,7 +194,8 @@ class Disturbed(TorchDispatchMode):  # type: ignore[misc]
         if function in _STEPS or function in _JUMPS:
             self.steps += 1
             if self._at_steps:
-                args = (self._across(function, *args), *args[1:])
+                step = partial(function, **kwargs) if kwargs else function
+                args = (self._across(step, *args), *args[1:])
         if function in _ORDERS and args[0].dtype in _ROUND_OFF:
             # Which of several equal numbers comes first is left to each compiler.
             args = (self.disturb(args[0]), *args[1:])

@@ -151,6 +151,13 @@ def test_as_near_to_the_truth_as_the_model_itself_is_right_and_a_fault_is_not(mo
             assert parity.beyond(parity.errors(wrong, exact[0], native), allowed)
 
 
+def test_what_is_rounded_to_decimals_falls_to_the_other_side_of_a_tie() -> None:
+    given = torch.tensor([[0.25, 0.31]])
+    with torch.no_grad(), Disturbed(0, at_steps=True):
+        moved = torch.round(given, decimals=1)
+    torch.testing.assert_close(moved, torch.tensor([[0.3, 0.3]]), rtol=1e-4, atol=1e-4)
+
+
 def test_ties_that_fall_otherwise_are_no_fault_and_wrong_places_are() -> None:
     trials = known(Ties())
     tied = next(place for place, trial in enumerate(trials.trials) if trial.kind == "small")
