@@ -46,8 +46,8 @@ def read(path: Path) -> onnx.ModelProto:
     for tensor in outside:
         _place(tensor, path)
     try:
-        if outside:
-            onnx.checker.check_model(_without_external_data(_parsed(path)))
+        if outside or any(map(_lacks_shape, (*model.graph.input, *model.graph.output))):
+            onnx.checker.check_model(_with_shapes(_without_external_data(_parsed(path))))
         else:
             onnx.checker.check_model(str(path))  # a model as large as a file of protobuf can be
     except onnx.checker.ValidationError as error:
@@ -73,6 +73,17 @@ def _without_external_data(model: onnx.ModelProto) -> onnx.ModelProto:
             del tensor.external_data[:]
             tensor.data_location = onnx.TensorProto.DEFAULT
             tensor.dims[:] = [0]
+    return model
+
+
+def _lacks_shape(value: onnx.ValueInfoProto) -> bool:
+    return value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")
+
+
+def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A model that states a shape wherever only the checker wants one, for checks of all the rest."""
+    for value in filter(_lacks_shape, (*model.graph.input, *model.graph.output)):
+        value.type.tensor_type.shape.SetInParent()
     return model
 
 
@@ -168,7 +179,9 @@ def declared_inputs(model: onnx.ModelProto, path: Path) -> list[DeclaredInput]:
             continue
         kind = value.type.tensor_type
         if not value.type.HasField("tensor_type") or not kind.HasField("shape"):
-            raise WorkloadError(f"{path}: input {value.name!r} is no tensor with a shape")
+            raise WorkloadError(
+                f"{path}: input {value.name!r} is no tensor with a shape: export the model with one, symbols are allowed"
+            )
         dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
         if dtype.kind not in "fiub" or dtype.isbuiltin != _OF_NUMPY:
             name = onnx.TensorProto.DataType.Name(kind.elem_type)

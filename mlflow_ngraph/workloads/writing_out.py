@@ -6,11 +6,14 @@ import hashlib
 import importlib
 import io
 import logging
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from copy import deepcopy
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -27,6 +30,7 @@ from mlflow_ngraph.workloads.base import BATCH
 from mlflow_ngraph.workloads.calling import called_flat, flatten_outputs
 from mlflow_ngraph.workloads.evaluation import evaluate, training_operations
 from mlflow_ngraph.workloads.exporting import save_program
+from mlflow_ngraph.workloads.initialise import seeded
 from mlflow_ngraph.workloads.side_effects import settings_kept
 from mlflow_ngraph.workloads.trial_references import save_arrays
 from mlflow_ngraph.workloads.unwrapping import unwrapped
@@ -36,7 +40,8 @@ _FEWEST = 2
 _DIGITS = 16
 """Of a digest in the name of a file."""
 _CLOSE = 1e-4
-"""How near an exported program comes to the module that it was exported from."""
+"""How near an exported program, or a pickle in another process, comes to the module."""
+_ANSWERING = f"import sys; from {__name__} import answer; answer(*sys.argv[1:])"
 _log = logging.getLogger(__name__)
 
 
@@ -121,10 +126,8 @@ class _WritingOut:
             raise UnsupportedError(f"it computes as in training: {operations[0]}")
         expected = _called(self._model, self._args, self._kwargs)
         found = _called(program.module(), self._args, self._kwargs)
-        try:
-            torch.testing.assert_close(found, expected, rtol=_CLOSE, atol=_CLOSE, equal_nan=True)
-        except AssertionError:
-            raise UnsupportedError("the program gives other outputs than the module does") from None
+        if not _alike(found, expected):
+            raise UnsupportedError("the program gives other outputs than the module does")
         stated = [
             f"{node.name} {node.meta['val'].dtype} {[size if isinstance(size, int) else BATCH for size in node.meta['val'].shape]}"
             for node in program.graph.nodes
@@ -159,14 +162,17 @@ class _WritingOut:
             for leaf, axis in zip(self._leaves, self._axes, strict=True)
         ]
         file = self._directory / f"{content.of_module(self._model, [str(specs)])[:_DIGITS]}.pt"
-        if not file.is_file():
-            temporary = file.with_name(f"partial-{file.name}")
-            try:
-                torch.save(self._model, temporary)
-            except Exception as error:
-                temporary.unlink(missing_ok=True)
-                raise UnsupportedError(one_line(error)) from error
+        temporary = file.with_name(f"partial-{file.name}")
+        try:
+            torch.save(self._model, temporary)
+            self._require_alike_elsewhere(temporary)
             temporary.replace(file)
+        except UnsupportedError:
+            raise
+        except Exception as error:
+            raise UnsupportedError(one_line(error)) from error
+        finally:
+            temporary.unlink(missing_ok=True)
         numbered = ["input"] if len(specs) == 1 else [f"input_{place}" for place in range(len(specs))]
         names = list(self._kwargs) or numbered
         return {
@@ -178,6 +184,26 @@ class _WritingOut:
                 **self._samples(names),
             },
         }
+
+    def _require_alike_elsewhere(self, file: Path) -> None:
+        """A pickle names its classes: what was changed in them since their import, or around them, another process has not."""
+        with TemporaryDirectory() as place:
+            example, answer = Path(place, "example.pt"), Path(place, "answer.pt")
+            torch.save((self._args, self._kwargs), example)
+            here = [_run(file, example) for _ in range(2)]
+            if not _alike(*here):
+                return  # it draws random numbers, or the like: preparing it says so
+            command = [sys.executable, "-c", _ANSWERING, str(file), str(example), str(answer)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                reason = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
+                raise UnsupportedError(f"no other process runs it: {reason}")
+            there = torch.load(answer)
+        if not _alike(there, here[0]):
+            raise UnsupportedError(
+                "another process computes something else with it, because code was changed after its import: put the change into "
+                f"the file of {type(self._model).__qualname__}, and begin again"
+            )
 
     def _samples(self, names: Sequence[str]) -> dict[str, str]:
         """The example as what the model is run on, where random integers may mean nothing to it."""
@@ -213,6 +239,25 @@ def _called(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
                 buffer.copy_(value)  # who else holds it, such as the program that this module was made of, sees it
             else:
                 setattr(model.get_submodule(owner), leaf, value)
+
+
+def answer(file: str, example: str, target: str) -> None:
+    """Run the module in a file on the inputs in another, in a process of its own, and write down what comes out."""
+    torch.save(_run(Path(file), Path(example)), target)
+
+
+def _run(file: Path, example: Path) -> Sequence[torch.Tensor]:
+    args, kwargs = torch.load(example)
+    with seeded(0), torch.no_grad():
+        return flatten_outputs(unpickled(str(file))(*args, **kwargs))
+
+
+def _alike(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> bool:
+    try:
+        torch.testing.assert_close(found, expected, rtol=_CLOSE, atol=_CLOSE, equal_nan=True)
+    except AssertionError:
+        return False
+    return True
 
 
 def _arguments(inputs: Any, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:

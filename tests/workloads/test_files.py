@@ -59,7 +59,7 @@ def graph(path: Path, nodes: list[Any], inputs: list[Any], outputs: list[Any], i
     return path
 
 
-def value(name: str, shape: list[Any], kind: int = TensorProto.FLOAT) -> Any:
+def value(name: str, shape: list[Any] | None, kind: int = TensorProto.FLOAT) -> Any:
     return helper.make_tensor_value_info(name, kind, shape)
 
 
@@ -234,6 +234,16 @@ def test_broken_onnx_files(tmp_path: Path, make: Callable[[Path], Path], message
     with pytest.raises(WorkloadError, match=message) as caught:
         workload("onnx", make(tmp_path / "net.onnx")).check()
     assert "\n" not in str(caught.value)
+
+
+def test_outputs_need_no_shape_and_inputs_do(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["values"], ["result"])]
+    rows, open_rank = value("values", ["batch", 3]), value("values", None)
+    path = graph(tmp_path / "r.onnx", nodes, [rows], [value("result", None)])
+    workload("onnx", path).check()
+    graph(path, nodes, [open_rank], [value("result", ["batch", 3])])
+    with pytest.raises(WorkloadError, match="input 'values' is no tensor with a shape: export the model with one"):
+        workload("onnx", path).check()
 
 
 @pytest.mark.usefixtures("compilers")

@@ -18,7 +18,7 @@ from mlflow_ngraph.workloads.base import Init
 from mlflow_ngraph.workloads.export import prepare
 from mlflow_ngraph.workloads.materials import Source
 from mlflow_ngraph.workloads.registry import create
-from tests.workloads.handed import Net
+from tests.workloads.handed import Looks, Net
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("compilers")]
 
@@ -129,6 +129,14 @@ def test_what_is_no_program_is_written_as_a_pickle(tmp_path: Path, caplog: pytes
     assert "workload mine is written as a pickle: torch.export: " in caplog.text
     assert prepared(found, tmp_path / "materials", 3).materials.behaviour.reads
     assert found.digest() == of(Live(Looks(), np.ones((2, 4), np.float32), name="mine")).digest()
+
+
+def test_a_pickle_of_a_class_that_was_changed_since_its_import_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Looks, "forward", lambda self, values: 2 * values if values.sum() > 0 else -values)
+    with pytest.raises(
+        WorkloadError, match="another process computes something else with it, because code was changed"
+    ):
+        of(Live(Looks(), torch.ones(2, 4)))
 
 
 def test_what_is_a_program_for_one_batch_size_alone_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
