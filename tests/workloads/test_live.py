@@ -80,11 +80,6 @@ class Counting(nn.Module):
         return values
 
 
-class Looks(nn.Module):
-    def forward(self, values: torch.Tensor) -> torch.Tensor:
-        return values if values.sum() > 0 else -values
-
-
 class InFours(nn.Module):
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         return values.reshape(4, -1)
