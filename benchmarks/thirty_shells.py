@@ -200,7 +200,7 @@ def run(study: Path, home: Path, shell: dict[str, str]) -> Ran:
             stdout=said,
             stderr=errors,
         )
-        environments = set()
+        environments: set[frozenset[tuple[str, str]]] = set()
         while process.poll() is None:
             environments.update(working(process.pid))
             time.sleep(LOOK_EVERY_S)

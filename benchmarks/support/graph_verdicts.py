@@ -113,10 +113,9 @@ def judged(engine: Engine, source: Source, keep: Path, batch: int) -> Said:
     except IncomparableError as error:
         problem = str(error)
     if problem:
-        named = {"input": inputs, "engine": outputs, "reference": reference}
-        np.savez(
-            keep, **{f"{kind}_{place}": array for kind, several in named.items() for place, array in enumerate(several)}
-        )  # type: ignore[arg-type]
+        several = {"input": inputs, "engine": outputs, "reference": reference}
+        named = {f"{kind}_{place}": array for kind, arrays in several.items() for place, array in enumerate(arrays)}
+        np.savez(keep, **named)  # type: ignore[arg-type] # numpy's types see allow_pickle here
         return Said("parity_failed", f"on the timed inputs: {problem}", keep, found)
     if found.vacuous or (found.unchecked and found.unchecked >= found.inputs):
         return Said("unverified", found.unchecked_why or "outputs do not depend on the inputs", None, found)

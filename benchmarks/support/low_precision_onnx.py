@@ -55,7 +55,7 @@ class Layers:
         content = np.asarray(array).astype(helper.tensor_dtype_to_np_dtype(kind))
         own = numpy_helper.from_array(content, f"{name}{len(self.constants)}")
         self.constants.append(own)
-        return own.name
+        return str(own.name)
 
     def normal(self, *shape: int, scale: float = 1.0, name: str = "") -> str:
         """An initializer of random numbers."""

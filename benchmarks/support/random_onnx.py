@@ -436,7 +436,7 @@ def _global(graph: Growing, name: str) -> None:
 def _batch_normalization(graph: Growing, name: str) -> None:
     first, array = graph.floats(2)
     channels = array.shape[1]
-    variance = graph.constant(graph.rng.uniform(0.5, 2, channels).astype(np.float32))
+    variance = graph.constant(np.asarray(graph.rng.uniform(0.5, 2, channels), np.float32))
     statistics = [graph.normal(channels) for _ in range(3)]
     graph.add(name, [first, *statistics, variance], epsilon=graph.among(None, 1e-3))
 

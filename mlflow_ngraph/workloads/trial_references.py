@@ -263,7 +263,7 @@ def _tried_all(
 def _is_another_function(exact: Arrays, outputs: Arrays, several: Sequence[tuple[float, Arrays]]) -> bool:
     """Whether double precision leads far away while disturbances do not: a buffer or NumPy may have kept the model's own type."""
     for index, output in enumerate(outputs):
-        away = parity.errors(output, exact[index], output)
+        away = parity.errors(exact[index], output, output)
         if away.tells:
             continue
         grown = max(parity.errors(moved[index], output, output).largest / times for times, moved in several)
