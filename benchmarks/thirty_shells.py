@@ -219,8 +219,9 @@ def working(pid: int) -> Iterator[frozenset[tuple[str, str]]]:
     """The environments of a study's processes that load engines."""
     try:
         for child in psutil.Process(pid).children(recursive=True):
-            if "mlflow_ngraph.execute.worker" in child.cmdline():
-                yield frozenset((name, value) for name, value in child.environ().items() if name not in OF_A_RUN)
+            # One that has just ended has no environment any more.
+            if "mlflow_ngraph.execute.worker" in child.cmdline() and (found := child.environ()):
+                yield frozenset((name, value) for name, value in found.items() if name not in OF_A_RUN)
     except psutil.Error:  # it has just ended
         return
 
