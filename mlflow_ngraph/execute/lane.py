@@ -28,6 +28,7 @@ VACUOUS = "outputs do not depend on the input: nothing was verified"
 TIMED_INPUTS_ONLY = "verified on the timed inputs alone, because "
 TOO_SLOW = "an inference takes longer than limits.verify_seconds"
 UNCHECKED = "could not be checked: the model raised when it was asked what rounding does to it"
+UNJUDGED = "rounding decides what comes out, for the timed inputs and for all others: nothing was verified"
 ILL_CONDITIONED = "rounding changes the answer to all others at this precision"
 _SHORTEST_S = 0.001
 """Of a slice, which has one repetition at least."""
@@ -315,8 +316,10 @@ def _fastest_s(slices: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _unchecked(verified: Mapping[str, Any]) -> str:
-    """Why parity says little although nothing speaks against the engine: nobody knows what rounding does to the model."""
+    """Why parity says little although nothing speaks against the engine: rounding decides all, or nobody knows what it does."""
     tried, unchecked = verified.get("inputs", 0), verified.get("unchecked", 0)
+    if verified.get("unjudged") and not verified["judged"]:
+        return UNJUDGED
     if not unchecked or unchecked < tried or verified["problem"]:
         return ""
     return f"{UNCHECKED} ({tried} inputs): {verified['unchecked_why']}"
@@ -334,6 +337,9 @@ def _note(verified: Mapping[str, Any]) -> str:
         told.append(f"{TIMED_INPUTS_ONLY}the model gives NaN or infinity for all {verified['no_numbers']} others")
     elif not tried and left_out:
         told.append(TIMED_INPUTS_ONLY + ILL_CONDITIONED)
+    if verified.get("unjudged"):
+        places = ", ".join(map(str, verified["unjudged"]))
+        told.append(f"not verified, because rounding decides what comes out: output {places}")
     if verified.get("ties"):
         told.append(
             f"up to {100 * verified['ties']:.2g} % of integer output {verified.get('ties_in', 0)} differ where rounding "

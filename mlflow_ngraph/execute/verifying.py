@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +45,10 @@ class Verification:
     """What it raised."""
     no_numbers: int = 0
     """Batches for which the model itself gives NaN in every sample, or a number beyond its type: they judge nobody."""
+    unjudged: list[int] = field(default_factory=list)
+    """Outputs that no input could judge, the timed one included: rounding decides them, or they are no numbers."""
+    judged: int = 0
+    """How many outputs there are beside these."""
     ties: float = 0.0
     """Largest share of an integer output that differs where rounding alone decides which of several answers it is."""
     ties_in: int = 0
@@ -69,6 +73,10 @@ class Verification:
         """Every field, ready for JSON."""
         return asdict(self)
 
+    def note_judged(self, judged: set[int], outputs: int) -> None:
+        """Write down which of the outputs some input has judged."""
+        self.unjudged, self.judged = sorted(set(range(outputs)) - judged), len(judged)
+
 
 def verify(
     engine: Engine, source: Source, batch: int, precision: str, slowdown: float, limit_s: float, keep: Path
@@ -88,13 +96,16 @@ def verify(
     start = time.perf_counter()
     known, example = source.trials(batch), source.example(batch)
     verification = Verification(vacuous=_is_vacuous(known.variation, precision))
+    timed = source.reference(batch)
+    judged = _judged(known.example, timed, precision)
+    verification.note_judged(judged, len(timed))
     if math.isinf(slowdown) or known.call_s * slowdown > limit_s:
         verification.too_slow = True
         return verification
     telling = [
         (trial, outputs, exact)
         for trial, outputs, exact in zip(known.trials, known.outputs, known.exact, strict=True)
-        if trial.unchecked or any(map(parity.tells, trial.rounding, outputs, repeat(precision)))
+        if _judged(trial, outputs, precision)
     ]
     undefined = [trial for trial in known.trials if not trial.unchecked and not any(trial.rounding)]
     verification.no_numbers = len(undefined)
@@ -107,12 +118,14 @@ def verify(
         if agrees is None:
             verification.refused += 1
             continue
+        judged |= _judged(trial, reference, precision)
         again = again or (trial, inputs, reference, exact)
         if not agrees or _over(start, verification.inputs, limit_s):
             break
     else:
         if again is not None:
             judge.agrees("called again after other inputs", *again)
+    verification.note_judged(judged, len(timed))
     if verification.inputs and known.call_s > 0:
         verification.slowdown = judge.call_s / known.call_s
     verification.seconds = time.perf_counter() - start
@@ -246,6 +259,14 @@ def of_example(found: Parity, source: Source, batch: int, precision: str, output
         return parity.problem(found, precision) or ""
     judge = Judge(Verification(), None, precision, Path(), known.bands)  # type: ignore[arg-type] # it has run
     return judge.problem(known.example, outputs, reference, source.exact(batch)) or ""
+
+
+def _judged(trial: Trial | None, outputs: Arrays, precision: str) -> set[int]:
+    """The outputs that a trial can judge; all of them where it is not known what rounding does, by the fixed tolerance."""
+    if trial is None or trial.unchecked:
+        return set(range(len(outputs)))
+    telling = map(parity.tells, trial.rounding, outputs, repeat(precision))
+    return {index for index, tells in enumerate(telling) if tells}
 
 
 def _is_vacuous(variation: Parity | None, precision: str) -> bool:

@@ -52,6 +52,9 @@ def read(path: Path) -> onnx.ModelProto:
             onnx.checker.check_model(str(path))  # a model as large as a file of protobuf can be
     except onnx.checker.ValidationError as error:
         raise WorkloadError(f"{path} is no valid ONNX file: {' '.join(str(error).split())}") from error
+    for value in model.graph.output:
+        if not value.type.HasField("tensor_type"):
+            raise WorkloadError(f"{path}: output {value.name!r} is no tensor: export the model with tensors only")
     return model
 
 

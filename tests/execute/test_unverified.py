@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -31,17 +33,30 @@ class Shy(torch.nn.Module):
         if _get_current_dispatch_mode() is not None:
             raise RuntimeError("not while somebody watches")
         return self.layer(given)
+
+
+class Chaos(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 4)
+
+    def forward(self, given):
+        return torch.sin(1e9 * self.layer(given))
+
+
+class HalfChaos(Chaos):
+    def forward(self, given):
+        return self.layer(given), super().forward(given)
 """
 
 
-@pytest.fixture(scope="module")
-def shy(compilers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StudyRecord, str]]:
-    folder = tmp_path_factory.mktemp("shy")
+def measured(folder: Path, *names: str) -> Iterator[tuple[StudyRecord, str]]:
     (folder / "shy_models.py").write_text(SOURCE)
     uri = f"sqlite:///{folder / 'mlflow.db'}"
+    inputs = [{"shape": ["batch", 8]}]
     study = {
         "name": "shy",
-        "workloads": [{"ref": "torch:shy_models:Shy", "options": {"inputs": [{"shape": ["batch", 8]}]}}],
+        "workloads": [{"ref": f"torch:shy_models:{name}", "options": {"inputs": inputs}} for name in names],
         "compilers": ["torchscript"],
         "batch_sizes": [2],
         "repetitions": 4,
@@ -54,9 +69,27 @@ def shy(compilers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.syspath_prepend(str(folder))
-        patch.setenv("PYTHONPATH", str(folder))
+        patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
         yield runner.run_study(parse(study), home=folder / "home", tracking_uri=uri).record, uri
     sys.modules.pop("shy_models", None)
+
+
+@pytest.fixture(scope="module")
+def shy(compilers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StudyRecord, str]]:
+    yield from measured(tmp_path_factory.mktemp("shy"), "Shy")
+
+
+@pytest.fixture(scope="module")
+def chaotic(compilers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StudyRecord, str]]:
+    yield from measured(tmp_path_factory.mktemp("chaotic"), "Chaos", "HalfChaos")
+
+
+def test_what_rounding_decides_is_verified_by_nothing(chaotic: tuple[StudyRecord, str]) -> None:
+    found = {lane.lane.label: lane.cells[2] for lane in chaotic[0].lanes.values()}
+    assert found["Chaos"].verdict is Verdict.UNVERIFIED
+    assert "rounding decides what comes out, for the timed inputs and for all others" in found["Chaos"].reason
+    assert found["HalfChaos"].verdict is Verdict.OK
+    assert found["HalfChaos"].reason == "not verified, because rounding decides what comes out: output 1"
 
 
 def test_the_verdict_says_that_nobody_could_check(shy: tuple[StudyRecord, str]) -> None:

@@ -236,6 +236,14 @@ def test_broken_onnx_files(tmp_path: Path, make: Callable[[Path], Path], message
     assert "\n" not in str(caught.value)
 
 
+def test_an_output_that_is_no_tensor_is_named(tmp_path: Path) -> None:
+    nodes = [helper.make_node("SequenceConstruct", ["values", "values"], ["several"])]
+    several = helper.make_tensor_sequence_value_info("several", TensorProto.FLOAT, None)
+    path = graph(tmp_path / "s.onnx", nodes, [value("values", ["batch", 3])], [several])
+    with pytest.raises(WorkloadError, match="output 'several' is no tensor: export the model with tensors only"):
+        workload("onnx", path).check()
+
+
 def test_outputs_need_no_shape_and_inputs_do(tmp_path: Path) -> None:
     nodes = [helper.make_node("Relu", ["values"], ["result"])]
     rows, open_rank = value("values", ["batch", 3]), value("values", None)
