@@ -337,6 +337,9 @@ def _note(verified: Mapping[str, Any]) -> str:
         told.append(f"{TIMED_INPUTS_ONLY}the model gives NaN or infinity for all {verified['no_numbers']} others")
     elif not tried and left_out:
         told.append(TIMED_INPUTS_ONLY + ILL_CONDITIONED)
+    unchecked = verified.get("unchecked", 0)
+    if 0 < unchecked < tried:
+        told.append(f"{unchecked} of {tried} inputs {UNCHECKED}: {verified['unchecked_why']}")
     if verified.get("unjudged"):
         places = ", ".join(map(str, verified["unjudged"]))
         told.append(f"not verified, because rounding decides what comes out: output {places}")
