@@ -133,11 +133,11 @@ class LaneRunner:
             **{name: value for name, value in result.items() if name != "problem"},
         )
         verified = self._engines.verified.get(batch, {})
+        problem = _located(verified) or result["problem"]
         self.loaded = Loaded(
             batch,
-            _located(verified) or result["problem"],
-            self._engines.impure
-            or (VACUOUS if verified.get("vacuous") else "" if result["problem"] else _unchecked(verified)),
+            problem,
+            self._engines.impure or ("" if problem else VACUOUS if verified.get("vacuous") else _unchecked(verified)),
             result["first_inference_s"],
             note=_note(verified),
             requests=result["requests"],
@@ -320,7 +320,7 @@ def _unchecked(verified: Mapping[str, Any]) -> str:
     tried, unchecked = verified.get("inputs", 0), verified.get("unchecked", 0)
     if verified.get("unjudged") and not verified["judged"]:
         return UNJUDGED
-    if not unchecked or unchecked < tried or verified["problem"]:
+    if not unchecked or unchecked < tried:
         return ""
     return f"{UNCHECKED} ({tried} inputs): {verified['unchecked_why']}"
 
