@@ -53,6 +53,8 @@ class Exporter:
             export.error = f"Python reads data as text in {worded(self._materials.behaviour.printed)}: no graph does"
         elif scripted := _scripted(self._baseline.module):
             export.error = f"{scripted} is a TorchScript module: torch.export takes Python code only"
+        elif kind == "onnx" and (numbers := _complex(self._materials.outputs)):
+            export.error = f"output {numbers!r} is complex: PyTorch's exporter puts pairs of real numbers in its place"
         else:
             self._export(kind, export)
         self._materials.write(self._directory)
@@ -116,6 +118,11 @@ def _scripted(module: torch.nn.Module) -> str:
 
     found = (name or "the model" for name, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule))
     return next(found, "")
+
+
+def _complex(outputs: Sequence[TensorSpec]) -> str:
+    """The name of an output of complex numbers; empty where there is none."""
+    return next((spec.name for spec in outputs if np.dtype(spec.dtype).kind == "c"), "")
 
 
 def to_program(

@@ -46,8 +46,8 @@ def read(path: Path) -> onnx.ModelProto:
     for tensor in outside:
         _place(tensor, path)
     try:
-        if outside or any(map(_lacks_shape, (*model.graph.input, *model.graph.output))):
-            onnx.checker.check_model(_with_shapes(_without_external_data(_parsed(path))))
+        if _is_read_otherwise(model):
+            onnx.checker.check_model(_as_runtimes_read(_without_external_data(_parsed(path))))
         else:
             onnx.checker.check_model(str(path))  # a model as large as a file of protobuf can be
     except onnx.checker.ValidationError as error:
@@ -83,8 +83,16 @@ def _lacks_shape(value: onnx.ValueInfoProto) -> bool:
     return value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")
 
 
-def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A model that states a shape wherever only the checker wants one, for checks of all the rest."""
+def _is_read_otherwise(model: onnx.ModelProto) -> bool:
+    """Whether runtimes read what the checker refuses, or it would read files beside the model."""
+    values = (*model.graph.input, *model.graph.output)
+    outside = any(map(uses_external_data, tensors(model)))
+    return outside or model.ir_version < _FREE_INITIALIZERS or any(map(_lacks_shape, values))
+
+
+def _as_runtimes_read(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A model that states what only the checker wants, for checks of all the rest."""
+    model.ir_version = max(model.ir_version, _FREE_INITIALIZERS)
     for value in filter(_lacks_shape, (*model.graph.input, *model.graph.output)):
         value.type.tensor_type.shape.SetInParent()
     return model

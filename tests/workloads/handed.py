@@ -33,6 +33,13 @@ class Looks(nn.Module):
         return values if values.sum() > 0 else -values
 
 
+class Frequencies(nn.Module):
+    """Gives complex numbers."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return torch.fft.rfft(values)
+
+
 def scripted() -> nn.Module:
     return torch.jit.script(Net())
 

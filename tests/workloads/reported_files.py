@@ -34,6 +34,7 @@ def _save(
     constants: dict[str, Any] | None = None,
     *,
     opset: int = 18,
+    ir: int = 10,
     domains: Sequence[str] = (),
     functions: Sequence[onnx.FunctionProto] = (),
     **how: Any,
@@ -44,7 +45,7 @@ def _save(
     ]
     graph = helper.make_graph(nodes, path.stem, inputs, outputs, held)
     opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=10, functions=functions)
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=ir, functions=functions)
     onnx.save(model, path, **how)
 
 
@@ -171,6 +172,8 @@ def _numbers(folder: Path, rng: np.random.Generator) -> None:
         [_value("y", ["N", 6, 40])],
         {"W": _normal(rng, 40, 12)},
     )
+    doubled = [_node("Mul", ["x", "two"], ["y"])]
+    _save(folder / "old_ir.onnx", doubled, *values, {"two": np.full(6, 2, np.float32)}, opset=9, ir=3)
     labels = [_value("y", _ROWS), _value("labels", [3], TensorProto.INT64)]
     _save(folder / "constout.onnx", [_node("Relu", ["x"], ["y"])], values[0], labels, {"labels": np.array([4, 5, 6])})
     names = {"out": "Relu", "Out": "Neg", "out/0": "Abs", "out:0": "Exp"}

@@ -12,7 +12,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from mlflow_ngraph.errors import UnsupportedError, WorkloadError
 from mlflow_ngraph.workloads.base import Init, TensorSpec, Workload, WorkloadRef
@@ -144,19 +144,20 @@ def test_initializers_among_the_inputs_and_odd_types(tmp_path: Path) -> None:
 
 def test_an_operator_that_torch_lacks_is_named_and_onnxruntime_is_the_reference(tmp_path: Path) -> None:
     path = graph(
-        tmp_path / "hardmax.onnx",
-        [helper.make_node("Hardmax", ["values"], ["result"])],
+        tmp_path / "cropped.onnx",
+        [helper.make_node("CenterCropPad", ["values", "size"], ["result"], axes=[1])],
         [value("values", ["batch", 3])],
-        [value("result", ["batch", 3])],
+        [value("result", ["batch", 1])],
+        [numpy_helper.from_array(np.array([1]), "size")],
     )
     prepare(workload("onnx", path), tmp_path / "m", batch_sizes=[2], formats=ALL, seed=0)
     prepare(workload("onnx", path), tmp_path / "m", batch_sizes=[3], formats=ALL, seed=0)
     source = Source(tmp_path / "m")
     assert source.materials.reference_by.startswith("onnxruntime")
-    assert source.reference(3)[0].sum(axis=1).tolist() == [1.0, 1.0, 1.0]
+    np.testing.assert_array_equal(source.reference(3)[0], source.example(3)[0][:, 1:2])
     assert source.onnx().is_file()
     for missing in (source.module, source.exported):
-        with pytest.raises(UnsupportedError, match=r"no ONNX operator Hardmax \(opset 18\)"):
+        with pytest.raises(UnsupportedError, match=r"no ONNX operator CenterCropPad \(opset 18\)"):
             missing()
     assert describe(workload("onnx", path)).parameters is None
 
@@ -184,6 +185,13 @@ def test_a_converted_form_that_computes_another_function_judges_nobody(
     np.testing.assert_array_equal(source.reference(2)[0], np.maximum(source.example(2)[0], 0))
     with pytest.raises(UnsupportedError, match="its PyTorch form computes another function than ONNX defines"):
         source.module()
+
+
+def test_complex_outputs_have_no_onnx_form(tmp_path: Path) -> None:
+    module = workload("torch", "tests.workloads.handed:Frequencies", inputs=[{"shape": ["batch", 8]}])
+    prepare(module, tmp_path / "m", batch_sizes=[2], formats=ALL, seed=0)
+    with pytest.raises(UnsupportedError, match="output 'output' is complex"):
+        Source(tmp_path / "m").onnx()
 
 
 def _text(path: Path) -> Path:

@@ -47,7 +47,18 @@ NAMES = (
         "ifin",
         "int4",
     ),
-    *("local_function", "maxpool_nan", "names", "nested", "qdqconv", "reduce_noop", "rmsrope", "scattered", "step"),
+    *(
+        "local_function",
+        "maxpool_nan",
+        "names",
+        "nested",
+        "old_ir",
+        "qdqconv",
+        "reduce_noop",
+        "rmsrope",
+        "scattered",
+        "step",
+    ),
     *("textin", "tied"),
 )
 
