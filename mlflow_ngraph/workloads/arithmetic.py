@@ -247,7 +247,8 @@ class Disturbed(TorchDispatchMode):  # type: ignore[misc]
             # A zero is one, unless something comes near it.
             near = roundings * (given.abs() + torch.as_tensor(rest[0]).abs()).to(given.dtype)
         else:
-            near = roundings * (given.abs() + given.abs().mean())
+            # What large numbers cancel each other to has their roundings.
+            near = roundings * (given.abs() + given.abs().amax())
             quantises = function in (
                 _ATEN.fake_quantize_per_tensor_affine.default,
                 _ATEN.quantize_per_tensor.default,
