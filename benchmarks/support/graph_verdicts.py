@@ -116,7 +116,7 @@ def judged(engine: Engine, source: Source, keep: Path, batch: int) -> Said:
         named = {"input": inputs, "engine": outputs, "reference": reference}
         np.savez(
             keep, **{f"{kind}_{place}": array for kind, several in named.items() for place, array in enumerate(several)}
-        )  # type: ignore[arg-type]
+        )
         return Said("parity_failed", f"on the timed inputs: {problem}", keep, found)
     if found.vacuous or (found.unchecked and found.unchecked >= found.inputs):
         return Said("unverified", found.unchecked_why or "outputs do not depend on the inputs", None, found)
