@@ -247,7 +247,9 @@ def _overflowing(model: onnx.ModelProto) -> onnx.ModelProto:
     graph.initializer.extend(helper.make_tensor(name, TensorProto.FLOAT16, [], [by]) for name, by in factors.items())
     before = last.input[0]
     last.input[0] = "back"
-    nodes = [helper.make_node("Mul", [before, "up"], ["far"]), helper.make_node("Mul", ["far", "down"], ["back"])]
+    # Twice, because what a Softmax gives is at most one.
+    steps = [(before, "up", "far"), ("far", "up", "farther"), ("farther", "down", "near"), ("near", "down", "back")]
+    nodes = [helper.make_node("Mul", [value, by], [result]) for value, by, result in steps]
     for place, node in enumerate(nodes, len(graph.node) - 1):
         graph.node.insert(place, node)
     return model

@@ -249,7 +249,10 @@ class Disturbed(TorchDispatchMode):  # type: ignore[misc]
             # A zero is one, unless something comes near it.
             near = roundings * (given.abs() + torch.as_tensor(rest[0]).abs()).to(given.dtype)
         else:
-            near = roundings * (given.abs() + given.abs().mean())
+            # What large numbers cancel each other to has their roundings.
+            near = roundings * (given.abs() + given.abs().amax())
+            if function is _ATEN.round.default:
+                near = near.clamp(min=FIXED_POINT)
             quantises = function in (
                 _ATEN.fake_quantize_per_tensor_affine.default,
                 _ATEN.quantize_per_tensor.default,
@@ -260,6 +263,11 @@ class Disturbed(TorchDispatchMode):  # type: ignore[misc]
         slope = 2 * near if here.is_floating_point() and function in _JUMPS else 0.0
         down, up = ((other != here) & ((other - here).abs() > slope) for other in (low, high))
         return torch.where(up, given + near, torch.where(down, given - near, given))
+
+
+FIXED_POINT = 1 / 128
+"""Share of a step within which a number is beside its end, where it is rounded to the nearest: kernels of integers have biases and
+factors that are rounded themselves."""
 
 
 def _plain(result: torch.Tensor) -> torch.Tensor:

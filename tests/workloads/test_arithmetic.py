@@ -234,7 +234,7 @@ def test_products_and_running_sums_are_taken_term_by_term_too() -> None:
     with Wide():
         exact = ones @ ones.mT
     assert product.shape == exact.shape
-    assert (product - exact).abs().max() > 20 * ((ones @ ones.mT) - exact).abs().max()
+    assert (product - exact).abs().max() > 0.1
     assert (running[..., -1] - 5000.0).abs().max() > 1e-2
 
 
