@@ -198,7 +198,7 @@ class _WritingOut:
             if done.returncode != 0:
                 reason = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
                 raise UnsupportedError(f"no other process runs it: {reason}")
-            there = torch.load(answer)
+            there = torch.load(answer, weights_only=True)
         if not _alike(there, here[0]):
             raise UnsupportedError(
                 "another process computes something else with it, because code was changed after its import: put the change into "
@@ -220,7 +220,7 @@ class _WritingOut:
 
 
 def unpickled(file: str) -> Any:
-    """The module in a file that `write_out` made: a factory for ``torch:``."""
+    """The module in a file that `write_out` made: a factory for ``torch:``. It is a pickle, and thereby code, as a factory is."""
     return torch.load(file, weights_only=False)
 
 
@@ -247,7 +247,7 @@ def answer(file: str, example: str, target: str) -> None:
 
 
 def _run(file: Path, example: Path) -> Sequence[torch.Tensor]:
-    args, kwargs = torch.load(example)
+    args, kwargs = torch.load(example, weights_only=True)
     with seeded(0), torch.no_grad():
         return flatten_outputs(unpickled(str(file))(*args, **kwargs))
 
