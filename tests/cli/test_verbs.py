@@ -185,7 +185,18 @@ def test_what_is_not_recorded_is_said_with_the_remedy(tmp_path: Path, capfd) -> 
 def test_an_outcome_as_json(tmp_path: Path, capfd) -> None:
     show_outcome(outcome(tmp_path), as_json=True)
     found = json.loads(capfd.readouterr().out)
-    keys = {"study_id", "directory", "exit_code", "where", "unrecorded", "answers", "rows", "races", "left_out"}
+    keys = {
+        "study_id",
+        "directory",
+        "exit_code",
+        "where",
+        "unrecorded",
+        "answers",
+        "refers_to",
+        "rows",
+        "races",
+        "left_out",
+    }
     assert keys == set(found)
     assert found["exit_code"] == 3
     assert {row["verdict"] for row in found["rows"]} >= {"ok", "unsupported"}
