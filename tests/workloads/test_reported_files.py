@@ -24,8 +24,7 @@ OTHERWISE: dict[str, dict[str, str]] = {
     "contrib": {"identity": "no ONNX operator com.microsoft.SkipLayerNormalization"},
     "attn23": {"identity": "no ONNX operator Attention"},
     "rmsrope": {"identity": "no ONNX operator RotaryEmbedding"},
-    "int4": {"identity": "no ONNX operator DequantizeLinear"},
-    "qdqconv": {"identity": "no ONNX operator QuantizeLinear"},
+    "int4": {"identity": "no element type int4"},
     # OpenVINO does as if the attribute were not there; ONNX Runtime and the definition agree.
     "cubic": {"identity": "cannot run Resize with exclude_outside", "openvino": "times what rounding does"},
     "textin": dict.fromkeys(COMPILERS, "input 't' has type STRING"),
