@@ -200,6 +200,8 @@ def _pad(
         amounts = amounts[1:]
     if len(amounts) <= 3 and value.ndim - len(amounts) in (1, 2) and min(map(min, amounts), default=0) >= 0:
         return functional.pad(value, _last_first(amounts), mode=mode)
+    if mode == "circular" and min(map(min, amounts), default=0) < 0:
+        raise NotImplementedError("Pad that wraps what it has cut")
     for axis, (before, after) in enumerate(amounts, value.ndim - len(amounts)):
         value = value.index_select(axis, _padded(value.shape[axis], before, after, mode).to(value.device))
     return value
