@@ -100,11 +100,14 @@ def test_the_run_that_mlflow_run_made_becomes_the_study_run(server_uri: str, tmp
     )
     (tmp_path / "benchmark.py").write_text(
         textwrap.dedent("""
+        import os
         from pathlib import Path
         from mlflow_ngraph.tracking.recorder import Recorder
+        from mlflow_ngraph.tracking.study_run import HANDED_OVER
         from tests.support.records import study_record
 
         record = study_record(Path("study"), study_id="attached")
+        os.environ[HANDED_OVER] = os.environ["MLFLOW_RUN_ID"]  # as the entry point does
         recorder = Recorder()
         recorder.preflight()
         recorder.open(record, Path("study"))
