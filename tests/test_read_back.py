@@ -72,7 +72,6 @@ def test_a_journal(events):
             Trial,
             st.integers(-1, 99),
             NAMES,
-            st.lists(FIGURES, max_size=2).map(tuple),
             st.lists(ROUNDINGS, max_size=2).map(tuple),
             st.lists(st.lists(ROUNDINGS, max_size=2).map(tuple), max_size=2).map(tuple),
             NAMES,
