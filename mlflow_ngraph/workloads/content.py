@@ -112,9 +112,9 @@ def _graph(graph: Any) -> Iterator[bytes]:
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:
-    import torch
+    from mlflow_ngraph.workloads.weights import octets
 
-    numbers: bytes = tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    numbers: bytes = octets(tensor).numpy().tobytes()
     return numbers
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from mlflow_ngraph.workloads.weights import parts
+from mlflow_ngraph.workloads.weights import octets, parts
 
 _DEPTH = 4
 """How deep containers are looked into; who hides state deeper than that is found by what it does to the outputs."""
@@ -152,4 +152,4 @@ def _of_tensor(tensor: torch.Tensor) -> int:
 
 
 def _of_memory(tensor: torch.Tensor) -> int:
-    return zlib.crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
+    return zlib.crc32(octets(tensor).numpy())

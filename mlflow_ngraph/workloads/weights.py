@@ -62,11 +62,16 @@ def digest(module: nn.Module) -> str:
     result = hashlib.sha256()
     for name, part in sorted(_dense(module), key=lambda item: item[0]):
         result.update(f"{name} {part.dtype} {tuple(part.shape)}".encode())
-        flat = part.contiguous().flatten()
-        if flat.stride(0) != 1:  # one number that stands for many counts as contiguous
-            flat = flat.clone(memory_format=torch.contiguous_format)
-        result.update(flat.view(torch.uint8).numpy().data)
+        result.update(octets(part).numpy().data)
     return result.hexdigest()
+
+
+def octets(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a dense tensor, in its own order of elements; its own memory where that has them so."""
+    flat = tensor.contiguous().flatten()
+    if flat.stride(0) != 1:  # a single number that was expanded counts as contiguous
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8)
 
 
 def parts(tensor: torch.Tensor) -> dict[str, torch.Tensor]:

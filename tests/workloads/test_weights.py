@@ -165,3 +165,10 @@ def test_a_change_of_a_sparse_buffer_is_seen() -> None:
     before = state.snapshot(module)
     module.matrix._values().add_(1)
     assert state.changes(before, state.snapshot(module)).keys() == {"matrix"}
+
+
+@pytest.mark.parametrize(
+    "tensor", [torch.ones(1).expand(1), torch.ones(()), torch.ones(1, 1).as_strided((1, 1), (0, 0))]
+)
+def test_a_single_number_has_its_bytes_however_it_was_made(tensor: torch.Tensor) -> None:
+    assert bytes(weights.octets(tensor.as_strided(tensor.shape, (0,) * tensor.ndim)).numpy()) == b"\x00\x00\x80\x3f"
