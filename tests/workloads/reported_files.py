@@ -219,6 +219,24 @@ def _control_flow(folder: Path, rng: np.random.Generator) -> None:
         *values,
         {"zero": np.float32(0)},
     )
+    weighted = helper.make_graph(
+        [_node("MatMul", ["x", "w"], ["t"])],
+        "then",
+        [],
+        [_value("t", None)],
+        [numpy_helper.from_array(_normal(rng, 64, 64), "w")],
+    )
+    _save(
+        folder / "weights_in_branch.onnx",
+        [
+            _node("ReduceSum", ["x"], ["s"], keepdims=0),
+            _node("Greater", ["s", "zero"], ["c"]),
+            _node("If", ["c"], ["y"], then_branch=weighted, else_branch=other),
+        ],
+        [_value("x", ["N", 64])],
+        [_value("y", ["N", 64])],
+        {"zero": np.float32(0)},
+    )
     doubled = helper.make_graph([_node("Mul", ["x", "two"], ["t"])], "then", [], [_value("t", None)])
     less = helper.make_graph([_node("Sub", ["x", "two"], ["e"])], "other", [], [_value("e", None)])
     _save(

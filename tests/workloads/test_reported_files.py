@@ -21,6 +21,7 @@ OPTIONS: dict[str, dict[str, Any]] = {"step": {"dims": {"past_len": 5}}, "rmsrop
 OTHERWISE: dict[str, dict[str, str]] = {
     "branch": {"identity": "no ONNX operator If"},
     "ifin": {"identity": "no ONNX operator If"},
+    "weights_in_branch": {"identity": "no ONNX operator If"},
     "contrib": {"identity": "no ONNX operator com.microsoft.SkipLayerNormalization"},
     "attn23": {"identity": "no ONNX operator Attention"},
     "rmsrope": {"identity": "no ONNX operator RotaryEmbedding"},
@@ -58,7 +59,7 @@ NAMES = (
         "scattered",
         "step",
     ),
-    *("textin", "tied"),
+    *("textin", "tied", "weights_in_branch"),
 )
 
 

@@ -203,8 +203,9 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
         session_options.optimized_model_filepath = str(path)
         if self.flags.save_format == "ort":
             session_options.add_session_config_entry("session.save_model_format", "ORT")
-        else:
-            # Beside the graph, because a protobuf file ends at 2 GB.
+        elif not _has_bodies(model):
+            # Beside the graph, because a protobuf file ends at 2 GB. Those of a branch or a loop ONNX Runtime would not read
+            # there: the files of an engine may be links to others.
             session_options.add_session_config_entry(
                 "session.optimized_model_external_initializers_file_name", f"{path.stem}.weights"
             )
@@ -212,6 +213,14 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
             session_options.add_free_dimension_override_by_name(symbol, size)
         with limits(self.name, model), naming_types(self.name, model):
             create(model, session_options, [(CPU, {})])
+
+
+def _has_bodies(model: Path) -> bool:
+    """Whether a node has a graph of its own, such as a branch or a loop."""
+    import onnx
+
+    nodes = onnx.load(str(model), load_external_data=False).graph.node
+    return any(attribute.HasField("g") or attribute.graphs for node in nodes for attribute in node.attribute)
 
 
 def _keep(source: Path, target: Path) -> None:
