@@ -20,12 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from support.compilers import registered
+from support.resumed import BRIEFLY, measured
 
-from mlflow_ngraph import home as home_directory
-from mlflow_ngraph.devices.fingerprint import fingerprint
-from mlflow_ngraph.devices.registry import create
-from mlflow_ngraph.execute import fold, journal, places
-from mlflow_ngraph.runner import run_study
+from mlflow_ngraph.execute import fold, journal
 from mlflow_ngraph.study import Study, parse
 from mlflow_ngraph.testing.models import INPUTS
 
@@ -106,10 +103,7 @@ def _study(workload: dict[str, Any], model: str, damages: Sequence[str], times: 
             "workloads": [workload],
             "compilers": ["identity", *({"name": "broken", "flags": one} for one in flags)],
             "batch_sizes": [BATCH],
-            "repetitions": 1,
-            "slice_repetitions": 1,
-            "warmup": {"window": 2, "max_seconds": 0.01},
-            "stability": {"max_foreign_cpu_percent": 100, "max_spread": 1e9, "max_drift": 1e9},
+            **BRIEFLY,
             "limits": {"reload_seconds": 0},
             "cache": "off",
         }
@@ -117,10 +111,7 @@ def _study(workload: dict[str, Any], model: str, damages: Sequence[str], times: 
 
 
 def _measured(study: Study, model: str, home: Path | None, *, anew: bool) -> Iterator[Found]:
-    key = places.study_key(study, create(study.device).name, fingerprint()["digest"])
-    directory = places.newest(home_directory.directory(home), key)
-    if anew or directory is None or places.end(directory) == "open":
-        directory = run_study(study, resume="never" if anew else "auto", home=home, offline=True).directory
+    directory = measured(study, home, anew=anew)
     verified = {
         event["lane"]: event["seconds"] for event in journal.read(directory) if event["event"] == "cell_verified"
     }

@@ -27,6 +27,7 @@ import onnx
 from support.compilers import registered
 from support.old_releases import ENTRY, NAME
 from support.reported import CASES, Case
+from support.resumed import BRIEFLY
 
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import parse
@@ -106,10 +107,7 @@ def _outcome(case: Case, environments: Path, home: Path) -> Outcome:
                 "compilers": [{"name": NAME, "flags": flags}],
                 "batch_sizes": [model.graph.input[0].type.tensor_type.shape.dim[0].dim_value],
                 "threads": 1,
-                "repetitions": 1,
-                "slice_repetitions": 1,
-                "warmup": {"window": 2, "max_seconds": 0.01},
-                "stability": {"max_foreign_cpu_percent": 100, "max_spread": 1e9, "max_drift": 1e9},
+                **BRIEFLY,
                 "limits": {"reload_seconds": 0},
                 "cache": "off",
             }

@@ -22,14 +22,12 @@ from typing import Any
 
 import numpy as np
 import onnx
+from support.resumed import BRIEFLY, measured
 
-from mlflow_ngraph.devices.fingerprint import fingerprint
-from mlflow_ngraph.devices.registry import create
-from mlflow_ngraph.execute import fold, places
+from mlflow_ngraph.execute import fold
 from mlflow_ngraph.execute.record import CellRecord, StudyRecord
 from mlflow_ngraph.reduction.onnx_program import OnnxProgram
 from mlflow_ngraph.reduction.program import InseparableError
-from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import Study, parse
 from mlflow_ngraph.verdicts import Verdict
 
@@ -93,8 +91,8 @@ def main() -> int:
     files = [fetched(one, options.folder) for one in chosen]
     batch_sizes = [int(text) for text in options.batch_sizes.split(",")]
     given = study(chosen, files, options.compilers.split(","), batch_sizes)
-    record, directory = measured(given, options.folder / "home")
-    counts = Counter(report(record, directory, {f"onnx:{file}": file for file in files}))
+    directory = measured(given, options.folder / "home")
+    counts = Counter(report(fold.load(directory), directory, {f"onnx:{file}": file for file in files}))
     print(f"\n{counts.total()} cells:", ", ".join(f"{count} {name}" for name, count in counts.items()))
     return int(counts["refused"] + counts["undecided"] > 0 or counts["ok"] == 0)
 
@@ -124,22 +122,10 @@ def study(
             ],
             "compilers": list(compilers),
             "batch_sizes": list(batch_sizes),
-            "repetitions": 1,
-            "slice_repetitions": 1,
-            "warmup": {"window": 2, "max_seconds": 0.01},
-            "stability": {"max_foreign_cpu_percent": 100, "max_spread": 1e9, "max_drift": 1e9},
+            **BRIEFLY,
             "limits": {"compile_seconds": 600, "load_seconds": 300, "reload_seconds": 0},
         }
     )
-
-
-def measured(given: Study, home: Path) -> tuple[StudyRecord, Path]:
-    """The record of the study, and its directory; what was measured before is read."""
-    key = places.study_key(given, create(given.device).name, fingerprint()["digest"])
-    directory = places.newest(home, key)
-    if directory is None or places.end(directory) == "open":
-        directory = run_study(given, resume="auto", home=home, offline=True).directory
-    return fold.load(directory), directory
 
 
 def report(record: StudyRecord, directory: Path, files: dict[str, Path]) -> Iterator[str]:

@@ -18,15 +18,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mlflow_ngraph import home as home_directory
-
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # the zoo lies beside the tests, whose suite runs a part of it
 
-from mlflow_ngraph.devices.fingerprint import fingerprint  # noqa: E402
-from mlflow_ngraph.devices.registry import create  # noqa: E402
-from mlflow_ngraph.execute import fold, places  # noqa: E402
-from mlflow_ngraph.runner import run_study  # noqa: E402
+from support.resumed import measured  # noqa: E402
+
+from mlflow_ngraph.execute import fold  # noqa: E402
 from mlflow_ngraph.study import Study  # noqa: E402
 from tests.support.zoo.catalogue import specimens  # noqa: E402
 from tests.support.zoo.judge import Cell, judged, study  # noqa: E402
@@ -73,10 +70,7 @@ def _parts(
 
 def _measured(given: Study, compilers: Sequence[str], home: Path | None, *, anew: bool) -> list[Cell]:
     """The cells of a study, which is run unless it came to its end before."""
-    key = places.study_key(given, create(given.device).name, fingerprint()["digest"])
-    directory = places.newest(home_directory.directory(home), key)
-    if anew or directory is None or places.end(directory) == "open":
-        directory = run_study(given, resume="never" if anew else "auto", home=home, offline=True).directory
+    directory = measured(given, home, anew=anew)
     return judged(fold.load(directory), directory, compilers)
 
 
