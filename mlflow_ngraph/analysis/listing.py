@@ -181,7 +181,7 @@ class Server:
         parts = [asked[start : start + _ASKED_AT_ONCE] for start in range(0, len(asked), _ASKED_AT_ONCE)]
         with ThreadPoolExecutor(PARALLEL) as pool:
             there = {run_id for found in pool.map(told, parts) for run_id in found}
-        return frozenset(gone | {run_id for run_id in asked if run_id not in there and not self._exists(run_id)})
+        return frozenset(gone | {run_id for run_id in asked if run_id not in there and self._is_deleted(run_id)})
 
     def _trash_by_rest(self, experiment_ids: Collection[str]) -> list[Listed]:
         asked = {"experiment_ids": [*experiment_ids], "filter": _LANES, "run_view_type": "DELETED_ONLY"}
@@ -217,17 +217,9 @@ class Server:
         points = _get_store(self.uri).get_metric_history_bulk([*lane_runs], _IN_EVERY_LANE, _RUNS_AT_ONCE)
         return [point.run_id for point in points]
 
-    def _exists(self, run_id: str) -> bool:
-        from mlflow.exceptions import MlflowException
-
+    def _is_deleted(self, run_id: str) -> bool:
         with self.talking():
-            try:
-                self.client.get_run(run_id)
-            except MlflowException as error:
-                if error.error_code == connection.NO_SUCH:
-                    return False
-                raise
-        return True
+            return connection.is_deleted(self.client, run_id)
 
     def _from_rest(self) -> list[Listed] | None:
         if not plain.speaks(self.uri):

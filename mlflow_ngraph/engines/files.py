@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 from mlflow_ngraph.text import harmless
+from mlflow_ngraph.workloads.file import linked
 
 _CHUNK = 1 << 20
 _LONGEST_PATH, _LONGEST_NAME = 1024, 255
@@ -94,10 +93,5 @@ def link_files(source: Path, target: Path, paths: Iterable[str]) -> None:
     for path in paths:
         file, name = source / path, target / path
         name.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(file, name)
-        except OSError:
-            if not file.is_file():
-                raise
-            shutil.copyfile(file, name)
+        linked(file, name)
         name.chmod(_READ_ONLY)

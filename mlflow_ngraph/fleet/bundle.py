@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from mlflow_ngraph.errors import WorkloadError
 from mlflow_ngraph.fleet import launch
 from mlflow_ngraph.fleet.description import Fleet
 from mlflow_ngraph.study import Study, WorkloadChoice
+from mlflow_ngraph.workloads.file import linked
 
 STUDY = "study.yaml"
 _FILES = ("onnx", "pt2")
@@ -201,8 +201,5 @@ def _laid(files: Mapping[PurePosixPath, Path], place: Path) -> Path:
         target = place / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)
-        try:
-            os.link(path.resolve(), target)
-        except OSError:
-            shutil.copyfile(path, target)
+        linked(path.resolve(), target)
     return place

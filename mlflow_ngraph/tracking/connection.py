@@ -42,7 +42,7 @@ IN_TIME = {
     "PGCONNECT_TIMEOUT": "4",
 }
 """The same while a study, and a person, waits: MLflow's own would be patient for minutes at every request."""
-NO_SUCH = "RESOURCE_DOES_NOT_EXIST"
+_NO_SUCH = "RESOURCE_DOES_NOT_EXIST"
 """What MLflow calls the error about a run that ``mlflow gc`` has removed."""
 _BYTES_PER_S = 2e6
 """What a server takes at least, and passes on to where it keeps files before it answers."""
@@ -203,6 +203,18 @@ def kept_run(client: MlflowClient, run_id: str) -> Run:
             f"run {run_id} is deleted: restore it (mlflow runs restore --run-id {run_id}), or name another"
         )
     return run
+
+
+def is_deleted(client: MlflowClient, run_id: str) -> bool:
+    """Whether a run is in MLflow's trash, or ``mlflow gc`` has removed it from there."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return bool(client.get_run(run_id).info.lifecycle_stage != "active")
+    except MlflowException as error:
+        if error.error_code != _NO_SUCH:
+            raise
+        return True
 
 
 def _probe_database(tracking_uri: str) -> None:

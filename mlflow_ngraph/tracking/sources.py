@@ -111,19 +111,8 @@ def _engines(client: MlflowClient, run: Run) -> list[LoggedModel]:
         lambda token: client.search_logged_models([run.info.experiment_id], query, page_token=token)
     )
     lanes = {model.source_run_id for model in models if model.source_run_id}
-    deleted = {run_id for run_id in lanes if _is_deleted(client, run_id)}
+    deleted = {run_id for run_id in lanes if connection.is_deleted(client, run_id)}
     return [model for model in models if str(model.status) == "READY" and model.source_run_id not in deleted]
-
-
-def _is_deleted(client: MlflowClient, run_id: str) -> bool:
-    from mlflow.exceptions import MlflowException
-
-    try:
-        return bool(client.get_run(run_id).info.lifecycle_stage != "active")
-    except MlflowException as error:
-        if error.error_code != connection.NO_SUCH:
-            raise
-        return True
 
 
 def _batches(model: LoggedModel) -> list[int]:
