@@ -35,6 +35,7 @@ from tests.support.servers import (
     sqlite_uri,
 )
 from tests.support.slurm import slurm
+from tests.support.tracked import no_tracking_uri
 from tests.support.variants import shelf
 from tests.support.without_torch import pytest_make_collect_report, pytest_runtest_makereport
 from tests.support.written import readable_events
@@ -52,6 +53,7 @@ __all__ = [
     "logged",
     "miscompiler",
     "mlflow_server",
+    "no_tracking_uri",
     "pages",
     "postgres_uri",
     "processes",

@@ -130,6 +130,22 @@ def whole(path: Path) -> onnx.ModelProto:
     return model
 
 
+def gather(path: Path, source: Path) -> None:
+    """Write into the model in ``path`` what its tensors keep in files beside ``source``.
+
+    Raises
+    ------
+    WorkloadError
+        A file of external data is missing, too short, or outside the directory of the source.
+    """
+    model = _parsed(path)
+    apart = [tensor for tensor in tensors(model) if uses_external_data(tensor)]
+    for tensor in apart:
+        tensor.CopyFrom(filled(tensor, source))
+    if apart:
+        onnx.save(model, str(path))
+
+
 def _place(tensor: onnx.TensorProto, path: Path) -> tuple[Path, int, int]:
     """File, offset and length of what a tensor of the model in ``path`` keeps elsewhere.
 

@@ -31,7 +31,6 @@ def test_a_reader_makes_no_database(
 ) -> None:
     path = tmp_path / "with space" / "none.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
-    monkeypatch.setattr("mlflow.tracking._tracking_service.utils._tracking_uri", None)
     code, out, err = cli(*verb)
     assert (code, out) == (2, "")
     assert f"nothing is recorded there yet: there is no file {path}" in err

@@ -35,7 +35,6 @@ BOTH = pytest.mark.parametrize("compiler", COMPILERS)
 @pytest.fixture
 def tracking(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", logged.uri)
-    monkeypatch.setattr("mlflow.tracking._tracking_service.utils._tracking_uri", None)
     return logged.uri
 
 
@@ -140,7 +139,6 @@ def test_logging_brings_an_engine_to_another_server(
     logged: Logged, sqlite_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", sqlite_uri)
-    monkeypatch.setattr("mlflow.tracking._tracking_service.utils._tracking_uri", None)
     with mlflow_ngraph.load_model(logged.packages["openvino"]) as engine:
         info = mlflow_ngraph.log_model(engine, registered_model_name="moved", tags={"by": "hand"})
     model = MlflowClient(sqlite_uri).get_logged_model(info.model_id)

@@ -42,7 +42,6 @@ def client(tmp_path: Path) -> NGraphDeployments:
 def tracking(logged: Logged, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", logged.uri)
     monkeypatch.setenv("NGRAPH_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("mlflow.tracking._tracking_service.utils._tracking_uri", None)
     return logged.uri
 
 

@@ -77,7 +77,6 @@ class Shelf:
 def shelf(logged: Logged, sqlite_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
     """An empty store of one's own."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", sqlite_uri)
-    monkeypatch.setattr("mlflow.tracking._tracking_service.utils._tracking_uri", None)
     monkeypatch.setenv("NGRAPH_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("NGRAPH_TRUST", raising=False)
     place = tmp_path / "variants"

@@ -199,11 +199,14 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
 
     def _optimise(self, model: Path, sizes: Mapping[str, int], target: Target, path: Path) -> None:
         """Creating a session optimises the graph and writes the result."""
+        from mlflow_ngraph.workloads import onnx_file
+
         session_options = options(self.flags, target, self.flags.graph_optimization_level)
         session_options.optimized_model_filepath = str(path)
+        in_one_file = self.flags.save_format == "onnx" and _has_bodies(model)
         if self.flags.save_format == "ort":
             session_options.add_session_config_entry("session.save_model_format", "ORT")
-        elif not _has_bodies(model):
+        elif not in_one_file:
             # Beside the graph, because a protobuf file ends at 2 GB. Those of a branch or a loop ONNX Runtime would not read
             # there: the files of an engine may be links to others.
             session_options.add_session_config_entry(
@@ -213,6 +216,9 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
             session_options.add_free_dimension_override_by_name(symbol, size)
         with limits(self.name, model), naming_types(self.name, model):
             create(model, session_options, [(CPU, {})])
+        if in_one_file:
+            # ONNX Runtime wrote where the source has its weights, not the weights.
+            onnx_file.gather(path, model)
 
 
 def _has_bodies(model: Path) -> bool:
