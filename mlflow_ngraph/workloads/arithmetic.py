@@ -315,8 +315,9 @@ class Naive(TorchDispatchMode):  # type: ignore[misc]
             return torch.from_numpy(np.add.accumulate(args[0].detach().numpy(), axis=args[1], dtype=np.float32))
         if function not in _SUMS or args[0].dtype is not torch.float32 or not args[0].numel():
             return result
-        axes = [axis % args[0].dim() for axis in args[1] or range(args[0].dim())] if len(args) > 1 else None
-        axes = list(range(args[0].dim())) if axes is None else axes
+        named = args[1] if len(args) > 1 and args[1] else range(args[0].dim())
+        # In the order of memory, as runtimes do, in whatever order they are named.
+        axes = sorted(axis % args[0].dim() for axis in named)
         terms = math.prod(args[0].shape[axis] for axis in axes)
         self.longest = max(self.longest, terms)
         if terms < _LONG or args[0].numel() > _MOST_TERMS or kwargs.get("dtype") not in (None, torch.float32):
