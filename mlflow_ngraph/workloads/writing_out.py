@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram, ShapesCollection, export
+from torch.nn.parameter import UninitializedTensorMixin
 from torch.utils._pytree import tree_leaves, tree_map
 
 from mlflow_ngraph import home as home_directory
@@ -67,6 +68,9 @@ def write_out(model: nn.Module, inputs: Any, name: str, batch_axis: int | None, 
         raise WorkloadError(
             f"workload {name}: {type(model).__name__} is no torch.nn.Module: hand over the module itself"
         )
+    problem = _unready(model)
+    if problem:
+        raise WorkloadError(f"workload {name} {problem}")
     args, kwargs = _arguments(inputs, name)
     directory = home_directory.directory(home) / "modules"
     directory.mkdir(exist_ok=True)
@@ -81,6 +85,18 @@ def write_out(model: nn.Module, inputs: Any, name: str, batch_axis: int | None, 
     if remark:
         _log.warning("workload %s %s", name, remark)
     return found
+
+
+def _unready(model: nn.Module) -> str:
+    """Why no process could compute with a module, and what to do; empty if there is nothing."""
+    numbers = [*model.parameters(), *model.buffers()]
+    if any(isinstance(tensor, UninitializedTensorMixin) for tensor in numbers):
+        return "has parameters without a shape yet: call it once on its example inputs"
+    if any(tensor.is_meta for tensor in numbers):
+        return "is on the device meta, and has no numbers: load its weights on the CPU"
+    if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
+        return "is of TorchScript, which torch.export does not read: hand over the module that it was made from"
+    return ""
 
 
 class _WritingOut:
