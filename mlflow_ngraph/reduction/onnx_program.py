@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from mlflow_ngraph.reduction.judging import judge
-from mlflow_ngraph.reduction.onnx_arithmetic import EVALUATOR, RUNTIME, TORCH, Arithmetic, Value
+from mlflow_ngraph.reduction.onnx_nodes import EVALUATOR, RUNTIME, TORCH, Arithmetic, Value
 from mlflow_ngraph.reduction.program import Arrays, InseparableError, Node, Part, Program
 from mlflow_ngraph.workloads.base import Format, Init, TensorSpec, WorkloadInfo, WorkloadRef
 from mlflow_ngraph.workloads.materials import Export, Materials, arrays_file

@@ -16,71 +16,22 @@ from mlflow_ngraph.workloads.arithmetic import BESIDE, TIMES
 _ROUND_OFF = {TensorProto.FLOAT: 2.0**-24, TensorProto.FLOAT16: 2.0**-11, TensorProto.DOUBLE: 2.0**-53}
 _EXACT = frozenset(
     (
-        *(
-            "Abs",
-            "ArgMax",
-            "ArgMin",
-            "Ceil",
-            "Clip",
-            "Compress",
-            "Concat",
-            "Constant",
-            "ConstantOfShape",
-            "DepthToSpace",
-        ),
-        *("Dropout", "Expand", "EyeLike", "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "GlobalMaxPool"),
-        *(
-            "Hardmax",
-            "Identity",
-            "Max",
-            "MaxPool",
-            "Min",
-            "Neg",
-            "OneHot",
-            "Pad",
-            "Range",
-            "ReduceMax",
-            "ReduceMin",
-            "Relu",
-        ),
-        *(
-            "Reshape",
-            "ReverseSequence",
-            "Round",
-            "ScatterElements",
-            "ScatterND",
-            "Sign",
-            "Slice",
-            "SpaceToDepth",
-            "Split",
-        ),
-        *("Squeeze", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze", "Where"),
+        *("Abs", "ArgMax", "ArgMin", "Ceil", "Clip", "Compress", "Concat", "Constant", "ConstantOfShape"),
+        *("DepthToSpace", "Dropout", "Expand", "EyeLike", "Flatten", "Floor", "Gather", "GatherElements"),
+        *("GatherND", "GlobalMaxPool", "Hardmax", "Identity", "Max", "MaxPool", "Min", "Neg", "OneHot", "Pad"),
+        *("Range", "ReduceMax", "ReduceMin", "Relu", "Reshape", "ReverseSequence", "Round", "ScatterElements"),
+        *("ScatterND", "Sign", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose"),
+        *("Trilu", "Unsqueeze", "Where"),
     )
 )
 """Operators that round nothing: they choose among numbers, or are exact."""
 _LEVELLED = frozenset(
     (
-        *("AveragePool", "Conv", "ConvTranspose", "CumSum", "Einsum", "Gemm", "GlobalAveragePool", "GlobalLpPool"),
-        *(
-            "GridSample",
-            "GroupNormalization",
-            "GRU",
-            "InstanceNormalization",
-            "LayerNormalization",
-            "LpPool",
-            "LRN",
-            "LSTM",
-        ),
-        *(
-            "MatMul",
-            "MeanVarianceNormalization",
-            "ReduceL1",
-            "ReduceL2",
-            "ReduceLogSum",
-            "ReduceLogSumExp",
-            "ReduceMean",
-        ),
-        *("ReduceSum", "ReduceSumSquare", "Resize", "RNN"),
+        *("AveragePool", "Conv", "ConvTranspose", "CumSum", "Einsum", "Gemm", "GlobalAveragePool"),
+        *("GlobalLpPool", "GridSample", "GroupNormalization", "GRU", "InstanceNormalization"),
+        *("LayerNormalization", "LpPool", "LRN", "LSTM", "MatMul", "MeanVarianceNormalization", "ReduceL1"),
+        *("ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceSum", "ReduceSumSquare"),
+        *("Resize", "RNN"),
     )
 )
 """Operators whose small results are what is left of larger numbers."""

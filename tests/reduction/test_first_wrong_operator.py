@@ -203,7 +203,7 @@ def test_a_pytorch_operator(processes: None, broken_compiler: None, tmp_path: Pa
 
 def _disputed(place: Path) -> str:
     """A truth that only the runtime's kernels tell, and an engine that is as the standard says."""
-    from mlflow_ngraph.reduction.onnx_arithmetic import EVALUATOR
+    from mlflow_ngraph.reduction.onnx_nodes import EVALUATOR
 
     program = _convolutions(1)
     part = program.part([2], ["relu0"])
