@@ -54,7 +54,9 @@ def _tells_precision(rows: Sequence[SummaryRow], width: int) -> bool:
 
 def _cells(row: SummaryRow, width: int, *, precise: bool) -> list[Text]:
     style = "bold green" if row.best else "" if row.verdict is Verdict.OK else "yellow"
-    spread = f" ± {rounded(row.throughput_std, 3)}" if row.throughput_std is not None and width >= _WIDE else ""
+    spread = ""
+    if row.throughput_ci is not None and width >= _WIDE:
+        spread = " [{}, {}]".format(*map(rounded, row.throughput_ci))
     shown = [row.workload, str(row.batch), row.compiler, _speedup(row, width), _absolute(row, row.throughput) + spread]
     shown += [_absolute(row, row.latency_p50_ms)]
     if width >= _NARROW:

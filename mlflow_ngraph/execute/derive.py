@@ -100,16 +100,16 @@ def _timings(cell: CellRecord, samples_per_call: float) -> dict[str, float]:
         "repetitions": float(durations.size),
         "rounds": float(len(slices)),
         "throughput_std": float((per_second / durations).std(ddof=1)) if durations.size > 1 else 0.0,
-        "throughput_p50": per_second / float(np.median(durations)),
     }
-    medians = statistics.slice_medians(slices)
-    _put(metrics, "throughput", exactly(per_second).over(_disturbed(cell, statistics.mean_duration(slices), medians)))
+    medians, typical = statistics.slice_medians(slices), _typical(cell)
+    _put(metrics, "throughput", exactly(per_second).over(typical))
+    mean = _disturbed(cell, statistics.mean_duration(slices), medians)
+    _put(metrics, "throughput_mean", exactly(per_second).over(mean))
     if cell.ready.get("requests", 1) == 1:
         # With several requests in flight a repetition is not the latency of any of them.
         p50, p90, p99 = np.percentile(durations, [50, 90, 99]) / 1e6
-        # The median of all repetitions, with the error of the mean of the rounds' medians.
-        error = _disturbed(cell, statistics.geometric_mean(medians), medians)
-        _put(metrics, "latency_p50_ms", replace(error, log=np.log(p50)))
+        # The median of all repetitions, with the error of the typical duration of a round.
+        _put(metrics, "latency_p50_ms", replace(typical, log=np.log(p50)))
         metrics.update(
             latency_mean_ms=float(durations.mean()) / 1e6,
             latency_std_ms=float(durations.std(ddof=1)) / 1e6 if durations.size > 1 else 0.0,
@@ -198,14 +198,18 @@ def _cpu_use(slices: Sequence[SliceRecord], processors: int) -> NDArray[np.float
 
 
 def _throughputs(lane: LaneRecord) -> dict[int, Estimate]:
-    """Samples/s by batch size from the geometric mean of the slices' medians, so that ratios of them are consistent."""
-    throughputs = {}
-    for batch, cell in sorted(lane.cells.items()):
-        if cell.samples:
-            medians = statistics.slice_medians(_durations(cell.samples))
-            duration = _disturbed(cell, statistics.geometric_mean(medians), medians)
-            throughputs[batch] = exactly(_samples_per_call(cell) * NS).over(duration)
-    return throughputs
+    """Samples/s by batch size."""
+    return {
+        batch: exactly(_samples_per_call(cell) * NS).over(_typical(cell))
+        for batch, cell in sorted(lane.cells.items())
+        if cell.samples
+    }
+
+
+def _typical(cell: CellRecord) -> Estimate:
+    """What a repetition of a cell takes, from the medians of its slices: what ratios of shared rounds compare as well."""
+    medians = statistics.slice_medians(_durations(cell.samples))
+    return _disturbed(cell, statistics.typical(medians), medians)
 
 
 def _disturbed(cell: CellRecord, duration: Estimate, medians: Array) -> Estimate:

@@ -184,7 +184,7 @@ class Race:
         if differences.size:
             return statistics.paired_ratio(np.exp(differences), np.ones_like(differences))
         alone = (np.exp(np.array(list(self._figures[name].values()))) for name in (cell, other))
-        top, bottom = (statistics.geometric_mean(figures) for figures in alone)
+        top, bottom = (statistics.typical(figures) for figures in alone)
         return top.over(bottom)
 
     def leader(self) -> str | None:

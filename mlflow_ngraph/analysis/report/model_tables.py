@@ -181,9 +181,9 @@ def families(prepared: Prepared) -> Table | Missing:
     return Table(
         key,
         title,
-        "Mean ± standard deviation over repetitions, over all models of a family and both batch sizes of a band, with the "
-        "95 % interval of the mean. The standard deviation is pooled: the root of the mean variance of the cells, so that "
-        "it says how much repetitions scatter and not how much models differ. That of the CPU use is over slices.",
+        "Means over all models of a family and both batch sizes of a band: the throughput with its 95 % interval, the CPU use "
+        "with its standard deviation over slices (the root of the mean variance of the cells). The standard deviation of the "
+        "throughput over repetitions is in the data.",
         [
             *(Column(name, number=False) for name in ("family", "compiler", "device")),
             *(
@@ -240,7 +240,7 @@ def _banded_cells(aggregates: dict[tuple[int, int], Aggregate | None]) -> list[T
             interval = f"[{texts.decimals(mean.throughput_ci_low)}, {texts.decimals(mean.throughput_ci_high)}]"
         few = f"{mean.cells} of {mean.asked} cells" if mean.cells < mean.asked else ""
         cells += [
-            TableCell(_spread(mean.throughput, mean.throughput_std), texts.joined([interval, few])),
+            TableCell(texts.decimals(mean.throughput), texts.joined([interval, few])),
             TableCell(_spread(mean.cpu_percent, mean.cpu_percent_std)),
         ]
     return cells
