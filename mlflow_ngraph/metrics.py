@@ -107,9 +107,7 @@ _METRICS = [
         absolute=True,
         by_round=1,
     ),
-    Metric(
-        "throughput_mean", "samples/s", "higher", "batch * requests / mean duration", interval="own", absolute=True
-    ),
+    Metric("throughput_mean", "samples/s", "higher", "batch * requests / mean duration", interval="own", absolute=True),
     Metric("throughput_std", "samples/s", "lower", "standard deviation over repetitions", absolute=True),
     Metric(
         "latency_mean_ms",

@@ -237,7 +237,7 @@ def _put(
     value: Array | None = None,
     interval: tuple[Array, Array] | None = None,
 ) -> None:
-    """A figure, with its interval and what that was made of where there is one.
+    """A figure, with its interval where there is one that tells a size, and its error where that is known.
 
     Parameters
     ----------
@@ -245,9 +245,10 @@ def _put(
         Of the figure where they are not those of the estimate itself.
     """
     metrics[name] = float(estimate.value if value is None else value)
-    if estimate.known:
-        low, high = estimate.interval() if interval is None else interval
+    low, high = estimate.interval() if interval is None else interval
+    if np.isfinite(low) and np.isfinite(high):
         metrics[name + LOW], metrics[name + HIGH] = float(low), float(high)
+    if estimate.known:
         metrics[name + LOG_ERROR] = float(estimate.error)
         if np.isfinite(estimate.freedom):  # what is known exactly has none, and no file of JSON an infinite number
             metrics[name + FREEDOM] = float(estimate.freedom)

@@ -85,7 +85,7 @@ def test_a_row_over_itself_is_one_and_over_nothing_is_unknown() -> None:
 
 def test_a_mean_latency_has_the_error_of_the_throughput() -> None:
     frame = cells(throughput=[100.0, 120.0])
-    speed, latency = (significance.figures(frame, name) for name in ("throughput", "latency_mean_ms"))
+    speed, latency = (significance.figures(frame, name) for name in ("throughput_mean", "latency_mean_ms"))
     assert latency.error == pytest.approx(speed.error)
 
 

@@ -38,9 +38,7 @@ def test_paired_ratio_is_immune_to_drift_that_hits_both():
 
 def test_unpaired_the_same_drift_widens_the_interval():
     paired = statistics.paired_ratio(medians(12, 10, 300.0, 1), medians(12, 10, 100.0, 2))
-    apart = statistics.typical(medians(12, 10, 300.0, 1)).over(
-        statistics.typical(medians(12, 10, 100.0, 2))
-    )
+    apart = statistics.typical(medians(12, 10, 300.0, 1)).over(statistics.typical(medians(12, 10, 100.0, 2)))
     assert apart.value == pytest.approx(paired.value, rel=0.02)
     assert apart.error > 5 * paired.error
 
@@ -155,9 +153,7 @@ def test_a_slope_is_a_weighted_sum():
     source = np.random.default_rng(0)
     hits = 0
     for _ in range(400):
-        points = [
-            statistics.typical(np.exp(np.log(level) + 0.02 * source.standard_normal(6))) for level in (1, 2, 3)
-        ]
+        points = [statistics.typical(np.exp(np.log(level) + 0.02 * source.standard_normal(6))) for level in (1, 2, 3)]
         value, low, high = estimates.weighted_sum([-0.5, 0.0, 0.5], together(points))
         assert value == pytest.approx(1.0, abs=0.1)
         hits += bool(low <= 1.0 <= high)

@@ -37,9 +37,11 @@ def cells(**columns: Any) -> pd.DataFrame:
     frame["cell"] = frame["lane"] + "-b" + frame["batch"].astype(str)
     if "speedup" not in frame:
         frame["speedup"] = frame["throughput"] / 50.0
+    if "throughput_mean" not in frame:
+        frame["throughput_mean"] = frame["throughput"]
     if "latency_mean_ms" not in frame:
         frame["latency_mean_ms"] = 1e3 * frame["batch"] / frame["throughput"]
-    for metric in ("throughput", "latency_p50_ms", "speedup", "rtr", "ase", "bsr"):
+    for metric in ("throughput", "throughput_mean", "latency_p50_ms", "speedup", "rtr", "ase", "bsr"):
         if metric in frame and f"{metric}_ci_low" not in frame:
             freedom, error = ROUNDS - 2 * statistics.trimmed(ROUNDS) - 1.0, NOISE / np.sqrt(ROUNDS)
             reach = float(stats.t.ppf(0.975, freedom)) * error
@@ -86,6 +88,7 @@ class Drawn:
         gains = logs - logs[self._base]
         figures = {
             "throughput": (*_trimmed(logs), 1.0),
+            "throughput_mean": (*_trimmed(logs), 1.0),
             "speedup": (*_trimmed(gains), 1.0),
             "rtr": (*_over(*_trimmed(logs), self._first), 1.0),
             "ase": (*_over(*_trimmed(logs), self._first), self._batch),

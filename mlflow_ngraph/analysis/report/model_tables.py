@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -19,6 +20,7 @@ from mlflow_ngraph.analysis.report.prepared import (
     order_of_series,
 )
 from mlflow_ngraph.study import BASELINE
+from mlflow_ngraph.text import NO_INTERVAL
 
 BANDS = ((2, 4), (8, 16))
 """Batch sizes over which table 6 aggregates, as in the paper."""
@@ -170,11 +172,12 @@ def families(prepared: Prepared) -> Table | Missing:
         return Missing(
             key, title, f"needs batch sizes from 2 to 16: run with --batch-sizes 1,2,4,8,16; there is {have}"
         )
-    rows, data = [], []
+    rows, data, without = [], [], False
     for family in order_of_families(models):
         for series in order_of_series(models):
             for device in prepared.devices:
                 aggregates = {band: aggregate(prepared, banded[band], band, family, series, device) for band in BANDS}
+                without |= any(mean is not None and math.isnan(mean.throughput_ci_low) for mean in aggregates.values())
                 if any(aggregates.values()):
                     rows.append([TableCell(family), TableCell(series), TableCell(device), *_banded_cells(aggregates)])
                     data.append(_banded_row(models, family, series, device, aggregates))
@@ -194,7 +197,10 @@ def families(prepared: Prepared) -> Table | Missing:
         ],
         rows,
         pd.DataFrame(data),
-        ["A mean over fewer cells than its neighbours' (“5 of 6 cells”) is not comparable with theirs."],
+        [
+            "A mean over fewer cells than its neighbours' (“5 of 6 cells”) is not comparable with theirs.",
+            *([f"A throughput without brackets has {NO_INTERVAL}, or a cell of a single round."] if without else []),
+        ],
         names=3,
     )
 
@@ -236,7 +242,7 @@ def _banded_cells(aggregates: dict[tuple[int, int], Aggregate | None]) -> list[T
             cells += [EMPTY, EMPTY]
             continue
         interval = ""
-        if mean.throughput_ci_low == mean.throughput_ci_low:
+        if not math.isnan(mean.throughput_ci_low):
             interval = f"[{texts.decimals(mean.throughput_ci_low)}, {texts.decimals(mean.throughput_ci_high)}]"
         few = f"{mean.cells} of {mean.asked} cells" if mean.cells < mean.asked else ""
         cells += [
