@@ -82,7 +82,9 @@ def _notes(table: pd.DataFrame) -> list[str]:
     notices = results["notices"].dropna() if len(results) else results
     if len(notices):
         least, most = (rounded(100 * float(share), 2) for share in (notices.min(), notices.max()))
-        lines += [f"noticed would be changes {f'of {least} %' if least == most else f'of {least} to {most} %'} and more"]
+        lines += [
+            f"noticed would be changes {f'of {least} %' if least == most else f'of {least} to {most} %'} and more"
+        ]
     lines += [
         f"{attrs[key]} cells are in the {side} run alone"
         for key, side in (("left_only", "left"), ("right_only", "right"))

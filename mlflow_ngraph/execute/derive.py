@@ -14,7 +14,7 @@ from mlflow_ngraph.execute import formulas
 from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
 from mlflow_ngraph.execute.resources import own_processors, resources
 from mlflow_ngraph.measure import open_loop_figures, statistics
-from mlflow_ngraph.metrics import FREEDOM, HIGH, LOG_ERROR, LOW, METRICS
+from mlflow_ngraph.metrics import FREEDOM, HIGH, LOADED_PERCENT, LOG_ERROR, LOW, METRICS
 from mlflow_ngraph.objectives import Raced
 
 SliceRecord = Mapping[str, Any]
@@ -22,6 +22,8 @@ NS = 1e9
 MB = 1e6
 _AGAINST_ONE = {"rtr", "ase"}
 """Metrics that compare a batch size with batch size 1, which was measured at another time; there they are 1."""
+_PAIRED = {"speedup", "cpu_reduction"}
+"""Metrics that compare a cell with the baseline's in the same rounds."""
 
 
 def derive(
@@ -55,7 +57,7 @@ def derive(
         baseline = baselines.get((lane.lane.workload, lane.lane.precision))
         _compare(lane, baseline, companions or {}, processors)
         for cell in lane.cells.values():
-            cell.unsteady = _unsteady(lane, cell)
+            cell.unsteady = _unsteady(lane, cell, baseline)
     formulas.add(record, lanes)
 
 
@@ -217,17 +219,27 @@ def _disturbed(cell: CellRecord, duration: Estimate, medians: Array) -> Estimate
     return statistics.persistent(duration, np.log(medians)) if cell.noise else duration
 
 
-def _unsteady(lane: LaneRecord, cell: CellRecord) -> tuple[str, ...]:
-    """Metrics of a cell that noise touches, its own or that of the cell at batch size 1 that it is compared with."""
+def _unsteady(lane: LaneRecord, cell: CellRecord, baseline: LaneRecord | None) -> tuple[str, ...]:
+    """Metrics of a cell that noise touches, its own or that of the cells that it is compared with."""
     single = lane.cells.get(1)
+    touched: set[str] = set()
     if cell.noise:
         touched = {name for name, metric in METRICS.items() if metric.absolute}
         touched -= _AGAINST_ONE if cell.batch == 1 else set()
     elif single is not None and single.noise and cell.batch > 1:
-        touched = _AGAINST_ONE
-    else:
-        return ()
+        touched = set(_AGAINST_ONE)
+    if baseline is not None and lane is not baseline:
+        if _loaded(lane, baseline, cell.batch):
+            touched |= _PAIRED
+        if cell.batch > 1 and (_loaded(lane, baseline, cell.batch) or _loaded(lane, baseline, 1)):
+            touched |= {"bsr"}
     return tuple(sorted(touched.intersection(cell.metrics)))
+
+
+def _loaded(lane: LaneRecord, baseline: LaneRecord, batch: int) -> bool:
+    """Whether others used so much of the machine beside a lane or its baseline that it slowed them unequally."""
+    cells = [own for own in (lane.cells.get(batch), baseline.cells.get(batch)) if own is not None]
+    return any(own.metrics.get("foreign_cpu_percent", 0.0) >= LOADED_PERCENT for own in cells)
 
 
 def _put(

@@ -28,7 +28,9 @@ class SummaryRow:
     verdict: Verdict
     reason: str
     noise: str
-    """What disturbed the machine meanwhile: absolute figures are marked, speed-ups are not touched."""
+    """What disturbed the machine meanwhile: absolute figures are marked."""
+    unsteady: tuple[str, ...]
+    """The metrics of the cell that this touches."""
     variables: str
     """Of the environment, those that may make one runtime faster or slower; they may touch speed-ups, too."""
     throughput: float | None
@@ -57,6 +59,11 @@ class SummaryRow:
     """The id of the cell; `mlflow-ngraph explain` takes it."""
     best: bool = False
     """Whether it is the fastest trustworthy cell of its workload, batch size and precision."""
+
+    @property
+    def speedup_mark(self) -> str:
+        """What stands before the speed-up: that foreign load is in it."""
+        return UNSTEADY_MARK if "speedup" in self.unsteady else ""
 
     @property
     def precisions(self) -> str:
@@ -204,6 +211,7 @@ def _row(lane: LaneRecord, cell: CellRecord, baseline: str) -> SummaryRow:
         verdict=cell.verdict,
         reason=cell.reason,
         noise=cell.noise,
+        unsteady=cell.unsteady,
         variables=cell.environment,
         throughput=figure("throughput"),
         throughput_ci=ends("throughput"),
@@ -225,7 +233,7 @@ def _row(lane: LaneRecord, cell: CellRecord, baseline: str) -> SummaryRow:
 def _line(row: SummaryRow) -> str:
     mark = UNSTEADY_MARK if row.noise else ""
     throughput = mark + _number(row.throughput) + _ends(row.throughput_ci) if row.throughput is not None else ""
-    speedup = _number(row.speedup) + _ends(row.speedup_ci)
+    speedup = row.speedup_mark + _number(row.speedup) + _ends(row.speedup_ci)
     cells = [
         row.workload,
         row.compiler,

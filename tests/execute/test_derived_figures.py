@@ -293,6 +293,18 @@ def test_noise_touches_what_is_absolute_and_what_stands_on_it(drawn: Slices) -> 
     assert not {"bsr", "speedup"} & unsteady(both)
 
 
+def test_speed_ups_beside_much_foreign_load_are_unsteady(drawn: Slices) -> None:
+    script = written(drawn)
+    for event in script.events:
+        if event["event"] == "slice" and event["cell"] == "identity-b4":
+            seen = event["machine"]
+            seen["counted"]["machine_busy_s"] = seen["cpu_s"] + 4 * 0.3 * seen["seconds"]  # 30 % of four processors
+    assert script.cell("identity", 4).metrics["foreign_cpu_percent"] == pytest.approx(30)
+    assert unsteady(script.cell("fast", 4)) == {"speedup", "bsr", "cpu_reduction"}
+    assert not unsteady(script.cell("fast", 1))
+    assert not unsteady(script.cell("identity", 4)), "over itself it is 1"
+
+
 @pytest.mark.parametrize("name", ["throughput", "latency_p50_ms"])
 def test_noise_widens_the_intervals_of_absolute_figures_alone(drawn: Slices, name: str) -> None:
     # Rounds drift: neighbours are alike.
