@@ -36,7 +36,7 @@ def derived(
         lane.cells[batch] = CellRecord(
             f"{name}-b{batch}", name, batch, Verdict.OK, samples=_slices(durations), noise=noise
         )
-    fingerprint = {"id": "machine", "hardware": {"cpu": {"threads": PROCESSORS}}}
+    fingerprint = {"digest": "machine", "hardware": {"cpu": {"threads": PROCESSORS}}}
     record = StudyRecord(study_id, "drawn", "host", {}, fingerprint, {}, started_at, started_at, lanes, {})
     derive(record)
     return record
