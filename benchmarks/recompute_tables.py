@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import trim_mean
 
-cells = []
+cells, tables, speedups = [], {}, {}
 for directory in sys.argv[1:]:
     names = pd.read_parquet(f"{directory}/results.parquet").set_index("cell").loc[:, "study_id":"verdict"]
     processors = pd.read_json(f"{directory}/fingerprint.json", typ="series")["hardware"]["cpu"]["threads"]
@@ -17,11 +17,11 @@ for directory in sys.argv[1:]:
         rounds, rate = rows.groupby(["session", "round"]), (rows["batch"] * rows["requests"] * 1e9).astype(float)
         spent, medians = rounds[["cpu_s", "watched_s"]].first(), rate.iloc[0] / rounds["duration_ns"].median()
         found = {**names.loc[cell], "batch": rows["batch"].iloc[0], "medians": medians}
-        found |= {"rate": rate.iloc[0] / rows["duration_ns"].mean(), "rate_std": (rate / rows["duration_ns"]).std()}
+        typical = np.exp(trim_mean(np.log(medians.astype(float)), 0.2 if len(medians) >= 8 else 0))
+        found |= {"rate": float(typical), "rate_std": (rate / rows["duration_ns"]).std()}
         found["cpu"] = 100 * spent["cpu_s"].sum() / spent["watched_s"].sum() / processors
         cells.append(found | {"cpu_std": 100 * (spent["cpu_s"] / spent["watched_s"]).std() / processors})
 eager = {(c["study_id"], c["workload"], c["batch"]): c["medians"] for c in cells if c["compiler"] == "identity"}
-tables, speedups = {}, {}
 for cell in (cell for cell in cells if cell["verdict"] == "ok"):
     ratios = (cell["medians"] / eager[cell["study_id"], cell["workload"], cell["batch"]]).dropna().astype(float)
     if block := re.match(r"block:(\w+)\?depth=(\d+).*width=(\d+)", cell["workload"]):

@@ -24,7 +24,7 @@ import numpy as np
 
 from mlflow_ngraph.estimates import Array
 from mlflow_ngraph.execute.record import StudyRecord
-from mlflow_ngraph.measure.statistics import geometric_mean
+from mlflow_ngraph.measure.statistics import typical
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import parse
 
@@ -121,7 +121,7 @@ def _beside(measured: Sequence[Measured], others: Sequence[Measured], name: str)
     apart = np.exp(
         [np.mean(one.logs[name]) - np.mean(other.logs[name]) for one, other in zip(measured, others, strict=True)]
     )
-    ratio = geometric_mean(np.asarray(apart))
+    ratio = typical(np.asarray(apart))
     if not ratio.known or measured is others:
         return f"{float(ratio.value):.3f} times"
     low, high = ratio.interval()

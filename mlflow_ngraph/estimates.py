@@ -17,6 +17,8 @@ Array = NDArray[np.float64]
 
 LEVEL = 0.95
 """Of every interval that this package reports."""
+WIDEST = 10.0
+"""How many times as large as its lower end the upper end of an interval may be. One that is wider tells no size, and is none."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,14 @@ class Estimate:
 
     @cached_property
     def ends(self) -> tuple[Array, Array]:
-        """The ends of the intervals of reports."""
-        return self.interval()
+        """The ends of the intervals, however wide: what decisions stand on."""
+        reach = quantile(self.freedom) * self.error
+        with np.errstate(over="ignore"):  # beyond all numbers: infinite, as it should be
+            return np.exp(self.log - reach), np.exp(self.log + reach)
 
     @property
     def known(self) -> NDArray[np.bool_]:
-        """Where there is an interval: one round says nothing about the next."""
+        """Where there is an error: one round says nothing about the next."""
         return np.isfinite(self.error)
 
     def reach(self) -> Array:
@@ -74,11 +78,11 @@ class Estimate:
             log = self.log - other.log
         return Estimate(log, np.sqrt(variances.sum(axis=0)), freedom)
 
-    def interval(self, level: float = LEVEL) -> tuple[Array, Array]:
-        """The ends of the confidence intervals; NaN where there are none."""
-        reach = quantile(self.freedom, level) * self.error
-        with np.errstate(over="ignore"):  # beyond all numbers: infinite, as it should be
-            return np.exp(self.log - reach), np.exp(self.log + reach)
+    def interval(self) -> tuple[Array, Array]:
+        """The ends of the intervals that are shown; NaN where there are none, or they would be wider than `WIDEST`."""
+        narrow = 2 * quantile(self.freedom) * self.error <= np.log(WIDEST)
+        low, high = (np.where(narrow, end, np.nan)[()] for end in self.ends)
+        return low, high
 
     def p_differs(self) -> Array:
         """Two-sided p-values against 1; NaN where there is no interval."""
@@ -91,6 +95,12 @@ class Estimate:
     def p_above(self, bound: ArrayLike = 1.0) -> Array:
         """As `p_below`, for figures that are large."""
         return self._tail(np.log(bound) - self.log)
+
+    def notices(self, alpha: float, power: float = LEVEL) -> Array:
+        """Logarithms of the smallest ratios to one that a two-sided test at ``alpha`` finds in 95 of 100 cases; NaN where
+        there is no error.
+        """
+        return (quantile(self.freedom, 1 - alpha) + quantile(self.freedom, 2 * power - 1)) * self.error
 
     def _tail(self, distance: Array) -> Array:
         """The share of Student's distribution below ``distance``; one without error is below or it is not."""

@@ -17,6 +17,10 @@ LOW, HIGH = "_ci_low", "_ci_high"
 """After the name of a metric: the ends of its 95 % interval."""
 ROUNDS, NOISE, UNSTEADY, VARIABLES, BEATEN_BY = "log_medians", "noise", "unsteady", "variables", "beaten_by"
 """Columns of a cell: its rounds, what disturbed the machine, and the names of its figures that this touches."""
+LOADED_PERCENT = 25.0
+"""From which use of the machine by others on ratios of shared rounds are touched as well: it slows lanes unequally."""
+TOUCHED = f"speed-ups, too, where others used {LOADED_PERCENT:g} % of the machine or more: eager execution suffers most, so they are rather too large"
+"""Of marked figures, in words."""
 BASELINE_COLUMN, EAGER = "baseline", "identity"
 """Column of a cell: the label of the compiler that its ratios refer to; and what this is in tables that do not say it."""
 LOG_ERROR, FREEDOM = "_log_se", "_df"
@@ -36,7 +40,7 @@ class Metric:
     of: str = ""
     """The metric that it is the reciprocal of."""
     absolute: bool = False
-    """Whether what disturbs the machine is in it. It is not in a ratio to what was measured in the same rounds."""
+    """Whether what disturbs the machine is in it. Most of it is not in a ratio to what was measured in the same rounds."""
     of_baseline: bool = False
     """Whether it is a ratio to the lane that the column ``baseline`` names."""
     by_round: int = 0
@@ -102,22 +106,21 @@ _METRICS = [
         "throughput",
         "samples/s",
         "higher",
-        "batch * requests / mean duration",
+        "batch * requests / trimmed mean of the median durations of rounds",
         interval="own",
         absolute=True,
         by_round=1,
     ),
+    Metric("throughput_mean", "samples/s", "higher", "batch * requests / mean duration", interval="own", absolute=True),
     Metric("throughput_std", "samples/s", "lower", "standard deviation over repetitions", absolute=True),
-    Metric("throughput_p50", "samples/s", "higher", "batch * requests / median duration", absolute=True, by_round=1),
     Metric(
         "latency_mean_ms",
         "ms",
         "lower",
         "mean duration of a repetition",
         interval="reciprocal",
-        of="throughput",
+        of="throughput_mean",
         absolute=True,
-        by_round=-1,
     ),
     Metric("latency_std_ms", "ms", "lower", "standard deviation of the duration", absolute=True),
     Metric("latency_p50_ms", "ms", "lower", "median duration", interval="own", absolute=True, by_round=-1),

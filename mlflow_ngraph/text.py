@@ -18,6 +18,8 @@ LONGEST = 100
 """Characters of a value that a message shows."""
 UNSTEADY_MARK = "~"
 """Before a figure that what disturbed the machine is in."""
+NO_INTERVAL = "no interval: the rounds differ too much"
+"""Of a figure whose interval would be wider than `mlflow_ngraph.estimates.WIDEST`."""
 
 
 def harmless(text: str) -> str:

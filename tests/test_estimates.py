@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from mlflow_ngraph import estimates
@@ -54,8 +56,21 @@ def test_intervals_and_their_reach_are_those_of_student() -> None:
     assert low == pytest.approx(PARTS.value * np.exp(-reach))
     assert high == pytest.approx(PARTS.value * np.exp(reach))
     assert PARTS.reach() == pytest.approx(np.exp(reach) - 1)
-    narrower = PARTS.interval(0.5)
-    assert narrower[1] == pytest.approx(PARTS.value * np.exp(stats.t.ppf(0.75, PARTS.freedom) * PARTS.error))
+
+
+@given(st.lists(st.tuples(st.floats(-30, 30), st.floats(0, 20), st.floats(1, 50)), min_size=1, max_size=6))
+def test_no_interval_is_wider_than_a_factor_of_ten_and_what_decides_knows_all_of_it(parts) -> None:
+    log, error, freedom = (np.array(part) for part in zip(*parts, strict=True))
+    several = Estimate(log, error, freedom)
+    reach = stats.t.ppf(0.975, freedom) * error
+    with np.errstate(over="ignore"):
+        wide = 2 * reach > np.log(estimates.WIDEST)
+        assert several.ends == (pytest.approx(np.exp(log - reach)), pytest.approx(np.exp(log + reach)))
+    low, high = several.interval()
+    assert np.isnan(low).tolist() == np.isnan(high).tolist() == wide.tolist()
+    assert np.all(low[~wide] > 0)
+    assert np.all(high[~wide] / low[~wide] <= 10 * (1 + 1e-9))
+    assert several.known.all(), "its error stays, for tests"
 
 
 def test_without_end_of_freedom_they_are_those_of_the_normal_distribution() -> None:

@@ -332,7 +332,9 @@ def _divided(shown: Shown, base: pd.DataFrame, relative_to: tuple[str, str]) -> 
     touched = significance.unsteady(tops, shown.metric) | significance.unsteady(bases, shown.metric)
     if shown.metric in METRICS and METRICS[shown.metric].by_round:
         together = shared_rounds.together(shown.metric)
-        touched &= ~shared_rounds.throughput_ratios(both, places, base_places[places], together).known
+        paired = shared_rounds.throughput_ratios(both, places, base_places[places], together).known
+        loaded = significance.unsteady(tops, "speedup") | significance.unsteady(bases, "speedup")
+        touched = np.where(paired, loaded, touched)
     divided = replace(shown, frame=tops, divided=ratios, touched=touched)
     return divided, len(shown.frame) - len(places)
 

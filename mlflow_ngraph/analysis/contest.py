@@ -143,14 +143,14 @@ def _near(frame: pd.DataFrame, metric: Metric, places: NDArray[np.int_], answer:
     by_round = metric.name in METRICS and METRICS[metric.name].by_round
     together = shared_rounds.together(metric.name)
     paired = shared_rounds.throughput_ratios(frame, places, answers, together).known & bool(by_round)
-    low, high = ratios.ends
+    low, high = ratios.interval()
     for place, fields in enumerate(_described(frame.iloc[places], metric)):
         repetitions, minutes = _again(frame.iloc[places[place]], frame.iloc[answer], ratios.take(place), metric)
         yield Rival(
             **fields,
             ratio=float(ratios.value[place]),
-            ratio_ci_low=float(low[place]),
-            ratio_ci_high=float(high[place]),
+            ratio_ci_low=plain(low[place]),
+            ratio_ci_high=plain(high[place]),
             paired=bool(paired[place]),
             repetitions=repetitions,
             minutes=minutes,

@@ -26,7 +26,7 @@ from mlflow_ngraph.tracking.schema import Artifact, Kind, Param, Tag
 from mlflow_ngraph.verdicts import Verdict
 
 ASPECTS = ("study", "flags", "versions", "machine", "state", "results")
-COLUMNS = ("aspect", "name", "left", "right", "change", "ci_low", "ci_high", "p", "differs")
+COLUMNS = ("aspect", "name", "left", "right", "change", "ci_low", "ci_high", "p", "notices", "differs")
 """Columns of a difference; ``change`` is that of the right side, as a share of the left one."""
 STATE = ("clock_mhz", "temperature_c", "foreign_cpu_percent", "power_w")
 """What the results tell about the machine while it was measured: medians over the cells that both runs have."""
@@ -217,6 +217,7 @@ def _results(both: pd.DataFrame, pairs: Sequence[tuple[int, int]], asked: Metric
     ok: NDArray[np.bool_] = (both["verdict"] == str(Verdict.OK)).to_numpy(bool)
     adjusted = significance.holm(np.where(ok[old] & ok[new], ratios.p_differs(), np.nan))
     low, high = ratios.interval()
+    notices = np.expm1(ratios.notices(_ALPHA / max(int(np.isfinite(adjusted).sum()), 1)))
     rows = []
     for place, (left, right) in enumerate(pairs):
         first, second = both.iloc[left], both.iloc[right]
@@ -240,6 +241,7 @@ def _results(both: pd.DataFrame, pairs: Sequence[tuple[int, int]], asked: Metric
                 "ci_low": float(low[place]) - 1,
                 "ci_high": float(high[place]) - 1,
                 "p": float(adjusted[place]),
+                "notices": float(notices[place]),
                 "differs": differs,
             }
         )

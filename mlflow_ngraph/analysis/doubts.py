@@ -57,7 +57,8 @@ def of_devices(table: pd.DataFrame, able: pd.DataFrame, metric: Metric) -> Itera
     """
     best = {(row["workload"], row["device"]): row for row in table[table["rank"] == 1].to_dict("records")}
     # A loss of a complement has no interval, and tells nothing of who could be better.
-    near = table[is_complement(metric.name) | (table["loss_ci_low"] < -contest.MARGIN / (1 + contest.MARGIN))]
+    # Where a ratio is too uncertain to have an interval, the choice may be another one as well.
+    near = table[is_complement(metric.name) | ~(table["loss_ci_low"] >= -contest.MARGIN / (1 + contest.MARGIN))]
     unsure = able[contest.doubtful(able, metric.name)]
     asked = {place for rows in (near, unsure) for place in zip(rows["workload"], rows["device"], strict=True)}
     for where, inside in able.groupby(["workload", "device"], sort=False, dropna=False).indices.items():
@@ -112,12 +113,15 @@ def of_fleet(
 
 def _near(table: pd.DataFrame, metric: Metric) -> list[Rival]:
     """The choices whose scores may be better than the best one's by more than the margin, each by its worst device."""
-    near = table[(table["loss_ci_low"] < -contest.MARGIN) & (table["device"] == table["worst_device"])]
+    if metric.interval == "none" or is_complement(metric.name):
+        return []
+    open_ = ~(table["loss_ci_low"] >= -contest.MARGIN) & (table["rank"] > 1)
+    near = table[open_ & (table["device"] == table["worst_device"])]
     return [
         Rival(
             {name: row.get(name) for name in undecided.COLUMNS}, metric.name, metric.unit, metric.better,
             float(row["value"]), plain(row["ci_low"]), plain(row["ci_high"]),
-            1 - row["loss"], 1 - row["loss_ci_high"], 1 - row["loss_ci_low"], True,
+            1 - row["loss"], *(None if row[f"loss_ci_{end}"] is None else 1 - row[f"loss_ci_{end}"] for end in ("high", "low")), True,
         )
         for row in near.astype(object).where(near.notna(), None).to_dict("records")
     ]  # fmt: skip

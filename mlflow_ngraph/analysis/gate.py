@@ -1,4 +1,4 @@
-"""Candidate against baseline: has any cell become worse than it may, or got lost?"""
+"""Candidate against baseline: has any cell become worse than it may, or got lost, or could that not be told?"""
 
 from __future__ import annotations
 
@@ -18,19 +18,26 @@ from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.estimates import Estimate
 from mlflow_ngraph.metrics import Metric, is_complement
 from mlflow_ngraph.tables import baselines, vocabulary
+from mlflow_ngraph.text import rounded
 from mlflow_ngraph.verdicts import Verdict
 
-ALPHA = 0.05
-DEFAULT = ("throughput=-3%",)
-"""Thresholds, where none are given."""
+ALPHA = 0.02
+"""Two-sided: in one of a hundred gates chance alone makes something look worse."""
+DEFAULT = -0.03
+"""How much of the speed-up may be lost where no threshold is given; of the throughput, where cells have no speed-up."""
+PASSED, FAILED, COULD_NOT_TELL = "passed", "failed", "could not tell"
+"""What becomes of a comparison that could be made, and of the whole gate."""
 OF_MODEL = ("device", "workload", "mode", "threads", "batch")
 """What two engines that are compared as models share: they may be of different compilers, flags and precisions."""
 COLUMNS = (
     "device", "label", "compiler_label", "precision", "batch", "metric", "outcome", "baseline", "candidate", "change",
-    "ci_low", "ci_high", "p", "threshold", "reason", "cell", "baseline_study_id", "candidate_study_id",
+    "ci_low", "ci_high", "p", "notices", "threshold", "reason", "cell", "baseline_study_id", "candidate_study_id",
 )  # fmt: skip
-"""Columns of what `gate` returns; ``change``, its interval and ``threshold`` are shares of the baseline."""
+"""Columns of what `gate` returns; ``change``, its interval, ``notices`` (the smallest change for the worse that would be
+noticed in 95 of 100 cases) and ``threshold`` are shares of the baseline."""
 _THRESHOLD = re.compile(r"(?P<metric>\w+)=(?P<sign>[+-]?)(?P<number>\d+(\.\d+)?)\s*%")
+_PREFERRED = ("speedup", "throughput")
+"""What cells are compared by where nobody says: the first that both sides have. A busy machine touches the first one least."""
 _ROW_COLUMNS = ("device", "label", "compiler_label", "precision", "batch", "cell")
 
 
@@ -100,15 +107,17 @@ def gate(
     """Compare every ``ok`` cell of the baseline with that of the candidate.
 
     A cell fails where the change lies beyond the threshold and Holm's method, over all cells and metrics together, rejects
-    that nothing changed; a metric without an interval, where it lies beyond. It fails as well where the candidate lacks it,
-    or where it is no longer ``ok``.
+    that nothing changed; a metric that never has an interval, where it lies beyond. It fails as well where the candidate
+    lacks it, or where it is no longer ``ok``. Where no failure is shown and a change of the size of the threshold would
+    escape notice, the gate could not tell. What is exact by definition, such as the speed-up of the baseline over itself,
+    is not compared.
 
     Parameters
     ----------
     candidate, baseline : Side
         Of a cell that was measured several times the latest study counts.
     thresholds : Sequence[Threshold]
-        `DEFAULT` when left out.
+        When left out, `DEFAULT` of the speed-up of cells that have one on both sides, and of the throughput of others.
     across_machines : bool
         Compare also what was measured on different machines; threads then need not be equal.
     history : pd.DataFrame | None
@@ -118,22 +127,24 @@ def gate(
     Returns
     -------
     pd.DataFrame
-        One row a cell and metric, with the columns of `COLUMNS`; ``outcome`` is ``passed``, ``failed``, ``missing`` (of
-        the candidate), ``not ok`` (of the candidate) or ``unmeasured`` (the metric, on either side). ``attrs`` has
-        ``passed``, ``tested`` (hypotheses), ``new`` (cells of the candidate alone), ``skipped`` (cells of the baseline
-        that are not ``ok``), ``machines`` (of both sides), ``between_studies`` (what was allowed for, by metric), ``candidate``,
-        ``baseline`` and ``thresholds``.
+        One row a cell and metric, with the columns of `COLUMNS`; ``outcome`` is ``passed``, ``failed``, ``could not
+        tell``, ``missing`` (of the candidate), ``not ok`` (of the candidate) or ``unmeasured`` (the metric, on either side).
+        ``attrs`` has ``outcome`` (``passed``, ``failed`` or ``could not tell``), ``tested`` (hypotheses), ``common`` (cells
+        of both sides), ``labels`` (models of both sides), ``new`` (cells of the candidate alone), ``skipped`` (cells of the
+        baseline that are not ``ok``), ``machines`` (of both sides), ``between_studies`` (what was allowed for, by metric),
+        ``candidate``, ``baseline`` and ``thresholds``.
 
     Raises
     ------
     UnknownNameError
         There is no such metric.
     UsageError
-        A threshold cannot be, the baseline has no ``ok`` cell, nothing can be matched, or machines differ.
+        A threshold cannot be, the baseline has no ``ok`` cell, nothing can be matched or compared, or machines differ.
     """
-    asked = list(thresholds) or [Threshold.parse(text) for text in DEFAULT]
     both = pd.concat([candidate.frame, baseline.frame], ignore_index=True)
     metrics = vocabulary.known(both)
+    preferred = [name for name in _PREFERRED if name in metrics]
+    asked = list(thresholds) or [Threshold(name, DEFAULT) for name in preferred]
     for threshold in asked:
         if threshold.metric not in metrics:
             raise UnknownNameError("metric", threshold.metric, metrics)
@@ -146,16 +157,24 @@ def gate(
         raise UsageError(f"the baseline {baseline.name} has no ok cell to compare with")
     matches = _matches(both, new, old[trusted[old]], keys, across_machines)
     between = _between(history, candidate, set(both["device"].dropna()) if "device" in both else set(), bounds)
-    rows = _judged(both, matches, trusted, bounds, metrics, between)
+    rows = _judged(both, matches, trusted, bounds, metrics, between, preferred=not thresholds)
+    if not rows:
+        raise UsageError(
+            f"nothing can be compared by {' and '.join(bounds)}: it is exact by definition, as of a baseline"
+        )
     table = pd.DataFrame(rows, columns=list(COLUMNS))
-    order = {"failed": 0, "not ok": 1, "missing": 2, "unmeasured": 3, "passed": 4}
+    order = {FAILED: 0, "not ok": 1, "missing": 2, "unmeasured": 3, COULD_NOT_TELL: 4, PASSED: 5}
     size = pd.to_numeric(table["change"]).abs().fillna(0.0)
     ranked = np.lexsort((-size.to_numpy(float), table["outcome"].map(order).to_numpy(int)))
     judged: pd.DataFrame = table.iloc[ranked].reset_index(drop=True)
     marks = _marks(both, keys)
     known = {marks[place] for place in old}
+    outcomes = set(judged["outcome"])
     judged.attrs = {
-        "passed": bool((judged["outcome"] == "passed").all()),
+        "outcome": FAILED if outcomes - {PASSED, COULD_NOT_TELL} else max(outcomes, key=order.__getitem__),
+        "common": sum(match is not None for _, match in matches),
+        "labels": {side: sorted(both["label"].iloc[places].dropna().unique()) if "label" in both else []
+                   for side, places in (("candidate", new), ("baseline", old))},
         "tested": int(judged["p"].notna().sum()),
         "new": sum(marks[place] not in known for place in new),
         "skipped": int((~trusted[old]).sum()),
@@ -237,8 +256,16 @@ def _judged(
     bounds: Mapping[str, float],
     metrics: Mapping[str, Metric],
     between: Mapping[str, Mapping[Machine, Between]],
+    *,
+    preferred: bool,
 ) -> list[dict[str, Any]]:
-    """A row for each cell and metric."""
+    """A row for each cell and metric.
+
+    Parameters
+    ----------
+    preferred : bool
+        Of each cell only the first metric that can be compared.
+    """
     rows: list[dict[str, Any]] = []
     pairs = [(old, new) for old, new in matches if new is not None and trusted[new]]
     for old, new in matches:
@@ -246,23 +273,60 @@ def _judged(
             rows.append({**_about(both, old, new), **_lost(both, new)})
     if not pairs:
         return rows
-    bottoms, tops = (np.array(side, np.int64) for side in zip(*pairs, strict=True))
-    plainly = {name: significance.ratios(both, name, tops, bottoms) for name in bounds}
+    compared = _preferred(both, pairs, metrics) if preferred else dict.fromkeys(bounds, pairs)
+    compared = {name: _uncertain(both, name, own) for name, own in compared.items()}
+    sides = {name: tuple(np.array(own, np.int64).reshape(-1, 2).T) for name, own in compared.items()}
     ratios = {
-        name: between_studies.allowed_for(ratio, both, tops, bottoms, between[name]) for name, ratio in plainly.items()
+        name: between_studies.allowed_for(
+            significance.ratios(both, name, tops, bottoms), both, tops, bottoms, between[name]
+        )
+        for name, (bottoms, tops) in sides.items()
     }
-    adjusted = significance.holm(np.concatenate([ratios[name].p_differs() for name in bounds]))
-    for column, name in enumerate(bounds):
-        own = adjusted[column * len(pairs) : (column + 1) * len(pairs)]
-        for place, (old, new) in enumerate(pairs):
+    p_values = [ratio.p_differs() for ratio in ratios.values()]
+    adjusted = np.split(significance.holm(np.concatenate(p_values)), np.cumsum([len(own) for own in p_values])[:-1])
+    tested = sum(int(np.isfinite(own).sum()) for own in p_values)
+    for (name, own), p_own in zip(compared.items(), adjusted, strict=True):
+        metric, notices = metrics[name], ratios[name].notices(ALPHA / max(tested, 1))
+        for place, (old, new) in enumerate(own):
             values = float(both[name].iloc[old]), float(both[name].iloc[new])
-            verdict = _verdict(
-                values, _changes(ratios[name], place, values, name), own[place], bounds[name], metrics[name]
-            )
-            if baselines.differ(both, metrics[name], [old], [new]).any():
+            figures = {
+                "baseline": values[0], "candidate": values[1], "p": float(p_own[place]),
+                "notices": _worse_by(notices[place], values[0], metric),
+                **dict(zip(("change", "ci_low", "ci_high"), _changes(ratios[name], place, values, name), strict=True)),
+            }  # fmt: skip
+            verdict = _verdict(figures, bounds[name], metric)
+            if baselines.differ(both, metric, [old], [new]).any():
                 verdict = _of_other_baselines(values, tuple(baselines.labels(both.iloc[[old, new]])), name)
             rows.append({**_about(both, old, new), "metric": name, "threshold": bounds[name], **verdict})
     return rows
+
+
+def _preferred(
+    both: pd.DataFrame, pairs: Sequence[tuple[int, int]], metrics: Mapping[str, Metric]
+) -> dict[str, list[tuple[int, int]]]:
+    """The cells that are compared by each metric where nobody says by which: the first that both sides have."""
+    left, compared = list(pairs), {}
+    for name in (name for name in _PREFERRED if name in metrics):
+        known = both[name].notna().to_numpy(bool)
+        apart = [bool(baselines.differ(both, name, [old], [new])[0]) for old, new in left]
+        has = [bool(known[old] and known[new] and not other) for (old, new), other in zip(left, apart, strict=True)]
+        last = name == _PREFERRED[-1]
+        compared[name] = [pair for pair, both_have in zip(left, has, strict=True) if both_have or last]
+        left = [pair for pair, both_have in zip(left, has, strict=True) if not both_have]
+    return compared
+
+
+def _uncertain(both: pd.DataFrame, metric: str, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The cells whose figure is not exact by definition on both sides."""
+    exact = significance.figures(both, metric).error == 0
+    return [(old, new) for old, new in pairs if not (exact[old] and exact[new])]
+
+
+def _worse_by(log: float, value: float, metric: Metric) -> float:
+    """A logarithm as a change for the worse, as a share of the baseline's value."""
+    if is_complement(metric.name):
+        return float(np.expm1(log) * (1 - value) / abs(value)) if value else np.nan
+    return float(-np.expm1(-log) if metric.better == "higher" else np.expm1(log))
 
 
 def _changes(ratios: Estimate, place: int, values: tuple[float, float], name: str) -> tuple[float, float, float]:
@@ -275,44 +339,37 @@ def _changes(ratios: Estimate, place: int, values: tuple[float, float], name: st
     return float(ratios.value[place]) - 1, low - 1, high - 1
 
 
-def _verdict(
-    values: tuple[float, float], changes: tuple[float, float, float], p_value: float, bound: float, metric: Metric
-) -> dict[str, Any]:
+def _verdict(figures: dict[str, float], bound: float, metric: Metric) -> dict[str, Any]:
     """What became of one number."""
-    figures = {"baseline": values[0], "candidate": values[1], "change": changes[0], "ci_low": changes[1], "ci_high": changes[2],
-               "p": float(p_value)}  # fmt: skip
-    if np.isnan(changes[0]):
-        sides = " and ".join(
-            side for side, value in zip(("baseline", "candidate"), values, strict=True) if np.isnan(value)
-        )
-        return {**figures, "outcome": "unmeasured", "reason": f"no {metric.name} of {sides or 'a zero baseline'}"}
-    beyond = changes[0] < bound if metric.better == "higher" else changes[0] > bound
-    if not beyond:
-        return {**figures, "outcome": "passed", "reason": ""}
-    if np.isnan(p_value):
-        return {
-            **figures,
-            "outcome": "failed",
-            "reason": "beyond the threshold; it has no interval, so chance is not ruled out",
-        }
-    if p_value < ALPHA:
-        return {
-            **figures,
-            "outcome": "failed",
-            "reason": f"beyond the threshold, and more than chance (p = {p_value:.2g})",
-        }
-    return {
-        **figures,
-        "outcome": "passed",
-        "reason": f"beyond the threshold, but chance explains it (p = {p_value:.2g})",
-    }
+    outcome, reason = _outcome(figures, bound, metric)
+    return {**figures, "outcome": outcome, "reason": reason}
+
+
+def _outcome(figures: dict[str, float], bound: float, metric: Metric) -> tuple[str, str]:
+    """What a number's change means, and why."""
+    change, p_value, notices = figures["change"], figures["p"], figures["notices"]
+    if np.isnan(change):
+        sides = " and ".join(side for side in ("baseline", "candidate") if np.isnan(figures[side]))
+        return "unmeasured", f"no {metric.name} of {sides or 'a zero baseline'}"
+    beyond = change < bound if metric.better == "higher" else change > bound
+    if np.isnan(p_value) and metric.interval != "none":
+        return COULD_NOT_TELL, "one round on a side, which tells nothing"
+    if beyond and np.isnan(p_value):
+        return FAILED, "beyond the threshold; it has no interval, so chance is not ruled out"
+    if beyond and p_value < ALPHA:
+        return FAILED, f"beyond the threshold, and more than chance (p = {p_value:.2g})"
+    if beyond or notices > abs(bound):
+        worse = "fall" if metric.better == "higher" else "rise"
+        seen = f"beyond the threshold, but chance explains it (p = {p_value:.2g}); " if beyond else ""
+        return COULD_NOT_TELL, f"{seen}it notices a {worse} of {rounded(100 * notices, 2)} % at the earliest"
+    return PASSED, ""
 
 
 def _of_other_baselines(values: tuple[float, float], over: tuple[str, ...], metric: str) -> dict[str, Any]:
     """Ratios that refer to different lanes are different figures."""
     before, now = over
     reason = f"{metric} is over {before} in the baseline and over {now} in the candidate: these are different figures"
-    nothing = dict.fromkeys(("change", "ci_low", "ci_high", "p"), np.nan)
+    nothing = dict.fromkeys(("change", "ci_low", "ci_high", "p", "notices"), np.nan)
     return {"baseline": values[0], "candidate": values[1], **nothing, "outcome": "unmeasured", "reason": reason}
 
 

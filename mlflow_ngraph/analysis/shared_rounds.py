@@ -20,7 +20,7 @@ from mlflow_ngraph.metrics import ROUNDS
 
 TOGETHER = ("study_id", "workload", "batch")
 """What rows have in common that may share rounds."""
-PER_SAMPLE = ("throughput", "throughput_p50")
+PER_SAMPLE = ("throughput",)
 """Metrics that compare batch sizes as well, where these race with each other."""
 FEWEST = 2
 """Rounds of which something can be told."""

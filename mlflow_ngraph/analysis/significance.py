@@ -46,9 +46,14 @@ def interval(frame: pd.DataFrame, metric: str) -> tuple[Array, Array]:
     metric : str
         One with an interval of its own, or one that has it from the metric that it is the reciprocal of.
     """
+    shown = figures(frame, metric).interval()
     if reciprocal_of(metric) != metric:
-        return figures(frame, metric).interval()
-    return _column(frame, metric + LOW), _column(frame, metric + HIGH)
+        return shown
+    # A release before had intervals of any width.
+    recorded = _column(frame, metric + LOW), _column(frame, metric + HIGH)
+    without = np.isfinite(_column(frame, metric + LOG_ERROR)) & np.isnan(shown[0])
+    low, high = (np.where(without, np.nan, end) for end in recorded)
+    return low, high
 
 
 def unsteady(frame: pd.DataFrame, metric: str) -> NDArray[np.bool_]:

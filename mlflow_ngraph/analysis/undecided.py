@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from mlflow_ngraph.text import counted, rounded
+from mlflow_ngraph.text import NO_INTERVAL, counted, rounded
 from mlflow_ngraph.verdicts import Verdict
 
 _SHOWN = 3
@@ -50,6 +50,8 @@ class Rival:
         """For people, in one clause."""
         if self.ratio is not None:
             apart = "" if self.paired else ", measured at another time"
+            if self.ratio_ci_low is None or self.ratio_ci_high is None:
+                return f"{named(self.row)} ({self.ratio:.3g} of that{apart}; {NO_INTERVAL})"
             return f"{named(self.row)} ({self.ratio:.3g} [{self.ratio_ci_low:.3g}, {self.ratio_ci_high:.3g}] of that{apart})"
         if self.value is None:
             return f"{named(self.row)} was left out ({self.row['reason']})"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.metrics import titled
 from mlflow_ngraph.tables.summary import fallback_note, measured_with
-from mlflow_ngraph.text import UNSTEADY_MARK, csv_cell, harmless, markdown_row, rounded
+from mlflow_ngraph.text import NO_INTERVAL, UNSTEADY_MARK, csv_cell, harmless, markdown_row, rounded
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -86,6 +86,8 @@ def _notes(pivot: Pivot) -> Iterator[str]:
         yield f"{UNSTEADY_MARK} unsteady, because the machine was not quiet: {reasons.most_common(1)[0][0]}"
     for setting in dict.fromkeys(number["variables"] for number in attrs["values"] if number["variables"]):
         yield measured_with(setting)
+    if any(number["log_se"] is not None and number["ci_low"] is None for number in attrs["values"]):
+        yield f"a figure may have {NO_INTERVAL}"
     if any(number["tied"] for number in attrs["values"]):
         than = "1" if attrs["relative_to"] else f"the best of its row ({BEST})"
         yield f"{TIED} cannot be told from {than}: see docs/method.md"

@@ -8,7 +8,7 @@ import click
 
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.errors import UsageError
-from mlflow_ngraph.text import missing, plain
+from mlflow_ngraph.text import missing, plain, rounded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,6 +79,12 @@ def _notes(table: pd.DataFrame) -> list[str]:
     results = table[table["aspect"] == "results"]
     count = f"results: {int(results['differs'].sum())} of {attrs['cells']} cells that both have differ"
     lines = [f"{count} (tested together, Holm at 5 %; a change is that of the right run)"]
+    notices = results["notices"].dropna() if len(results) else results
+    if len(notices):
+        least, most = (rounded(100 * float(share), 2) for share in (notices.min(), notices.max()))
+        lines += [
+            f"noticed would be changes {f'of {least} %' if least == most else f'of {least} to {most} %'} and more"
+        ]
     lines += [
         f"{attrs[key]} cells are in the {side} run alone"
         for key, side in (("left_only", "left"), ("right_only", "right"))

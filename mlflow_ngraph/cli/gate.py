@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from mlflow_ngraph.analysis.selection import Selection
 
 FORMATS = ("table", "markdown", "json")
+_CODES = {"passed": 0, "failed": 1, "could not tell": 3}
+"""Exit codes by outcome."""
 _SOURCE = "a run's id, a study's name (its latest run), models:/NAME@ALIAS, commit:SHA, or a file of results."
 
 
@@ -27,7 +29,7 @@ _SOURCE = "a run's id, a study's name (its latest run), models:/NAME@ALIAS, comm
 @click.option("--candidate", required=True, metavar="WHAT", help=f"What is judged: {_SOURCE}")
 @click.option("--baseline", required=True, metavar="WHAT", help=f"What it is judged by: {_SOURCE}")
 @click.option("--threshold", "thresholds", multiple=True, metavar="METRIC=CHANGE%,...",
-              help="How much may change for the worse (default: throughput=-3%).")  # fmt: skip
+              help="How much may change for the worse (default: speedup=-3%, throughput where there is none).")  # fmt: skip
 @click.option("--across-machines", is_flag=True, help="Compare also what was measured on different machines.")
 @click.option("--summary", metavar="FILE", help="Also write a Markdown summary, as for a pull request.")
 @click.option("--junit", metavar="FILE", help="Also write JUnit XML.")
@@ -48,7 +50,8 @@ def gate(
     """Judge a candidate by a baseline, cell by cell.
 
     Fails where a metric is worse by more than its threshold and chance does not explain it, and where a cell is missing or
-    no longer ok. Exit code 0: passed, 1: failed, 2: the request was wrong.
+    no longer ok. Where nothing fails, but a change of the size of the threshold would escape notice, it could not tell.
+    Exit code 0: passed, 1: failed, 2: the request was wrong, 3: could not tell.
     """
     asked = Asked(given)
     form = writing.form("json" if as_json else form, None, FORMATS, {})
@@ -74,7 +77,7 @@ def gate(
         click.echo(gate_report.markdown(table), nl=False)
     else:
         gate_report.show(table)
-    return 0 if table.attrs["passed"] else 1
+    return _CODES[table.attrs["outcome"]]
 
 
 def _history(asked: Asked, named: Sequence[str]) -> pd.DataFrame | None:

@@ -16,12 +16,16 @@ _SHOWN = 40
 """Rows of a summary: more does nobody read, and platforms cut comments."""
 _TITLES = ("outcome", "device", "workload", "compiler", "precision", "batch", "metric", "baseline", "candidate", "change",
            "95 % interval", "reason")  # fmt: skip
+_STYLES = {"passed": "green", "failed": "bold red", "could not tell": "bold yellow"}
+_SIGNS = {"passed": "✅", "failed": "❌", "could not tell": "❔"}
 _OPTIONS = {"95 % interval": tables.spare(1), "reason": tables.PROSE}
 
 
 def show(table: pd.DataFrame) -> None:
     """Print the judgement: what failed, and how the others changed."""
     console = output.console()
+    for line in _apart(table):
+        console.print(line, style="bold red")
     right = (5, 7, 8, 9)
     columns: list[tables.Column] = [(title, tables.RIGHT) if place in right else (title, _OPTIONS.get(title, {}))
                                     for place, title in enumerate(_TITLES)]  # fmt: skip
@@ -29,13 +33,14 @@ def show(table: pd.DataFrame) -> None:
     console.print()
     for line in _notes(table):
         console.print(line, style="dim")
-    console.print(_verdict(table), style="green" if table.attrs["passed"] else "bold red")
+    console.print(_verdict(table), style=_STYLES[table.attrs["outcome"]])
 
 
 def markdown(table: pd.DataFrame) -> str:
     """The judgement for a pull request, what failed first."""
     shown = table.head(_SHOWN)
-    lines = [f"### {'✅' if table.attrs['passed'] else '❌'} {_verdict(table)}", ""]
+    lines = [f"### {_SIGNS[table.attrs['outcome']]} {_verdict(table)}", ""]
+    lines += [text for line in _apart(table) for text in (line, "")]
     lines += markdown_table(_TITLES, (_cells(row) for _, row in shown.iterrows()))
     if len(shown) < len(table):
         lines += ["", f"{len(table) - len(shown)} more rows, all of them {_outcomes(table.iloc[_SHOWN:])}."]
@@ -49,9 +54,10 @@ def json(table: pd.DataFrame) -> str:
 
 
 def junit(table: pd.DataFrame) -> str:
-    """The judgement as JUnit XML: a test case for each cell and metric."""
-    failed = int((table["outcome"] != "passed").sum())
-    counts = {"tests": str(len(table)), "failures": str(failed), "errors": "0", "skipped": "0"}
+    """The judgement as JUnit XML: a test case for each cell and metric, skipped where it could not be told."""
+    blind = int((table["outcome"] == "could not tell").sum())
+    failed = int((table["outcome"] != "passed").sum()) - blind
+    counts = {"tests": str(len(table)), "failures": str(failed), "errors": "0", "skipped": str(blind)}
     suites = ET.Element("testsuites", counts)
     suite = ET.SubElement(suites, "testsuite", {"name": "mlflow-ngraph gate", **counts})
     properties = ET.SubElement(suite, "properties")
@@ -61,8 +67,10 @@ def junit(table: pd.DataFrame) -> str:
         cells = _cells(row)
         place, case = (" ".join(part for part in cells[start:stop] if part) for start, stop in ((1, 3), (3, 7)))
         element = ET.SubElement(suite, "testcase", {"classname": place or "cell", "name": case or str(row["cell"])})
-        if row["outcome"] != "passed":
-            message = f"{row['outcome']}: {row['reason']}"
+        message = f"{row['outcome']}: {row['reason']}"
+        if row["outcome"] == "could not tell":
+            ET.SubElement(element, "skipped", {"message": _legal(message)})
+        elif row["outcome"] != "passed":
             failure = ET.SubElement(element, "failure", {"message": _legal(message), "type": str(row["outcome"])})
             failure.text = _legal(f"baseline {cells[7]}, candidate {cells[8]}, change {cells[9]} {cells[10]}".strip())
     ET.indent(suites)
@@ -74,8 +82,15 @@ def _verdict(table: pd.DataFrame) -> str:
     bad = table[table["outcome"] != "passed"]
     which = f"{attrs['candidate']} against {attrs['baseline']}"
     if bad.empty:
-        return f"gate passed: {which}, {len(table)} comparisons"
-    return f"gate failed: {which}, {len(bad)} of {len(table)} comparisons ({_outcomes(bad)})"
+        return f"gate passed: {which}, {counted(len(table), 'comparison')}"
+    return f"gate {attrs['outcome']}: {which}, {len(bad)} of {len(table)} comparisons ({_outcomes(bad)})"
+
+
+def _apart(table: pd.DataFrame) -> Iterator[str]:
+    """That the sides have nothing in common, and which models they are of."""
+    if not table.attrs["common"]:
+        has = [f"{side} has {', '.join(names) or 'no names'}" for side, names in table.attrs["labels"].items()]
+        yield f"no cell in common: the {'; the '.join(has)}"
 
 
 def _outcomes(rows: pd.DataFrame) -> str:
@@ -85,7 +100,12 @@ def _outcomes(rows: pd.DataFrame) -> str:
 def _notes(table: pd.DataFrame) -> Iterator[str]:
     attrs = table.attrs
     bounds = ", ".join(f"{name} {_percent(bound)}" for name, bound in attrs["thresholds"].items())
-    yield f"allowed: {bounds}; beyond that only what {attrs['tested']} tests together (Holm, 5 %) do not put down to chance"
+    yield f"allowed: {bounds}; beyond that only what {attrs['tested']} tests together (Holm, 2 %) do not put down to chance"
+    blind = table.loc[table["outcome"] == "could not tell", "notices"].dropna()
+    if len(blind):
+        least, most = (rounded(100 * float(share), 2) for share in (blind.min(), blind.max()))
+        which = f"of {least} %" if least == most else f"of {least} to {most} %"
+        yield f"could not tell: what is not shown there has to be a change {which} to be noticed; measure with more rounds, or on a quieter machine"
     yield "different studies share no rounds: absolute figures are compared, and what happened to the machine in between is in them"
     for known in attrs["between_studies"]:
         yield (

@@ -15,7 +15,7 @@ from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import TrackingError, UsageError
 from mlflow_ngraph.metrics import METRICS, titled
 from mlflow_ngraph.objectives import BOUNDS, Limit
-from mlflow_ngraph.text import UNSTEADY_MARK, counted, csv_table, markdown_table, missing, plain, rounded
+from mlflow_ngraph.text import NO_INTERVAL, UNSTEADY_MARK, counted, csv_table, markdown_table, missing, plain, rounded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -245,6 +245,7 @@ def _notes(table: pd.DataFrame) -> Iterator[str]:
         yield f"{UNSTEADY_MARK} unsteady, because the machine was not quiet: {noisy.value_counts().index[0]}"
     for setting in table["variables"].dropna().unique():
         yield measured_with(setting)
+    yield from _without_interval(table)
     if bool(table["tied"].any()):
         yield "≈ cannot be told from the best (*): see docs/method.md"
     yield from _between(table)
@@ -253,6 +254,12 @@ def _notes(table: pd.DataFrame) -> Iterator[str]:
         yield "^ is on the Pareto front: nothing else is as good in all of these and better in one"
     if attrs["nothing"]:
         yield f"nothing keeps all limits: {_reasons(attrs['nothing'])}"
+
+
+def _without_interval(table: pd.DataFrame) -> Iterator[str]:
+    """Why some figures have no interval beside others that have one."""
+    if table["ci_low"].isna().any() and table["ci_low"].notna().any():
+        yield f"a figure may have {NO_INTERVAL}"
 
 
 def _without_engine(table: pd.DataFrame) -> Iterator[str]:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from mlflow_ngraph.cli import tables
-from mlflow_ngraph.metrics import titled
+from mlflow_ngraph.metrics import TOUCHED, titled
 from mlflow_ngraph.study import BASELINE
 from mlflow_ngraph.tables.summary import SummaryRow, measured_with, refers_to, summary_rows
 from mlflow_ngraph.text import UNSTEADY_MARK, counted, rounded
@@ -54,7 +54,9 @@ def _tells_precision(rows: Sequence[SummaryRow], width: int) -> bool:
 
 def _cells(row: SummaryRow, width: int, *, precise: bool) -> list[Text]:
     style = "bold green" if row.best else "" if row.verdict is Verdict.OK else "yellow"
-    spread = f" ± {rounded(row.throughput_std, 3)}" if row.throughput_std is not None and width >= _WIDE else ""
+    spread = ""
+    if row.throughput_ci is not None and width >= _WIDE:
+        spread = " [{}, {}]".format(*map(rounded, row.throughput_ci))
     shown = [row.workload, str(row.batch), row.compiler, _speedup(row, width), _absolute(row, row.throughput) + spread]
     shown += [_absolute(row, row.latency_p50_ms)]
     if width >= _NARROW:
@@ -72,8 +74,8 @@ def _speedup(row: SummaryRow, width: int) -> str:
     if row.speedup is None:
         return ""
     if row.speedup_ci is None or width < _WIDE or row.speedup_ci[0] == row.speedup_ci[1]:
-        return f"{row.speedup:.2f}"
-    return f"{row.speedup:.2f} [{row.speedup_ci[0]:.2f}, {row.speedup_ci[1]:.2f}]"
+        return f"{row.speedup_mark}{row.speedup:.2f}"
+    return f"{row.speedup_mark}{row.speedup:.2f} [{row.speedup_ci[0]:.2f}, {row.speedup_ci[1]:.2f}]"
 
 
 def _tally(rows: Sequence[SummaryRow]) -> Text:
@@ -95,8 +97,7 @@ def _noise(rows: Sequence[SummaryRow]) -> Iterator[Text]:
     if reasons:
         (reason, _), count = reasons.most_common(1)[0], reasons.total()
         yield Text(
-            f"{UNSTEADY_MARK} unsteady, because the machine was not quiet ({counted(count, 'cell')}); speed-ups are of the "
-            f"same rounds and are not touched. Such as: {reason}",
+            f"{UNSTEADY_MARK} unsteady, because the machine was not quiet ({counted(count, 'cell')}); {TOUCHED}. Such as: {reason}",
             style="yellow",
         )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import signal
+import statistics
 import sys
 from contextlib import suppress
 from dataclasses import asdict
@@ -87,14 +88,14 @@ def _compared(outputs: list[NDArray[Any]], known: Probe, precision: str) -> dict
 
 
 def _measured(engine: LoadedEngine, inputs: list[NDArray[Any]], seconds: float) -> dict[str, float]:
-    """Throughput on the probe, as a study computes it."""
+    """Throughput on the probe, by the median as in a round of a study."""
     batch = engine.manifest.loading.probe_batch
     bound = engine.bind(inputs, batch)
     with bound.repeated() as call:
         engine.call(lambda: loop.warm_up(call, **_WARM_UP))  # type: ignore[arg-type] # numbers by name
         taken = engine.call(lambda: loop.take_slice(call, _MOST_CALLS, seconds))
-    mean_s = sum(taken.durations_ns) / len(taken.durations_ns) / loop.NS
-    return {"batch": batch, "throughput": batch * bound.requests / mean_s, "repetitions": len(taken.durations_ns)}
+    median_s = statistics.median(taken.durations_ns) / loop.NS
+    return {"batch": batch, "throughput": batch * bound.requests / median_s, "repetitions": len(taken.durations_ns)}
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from mlflow_ngraph.execute import formulas
 from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
 from mlflow_ngraph.execute.resources import own_processors, resources
 from mlflow_ngraph.measure import open_loop_figures, statistics
-from mlflow_ngraph.metrics import FREEDOM, HIGH, LOG_ERROR, LOW, METRICS
+from mlflow_ngraph.metrics import FREEDOM, HIGH, LOADED_PERCENT, LOG_ERROR, LOW, METRICS
 from mlflow_ngraph.objectives import Raced
 
 SliceRecord = Mapping[str, Any]
@@ -22,6 +22,8 @@ NS = 1e9
 MB = 1e6
 _AGAINST_ONE = {"rtr", "ase"}
 """Metrics that compare a batch size with batch size 1, which was measured at another time; there they are 1."""
+_PAIRED = {"speedup", "cpu_reduction"}
+"""Metrics that compare a cell with the baseline's in the same rounds."""
 
 
 def derive(
@@ -55,7 +57,7 @@ def derive(
         baseline = baselines.get((lane.lane.workload, lane.lane.precision))
         _compare(lane, baseline, companions or {}, processors)
         for cell in lane.cells.values():
-            cell.unsteady = _unsteady(lane, cell)
+            cell.unsteady = _unsteady(lane, cell, baseline)
     formulas.add(record, lanes)
 
 
@@ -100,16 +102,16 @@ def _timings(cell: CellRecord, samples_per_call: float) -> dict[str, float]:
         "repetitions": float(durations.size),
         "rounds": float(len(slices)),
         "throughput_std": float((per_second / durations).std(ddof=1)) if durations.size > 1 else 0.0,
-        "throughput_p50": per_second / float(np.median(durations)),
     }
-    medians = statistics.slice_medians(slices)
-    _put(metrics, "throughput", exactly(per_second).over(_disturbed(cell, statistics.mean_duration(slices), medians)))
+    medians, typical = statistics.slice_medians(slices), _typical(cell)
+    _put(metrics, "throughput", exactly(per_second).over(typical))
+    mean = _disturbed(cell, statistics.mean_duration(slices), medians)
+    _put(metrics, "throughput_mean", exactly(per_second).over(mean))
     if cell.ready.get("requests", 1) == 1:
         # With several requests in flight a repetition is not the latency of any of them.
         p50, p90, p99 = np.percentile(durations, [50, 90, 99]) / 1e6
-        # The median of all repetitions, with the error of the mean of the rounds' medians.
-        error = _disturbed(cell, statistics.geometric_mean(medians), medians)
-        _put(metrics, "latency_p50_ms", replace(error, log=np.log(p50)))
+        # The median of all repetitions, with the error of the typical duration of a round.
+        _put(metrics, "latency_p50_ms", replace(typical, log=np.log(p50)))
         metrics.update(
             latency_mean_ms=float(durations.mean()) / 1e6,
             latency_std_ms=float(durations.std(ddof=1)) / 1e6 if durations.size > 1 else 0.0,
@@ -198,14 +200,18 @@ def _cpu_use(slices: Sequence[SliceRecord], processors: int) -> NDArray[np.float
 
 
 def _throughputs(lane: LaneRecord) -> dict[int, Estimate]:
-    """Samples/s by batch size from the geometric mean of the slices' medians, so that ratios of them are consistent."""
-    throughputs = {}
-    for batch, cell in sorted(lane.cells.items()):
-        if cell.samples:
-            medians = statistics.slice_medians(_durations(cell.samples))
-            duration = _disturbed(cell, statistics.geometric_mean(medians), medians)
-            throughputs[batch] = exactly(_samples_per_call(cell) * NS).over(duration)
-    return throughputs
+    """Samples/s by batch size."""
+    return {
+        batch: exactly(_samples_per_call(cell) * NS).over(_typical(cell))
+        for batch, cell in sorted(lane.cells.items())
+        if cell.samples
+    }
+
+
+def _typical(cell: CellRecord) -> Estimate:
+    """What a repetition of a cell takes, from the medians of its slices: what ratios of shared rounds compare as well."""
+    medians = statistics.slice_medians(_durations(cell.samples))
+    return _disturbed(cell, statistics.typical(medians), medians)
 
 
 def _disturbed(cell: CellRecord, duration: Estimate, medians: Array) -> Estimate:
@@ -213,17 +219,27 @@ def _disturbed(cell: CellRecord, duration: Estimate, medians: Array) -> Estimate
     return statistics.persistent(duration, np.log(medians)) if cell.noise else duration
 
 
-def _unsteady(lane: LaneRecord, cell: CellRecord) -> tuple[str, ...]:
-    """Metrics of a cell that noise touches, its own or that of the cell at batch size 1 that it is compared with."""
+def _unsteady(lane: LaneRecord, cell: CellRecord, baseline: LaneRecord | None) -> tuple[str, ...]:
+    """Metrics of a cell that noise touches, its own or that of the cells that it is compared with."""
     single = lane.cells.get(1)
+    touched: set[str] = set()
     if cell.noise:
         touched = {name for name, metric in METRICS.items() if metric.absolute}
         touched -= _AGAINST_ONE if cell.batch == 1 else set()
     elif single is not None and single.noise and cell.batch > 1:
-        touched = _AGAINST_ONE
-    else:
-        return ()
+        touched = set(_AGAINST_ONE)
+    if baseline is not None and lane is not baseline:
+        if _loaded(lane, baseline, cell.batch):
+            touched |= _PAIRED
+        if cell.batch > 1 and (_loaded(lane, baseline, cell.batch) or _loaded(lane, baseline, 1)):
+            touched |= {"bsr"}
     return tuple(sorted(touched.intersection(cell.metrics)))
+
+
+def _loaded(lane: LaneRecord, baseline: LaneRecord, batch: int) -> bool:
+    """Whether others used so much of the machine beside a lane or its baseline that it slowed them unequally."""
+    cells = [own for own in (lane.cells.get(batch), baseline.cells.get(batch)) if own is not None]
+    return any(own.metrics.get("foreign_cpu_percent", 0.0) >= LOADED_PERCENT for own in cells)
 
 
 def _put(
@@ -233,7 +249,7 @@ def _put(
     value: Array | None = None,
     interval: tuple[Array, Array] | None = None,
 ) -> None:
-    """A figure, with its interval and what that was made of where there is one.
+    """A figure, with its interval where there is one that tells a size, and its error where that is known.
 
     Parameters
     ----------
@@ -241,9 +257,10 @@ def _put(
         Of the figure where they are not those of the estimate itself.
     """
     metrics[name] = float(estimate.value if value is None else value)
-    if estimate.known:
-        low, high = estimate.interval() if interval is None else interval
+    low, high = estimate.interval() if interval is None else interval
+    if np.isfinite(low) and np.isfinite(high):
         metrics[name + LOW], metrics[name + HIGH] = float(low), float(high)
+    if estimate.known:
         metrics[name + LOG_ERROR] = float(estimate.error)
         if np.isfinite(estimate.freedom):  # what is known exactly has none, and no file of JSON an infinite number
             metrics[name + FREEDOM] = float(estimate.freedom)

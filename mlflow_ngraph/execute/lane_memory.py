@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlflow_ngraph.measure.stability import SliceFacts
-from mlflow_ngraph.measure.statistics import mean_duration
+from mlflow_ngraph.measure.statistics import slice_medians, typical
 from mlflow_ngraph.study import Study
 
 FEWEST_ROUNDS = 2
@@ -43,9 +43,9 @@ class Loaded:
     """What loading it again will take, about, with the calls after it and without imports."""
 
     def reach(self) -> float | None:
-        """How far the interval of the mean duration reaches, as a share of the mean; None with one round."""
-        mean = mean_duration(self.durations)
-        return float(mean.reach()) if mean.known else None
+        """How far the interval of its duration reaches, as a share of it; None with one round."""
+        duration = typical(slice_medians(self.durations))
+        return float(duration.reach()) if duration.known else None
 
     def slice_s(self, study: Study) -> float:
         """Seconds that its next slice may take.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -77,7 +78,7 @@ class RaceWords:
         beside = self._race.beside_leader(cell)
         if beside is not None:
             low, high = (float(end) for end in beside.interval())
-            known = bool(beside.known)
+            known = math.isfinite(low)
             placed.update(ratio=float(beside.value), low=low if known else None, high=high if known else None)
         return placed
 

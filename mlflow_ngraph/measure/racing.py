@@ -184,7 +184,7 @@ class Race:
         if differences.size:
             return statistics.paired_ratio(np.exp(differences), np.ones_like(differences))
         alone = (np.exp(np.array(list(self._figures[name].values()))) for name in (cell, other))
-        top, bottom = (statistics.geometric_mean(figures) for figures in alone)
+        top, bottom = (statistics.typical(figures) for figures in alone)
         return top.over(bottom)
 
     def leader(self) -> str | None:
@@ -283,7 +283,7 @@ class Race:
         if not self._pair(cell, leader).differences.size:
             return False
         weight, ratio = self._weights(cell)[leader], self.ratio(cell, leader)
-        if not ratio.known or float(ratio.interval()[1]) > 1 + AS_GOOD:
+        if not ratio.known or float(ratio.ends[1]) > 1 + AS_GOOD:
             return False
         return self._evidence(cell, leader, math.log1p(AS_GOOD)) >= -math.log(weight * DECIDING * ALPHA)
 

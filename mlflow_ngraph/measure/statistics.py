@@ -16,9 +16,11 @@ import numpy as np
 from mlflow_ngraph.estimates import Array, Estimate
 
 Slices = Sequence[Array]
+_CAUTION, _MOST_ALIKE, _FEWEST_FREEDOM = 0.7, 0.8, 3.0
+"""Of `persistent`: standard errors added to the autocorrelation, the largest one, and the degrees of freedom that are left."""
 
 TRIMMED, TRIMMED_FROM = 0.2, 8
-"""The share of the rounds that a paired ratio leaves out at either end, and the fewest rounds of which it leaves any out."""
+"""The share of the rounds that a trimmed mean leaves out at either end, and the fewest rounds of which it leaves any out."""
 
 
 def slice_medians(slices: Slices) -> Array:
@@ -48,20 +50,17 @@ def mean_duration(slices: Slices) -> Estimate:
     return _estimate(np.log(mean), np.sqrt(variance) / mean, rounds - 1.0)
 
 
-def geometric_mean(values: Array) -> Estimate:
-    """The geometric mean of one positive figure a round, such as the median duration of each slice.
+def typical(figures: Array) -> Estimate:
+    """The trimmed geometric mean of one positive figure a round, such as the median duration of each slice.
 
     Raises
     ------
     ValueError
         There is none, or one is not positive.
     """
-    if values.size == 0 or not np.all(values > 0):
-        raise ValueError("a geometric mean needs at least one figure, all of them positive")
-    logs = np.log(values)
-    if logs.size < 2:
-        return _of_one_round(logs.mean())
-    return _estimate(logs.mean(), logs.std(ddof=1) / np.sqrt(logs.size), logs.size - 1.0)
+    if figures.size == 0 or not np.all(figures > 0):
+        raise ValueError("a typical figure needs at least one round, and positive figures")
+    return trimmed_mean(np.log(figures))
 
 
 def paired_ratio(numerator: Array, denominator: Array) -> Estimate:
@@ -89,12 +88,12 @@ def paired_ratio(numerator: Array, denominator: Array) -> Estimate:
 
 
 def trimmed_mean(logs: Array) -> Estimate:
-    """What `paired_ratio` makes of logarithms of ratios, for many pairs of lanes at once.
+    """The mean of what is left without the smallest and the largest fifth of the rounds, for many lanes or pairs at once.
 
     Parameters
     ----------
     logs : Array
-        Of the ratios, one a round along the last axis; shape (..., rounds).
+        Logarithms of durations or of ratios, one a round along the last axis; shape (..., rounds).
     """
     rounds = logs.shape[-1]
     if rounds < 2:
@@ -102,19 +101,19 @@ def trimmed_mean(logs: Array) -> Estimate:
         return Estimate(logs.mean(axis=-1), nothing, nothing)
     cut = trimmed(rounds)
     kept = rounds - 2 * cut
-    ordered = np.sort(logs, axis=-1)
-    inner = np.clip(ordered, ordered[..., [cut]], ordered[..., [rounds - cut - 1]])
-    error = inner.std(axis=-1, ddof=1) * np.sqrt((rounds - 1) / (kept * (kept - 1)))
+    error = _winsorized(logs).std(axis=-1, ddof=1) * np.sqrt((rounds - 1) / (kept * (kept - 1)))
     freedom = np.full(logs.shape[:-1], kept - 1.0)
-    return Estimate(ordered[..., cut : rounds - cut].mean(axis=-1)[()], error[()], freedom[()])
+    return Estimate(np.sort(logs, axis=-1)[..., cut : rounds - cut].mean(axis=-1)[()], error[()], freedom[()])
 
 
 def persistent(estimate: Estimate, logs: Array) -> Estimate:
     """An absolute figure of a cell beside which the machine was not quiet: what disturbs outlives a round.
 
-    Rounds that follow each other are then alike, and say less than as many independent ones. With the first
-    autocorrelation ``a`` of the rounds (its bias of ``- (1 + 4 a) / rounds`` put right, Marriott and Pope 1954; at least 0)
-    they count as ``rounds * (1 - a) / (1 + a)``. Fewer than five cannot tell: the error is then that of a single one.
+    Rounds that follow each other are then alike, and say less than as many independent ones: with an autocorrelation ``a``
+    they count as ``rounds * (1 - a) / (1 + a)``. It is estimated without the outer fifths, which one burst may fill; its bias
+    of ``- (1 + 4 a) / rounds`` is put right (Marriott and Pope 1954), and 0.7 standard errors are added, because too large a
+    one does less harm. It is between 0 and 0.8, and three degrees of freedom are left: few rounds cannot tell more than that.
+    Fewer than eight tell nothing of it: the error is then that of a single one. `benchmarks/interval_coverage.py` counts.
 
     Parameters
     ----------
@@ -126,20 +125,28 @@ def persistent(estimate: Estimate, logs: Array) -> Estimate:
     rounds = logs.size
     if rounds < 2:
         return estimate
-    if rounds < 5:
+    if rounds < TRIMMED_FROM:
         return replace(estimate, error=estimate.error * np.sqrt(rounds))
-    centred = logs - logs.mean()
+    centred = _winsorized(logs) - _winsorized(logs).mean()
     scatter = float(centred @ centred)
     raw = float(centred[1:] @ centred[:-1]) / scatter if scatter else 0.0
-    alike = min(max((rounds * raw + 1) / (rounds - 4), 0.0), 1.0)
-    counted = max(rounds * (1 - alike) / (1 + alike), 1.0)
-    freedom = np.maximum(estimate.freedom * counted / rounds, 1.0)
-    return Estimate(estimate.log, estimate.error * np.sqrt(rounds / counted), freedom)
+    alike = (rounds * raw + 1) / (rounds - 4) + _CAUTION / np.sqrt(rounds)
+    alike = min(max(alike, 0.0), _MOST_ALIKE)
+    share = (1 - alike) / (1 + alike)
+    freedom = np.maximum(estimate.freedom * share, _FEWEST_FREEDOM)
+    return Estimate(estimate.log, estimate.error / np.sqrt(share), freedom)
 
 
 def trimmed(rounds: int) -> int:
-    """How many rounds a paired ratio leaves out at either end."""
+    """How many rounds a trimmed mean leaves out at either end."""
     return int(TRIMMED * rounds) if rounds >= TRIMMED_FROM else 0
+
+
+def _winsorized(logs: Array) -> Array:
+    """The logarithms with what a trimmed mean leaves out set to the nearest of what it keeps."""
+    cut = trimmed(logs.shape[-1])
+    ordered = np.sort(logs, axis=-1)
+    return np.clip(logs, ordered[..., [cut]], ordered[..., [-1 - cut]])
 
 
 def _of_one_round(log: float) -> Estimate:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from mlflow_ngraph.metrics import titled
+from mlflow_ngraph.metrics import METRICS, titled
 from mlflow_ngraph.text import UNSTEADY_MARK, counted, markdown_row, rounded
 from mlflow_ngraph.verdicts import Verdict
 
@@ -28,12 +28,15 @@ class SummaryRow:
     verdict: Verdict
     reason: str
     noise: str
-    """What disturbed the machine meanwhile: absolute figures are marked, speed-ups are not touched."""
+    """What disturbed the machine meanwhile: absolute figures are marked."""
+    unsteady: tuple[str, ...]
+    """The metrics of the cell that this touches."""
     variables: str
     """Of the environment, those that may make one runtime faster or slower; they may touch speed-ups, too."""
     throughput: float | None
     """Samples per second."""
-    throughput_std: float | None
+    throughput_ci: tuple[float, float] | None
+    """Ends of the 95 % interval."""
     latency_p50_ms: float | None
     baseline: str
     """The label of the compiler that the speed-up is over."""
@@ -56,6 +59,11 @@ class SummaryRow:
     """The id of the cell; `mlflow-ngraph explain` takes it."""
     best: bool = False
     """Whether it is the fastest trustworthy cell of its workload, batch size and precision."""
+
+    @property
+    def speedup_mark(self) -> str:
+        """What stands before the speed-up: that foreign load is in it."""
+        return UNSTEADY_MARK if "speedup" in self.unsteady else ""
 
     @property
     def precisions(self) -> str:
@@ -154,7 +162,7 @@ def markdown(rows: Sequence[SummaryRow], limit: int | None = None) -> str:
     """The table in Markdown, in at most ``limit`` characters; says how many rows did not fit."""
     speedup = titled("speed-up", next((row.baseline for row in rows), None))
     titles = (
-        "workload", "compiler", "batch", "throughput [samples/s]", "p50 [ms]", f"{speedup} [95 % interval]", "CPU [%]",
+        "workload", "compiler", "batch", "throughput [samples/s, 95 % interval]", "p50 [ms]", f"{speedup} [95 % interval]", "CPU [%]",
         "parity (cosine)", "compile [s]", "precision", "verdict",
     )  # fmt: skip
     head = [f"| {' | '.join(titles)} |", "|:--|:--|--:|--:|--:|--:|--:|--:|--:|:--|:--|"]
@@ -190,7 +198,10 @@ def _row(lane: LaneRecord, cell: CellRecord, baseline: str) -> SummaryRow:
         value = cell.metrics.get(name)
         return None if value is None or not math.isfinite(value) else value
 
-    low, high = figure("speedup_ci_low"), figure("speedup_ci_high")
+    def ends(name: str) -> tuple[float, float] | None:
+        low, high = (figure(end) for end in METRICS[name].ends)
+        return None if low is None or high is None else (low, high)
+
     engine = lane.engine_of(cell)
     return SummaryRow(
         workload=lane.lane.label,
@@ -200,13 +211,14 @@ def _row(lane: LaneRecord, cell: CellRecord, baseline: str) -> SummaryRow:
         verdict=cell.verdict,
         reason=cell.reason,
         noise=cell.noise,
+        unsteady=cell.unsteady,
         variables=cell.environment,
         throughput=figure("throughput"),
-        throughput_std=figure("throughput_std"),
+        throughput_ci=ends("throughput"),
         latency_p50_ms=figure("latency_p50_ms"),
         baseline=baseline,
         speedup=figure("speedup"),
-        speedup_ci=None if low is None or high is None else (low, high),
+        speedup_ci=ends("speedup"),
         cpu_percent=figure("cpu_percent"),
         parity_cosine=figure("parity_cosine"),
         compile_s=figure("compile_total_s"),
@@ -220,12 +232,8 @@ def _row(lane: LaneRecord, cell: CellRecord, baseline: str) -> SummaryRow:
 
 def _line(row: SummaryRow) -> str:
     mark = UNSTEADY_MARK if row.noise else ""
-    throughput = mark + _number(row.throughput) if row.throughput is not None else ""
-    if throughput and row.throughput_std is not None:
-        throughput += f" ± {_number(row.throughput_std)}"
-    speedup = _number(row.speedup)
-    if speedup and row.speedup_ci:
-        speedup += f" [{_number(row.speedup_ci[0])}, {_number(row.speedup_ci[1])}]"
+    throughput = mark + _number(row.throughput) + _ends(row.throughput_ci) if row.throughput is not None else ""
+    speedup = row.speedup_mark + _number(row.speedup) + _ends(row.speedup_ci)
     cells = [
         row.workload,
         row.compiler,
@@ -240,6 +248,10 @@ def _line(row: SummaryRow) -> str:
         row.verdict_text if row.verdict is Verdict.OK else f"**{row.verdict}** {row.reason}"[:160],
     ]
     return markdown_row(cells)
+
+
+def _ends(ends: tuple[float, float] | None) -> str:
+    return f" [{_number(ends[0])}, {_number(ends[1])}]" if ends else ""
 
 
 def _number(value: float | None) -> str:

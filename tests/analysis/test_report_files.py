@@ -191,9 +191,10 @@ def test_the_numbers_of_the_page_are_those_of_the_data(drawn: Drawn) -> None:
     data = pd.read_csv(io.BytesIO(files["data/t6.csv"]))
     for row in data.to_dict("records"):
         for band in ("b2_4", "b8_16"):
-            shown = f"{row[f'throughput_{band}']:.2f} ± {row[f'throughput_std_{band}']:.2f}"
+            shown = f"{row[f'throughput_{band}']:.2f}"
+            ends = f"[{row[f'throughput_ci_low_{band}']:.2f}, {row[f'throughput_ci_high_{band}']:.2f}]"
             assert shown in page.texts
-            assert shown in files["report.md"].decode()
+            assert f"{shown} {ends}" in files["report.md"].decode()
 
 
 def test_markdown_has_tables_and_pictures(drawn: Drawn) -> None:

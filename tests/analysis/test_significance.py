@@ -27,7 +27,7 @@ def row(estimate: Estimate) -> dict[str, float]:
 
 def test_ratios_are_those_of_the_statistics() -> None:
     rng = np.random.default_rng(2)
-    one, two = (statistics.geometric_mean(rng.lognormal(mean, 0.1, n)) for mean, n in ((3.0, 5), (3.1, 12)))
+    one, two = (statistics.typical(rng.lognormal(mean, 0.1, n)) for mean, n in ((3.0, 5), (3.1, 12)))
     expected = one.over(two)
     frame = pd.DataFrame([row(one), row(two)])
     whole = significance.figures(frame, "throughput")
@@ -85,7 +85,7 @@ def test_a_row_over_itself_is_one_and_over_nothing_is_unknown() -> None:
 
 def test_a_mean_latency_has_the_error_of_the_throughput() -> None:
     frame = cells(throughput=[100.0, 120.0])
-    speed, latency = (significance.figures(frame, name) for name in ("throughput", "latency_mean_ms"))
+    speed, latency = (significance.figures(frame, name) for name in ("throughput_mean", "latency_mean_ms"))
     assert latency.error == pytest.approx(speed.error)
 
 
@@ -112,10 +112,10 @@ def test_holm() -> None:
 
 
 def test_noise_touches_the_metrics_that_a_row_names() -> None:
-    frame = pd.DataFrame({"unsteady": ["throughput,rtr", None, "", "throughput_p50"]})
+    frame = pd.DataFrame({"unsteady": ["throughput,rtr", None, "", "throughput_mean"]})
     assert significance.unsteady(frame, "throughput").tolist() == [True, False, False, False]
     assert significance.unsteady(frame, "rtr").tolist() == [True, False, False, False]
-    assert significance.unsteady(frame, "throughput_p50").tolist() == [False, False, False, True]
+    assert significance.unsteady(frame, "throughput_mean").tolist() == [False, False, False, True]
     assert significance.unsteady(frame[[]], "throughput").tolist() == [False] * 4
 
 

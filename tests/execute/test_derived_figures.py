@@ -86,7 +86,6 @@ def test_timings(drawn: Slices) -> None:
     assert metrics["repetitions"] == ROUNDS * REPETITIONS
     assert metrics["rounds"] == ROUNDS
     assert metrics["throughput_std"] == pytest.approx(np.std(per_second / flat, ddof=1))
-    assert metrics["throughput_p50"] == pytest.approx(per_second / np.median(flat))
     assert metrics["latency_mean_ms"] == pytest.approx(flat.mean(), rel=1e-9)
     assert metrics["latency_std_ms"] == pytest.approx(np.std(flat, ddof=1), rel=1e-9)
     assert metrics["latency_p90_ms"] == pytest.approx(np.percentile(flat, 90), rel=1e-9)
@@ -96,7 +95,9 @@ def test_timings(drawn: Slices) -> None:
     # All slices have equally many repetitions: the error of the mean is that of their means.
     means = rounds.mean(axis=1)
     error = np.std(means, ddof=1) / np.sqrt(ROUNDS) / flat.mean()
-    check(metrics, "throughput", np.log(per_second / flat.mean()), error, ROUNDS - 1.0)
+    check(metrics, "throughput_mean", np.log(per_second / flat.mean()), error, ROUNDS - 1.0)
+    log, error, freedom = of_mean(logs(rounds))
+    check(metrics, "throughput", np.log(per_second) - log, error, freedom)
 
 
 def test_what_compares_cells(drawn: Slices) -> None:
@@ -252,7 +253,7 @@ def test_rates_of_arrivals_are_judged_by_the_study_and_the_machine(drawn: Slices
 
 def test_requests_in_flight_are_in_what_is_done_and_not_in_what_one_waits(drawn: Slices) -> None:
     metrics = written(drawn, requests=2).cell("fast", 4).metrics
-    assert metrics["throughput_p50"] == pytest.approx(4 * 2 * 1e3 / np.median(drawn["fast", 4]))
+    assert metrics["throughput"] == pytest.approx(4 * 2 * 1e3 / np.exp(np.mean(logs(drawn["fast", 4]))))
     assert metrics["speedup"] == pytest.approx(np.exp(np.mean(logs(drawn["identity", 4]) - logs(drawn["fast", 4]))))
     assert not [name for name in metrics if name.startswith("latency_")]
 
@@ -282,7 +283,7 @@ def test_noise_touches_what_is_absolute_and_what_stands_on_it(drawn: Slices) -> 
     assert not any(unsteady(cell) for cell in quiet.values())
     script = written(drawn, noise={("fast", 1): "others used 30 % of the machine"})
     single, larger = script.cell("fast", 1), script.cell("fast", 4)
-    assert {"throughput", "throughput_p50", "latency_p50_ms", "cpu_percent"} <= unsteady(single)
+    assert {"throughput", "throughput_mean", "latency_p50_ms", "cpu_percent"} <= unsteady(single)
     assert not {"rtr", "ase", "bsr", "speedup", "cpu_reduction"} & unsteady(single)
     assert unsteady(larger) == {"rtr", "ase"}
     assert not unsteady(script.cell("identity", 4))
@@ -290,6 +291,18 @@ def test_noise_touches_what_is_absolute_and_what_stands_on_it(drawn: Slices) -> 
     both = written(drawn, noise={("fast", 4): "others used 30 % of the machine"}).cell("fast", 4)
     assert {"throughput", "rtr", "ase"} <= unsteady(both)
     assert not {"bsr", "speedup"} & unsteady(both)
+
+
+def test_speed_ups_beside_much_foreign_load_are_unsteady(drawn: Slices) -> None:
+    script = written(drawn)
+    for event in script.events:
+        if event["event"] == "slice" and event["cell"] == "identity-b4":
+            seen = event["machine"]
+            seen["counted"]["machine_busy_s"] = seen["cpu_s"] + 4 * 0.3 * seen["seconds"]  # 30 % of four processors
+    assert script.cell("identity", 4).metrics["foreign_cpu_percent"] == pytest.approx(30)
+    assert unsteady(script.cell("fast", 4)) == {"speedup", "bsr", "cpu_reduction"}
+    assert not unsteady(script.cell("fast", 1))
+    assert not unsteady(script.cell("identity", 4)), "over itself it is 1"
 
 
 @pytest.mark.parametrize("name", ["throughput", "latency_p50_ms"])
@@ -301,7 +314,7 @@ def test_noise_widens_the_intervals_of_absolute_figures_alone(drawn: Slices, nam
     noisy = written(drawn, noise={("fast", 4): "others used 30 % of the machine"}).cell("fast", 4).metrics
     assert noisy[name] == quiet[name]
     assert noisy[f"{name}_log_se"] > 1.2 * quiet[f"{name}_log_se"]
-    assert noisy[f"{name}_df"] < quiet[f"{name}_df"]
+    assert noisy[f"{name}_df"] <= quiet[f"{name}_df"]
     for key in ("speedup_log_se", "speedup_df"):
         assert noisy[key] == quiet[key]
 

@@ -38,9 +38,7 @@ def test_paired_ratio_is_immune_to_drift_that_hits_both():
 
 def test_unpaired_the_same_drift_widens_the_interval():
     paired = statistics.paired_ratio(medians(12, 10, 300.0, 1), medians(12, 10, 100.0, 2))
-    apart = statistics.geometric_mean(medians(12, 10, 300.0, 1)).over(
-        statistics.geometric_mean(medians(12, 10, 100.0, 2))
-    )
+    apart = statistics.typical(medians(12, 10, 300.0, 1)).over(statistics.typical(medians(12, 10, 100.0, 2)))
     assert apart.value == pytest.approx(paired.value, rel=0.02)
     assert apart.error > 5 * paired.error
 
@@ -121,13 +119,13 @@ def test_the_trimmed_mean_is_that_of_scipy():
 def test_a_ratio_of_geometric_means_is_the_mean_of_paired_ratios(values):
     other = np.linspace(1.0, 2.0, values.size)
     paired = statistics.paired_ratio(values, other)
-    apart = statistics.geometric_mean(values).over(statistics.geometric_mean(other))
+    apart = statistics.typical(values).over(statistics.typical(other))
     assert paired.log == pytest.approx(apart.log, abs=1e-9)
 
 
 @given(rounds, rounds)
 def test_satterthwaite_is_between_the_smaller_freedom_and_the_sum(one, two):
-    a, b = statistics.geometric_mean(one), statistics.geometric_mean(two)
+    a, b = statistics.typical(one), statistics.typical(two)
     freedom = a.over(b).freedom
     assert min(a.freedom, b.freedom) - 1e-6 <= freedom <= a.freedom + b.freedom + 1e-6
 
@@ -135,7 +133,7 @@ def test_satterthwaite_is_between_the_smaller_freedom_and_the_sum(one, two):
 @given(rounds)
 @settings(max_examples=30)
 def test_an_exact_figure_adds_no_uncertainty(values):
-    measured, exact = statistics.geometric_mean(values), exactly(2.0)
+    measured, exact = statistics.typical(values), exactly(2.0)
     found = measured.over(exact)
     assert (found.error, found.freedom) == pytest.approx((measured.error, measured.freedom))
     assert exact.interval() == pytest.approx((2.0, 2.0))
@@ -144,7 +142,7 @@ def test_an_exact_figure_adds_no_uncertainty(values):
 def test_one_round_has_a_figure_but_no_interval():
     for estimate in (
         statistics.paired_ratio(np.array([4.0]), np.array([2.0])),
-        statistics.geometric_mean(np.array([4.0])).over(statistics.geometric_mean(np.array([2.0, 2.0]))),
+        statistics.typical(np.array([4.0])).over(statistics.typical(np.array([2.0, 2.0]))),
     ):
         assert estimate.value == pytest.approx(2.0)
         assert np.isnan(estimate.interval()).all()
@@ -155,14 +153,12 @@ def test_a_slope_is_a_weighted_sum():
     source = np.random.default_rng(0)
     hits = 0
     for _ in range(400):
-        points = [
-            statistics.geometric_mean(np.exp(np.log(level) + 0.02 * source.standard_normal(6))) for level in (1, 2, 3)
-        ]
+        points = [statistics.typical(np.exp(np.log(level) + 0.02 * source.standard_normal(6))) for level in (1, 2, 3)]
         value, low, high = estimates.weighted_sum([-0.5, 0.0, 0.5], together(points))
         assert value == pytest.approx(1.0, abs=0.1)
         hits += bool(low <= 1.0 <= high)
     assert 0.92 <= hits / 400 <= 0.98
-    value, low, high = estimates.weighted_sum([1.0], together([statistics.geometric_mean(np.array([3.0]))]))
+    value, low, high = estimates.weighted_sum([1.0], together([statistics.typical(np.array([3.0]))]))
     assert value == pytest.approx(3.0)
     assert np.isnan([low, high]).all()
 
@@ -174,10 +170,10 @@ def test_what_cannot_be_estimated_is_refused():
         for sides in ((wrong, np.ones(len(wrong))), (np.ones(len(wrong)), wrong)):
             with pytest.raises(ValueError, match=r"^a paired ratio needs at least one round, and positive figures$"):
                 statistics.paired_ratio(*map(np.array, sides))
-    with pytest.raises(ValueError, match=r"^a geometric mean needs at least one figure"):
-        statistics.geometric_mean(np.array([]))
+    with pytest.raises(ValueError, match=r"^a typical figure needs at least one round"):
+        statistics.typical(np.array([]))
     with pytest.raises(ValueError, match="positive"):
-        statistics.geometric_mean(np.array([1.0, 0.0]))
+        statistics.typical(np.array([1.0, 0.0]))
     with pytest.raises(ValueError, match=r"^a mean needs at least one repetition$"):
         statistics.mean_duration([])
 
@@ -205,10 +201,10 @@ def test_noise_that_outlives_a_round_is_in_the_interval_of_an_absolute_figure(al
     naive = disturbed = 0
     for seed in range(400):
         logs = _autoregressive(np.random.default_rng(seed), 16, alike)
-        estimate = statistics.geometric_mean(np.exp(logs))
+        estimate = statistics.typical(np.exp(logs))
         wider = statistics.persistent(estimate, logs)
         assert wider.error >= estimate.error
-        assert 1 <= wider.freedom <= estimate.freedom
+        assert 3 <= wider.freedom <= estimate.freedom
         for one in (estimate, wider):
             low, high = one.interval()
             hit = bool(low <= 1 <= high)
@@ -221,47 +217,70 @@ def test_noise_that_outlives_a_round_is_in_the_interval_of_an_absolute_figure(al
 
 def test_of_few_rounds_nothing_can_be_told_and_the_error_is_that_of_one():
     logs = np.array([0.0, 0.1, 0.05])
-    estimate = statistics.geometric_mean(np.exp(logs))
+    estimate = statistics.typical(np.exp(logs))
     wider = statistics.persistent(estimate, logs)
     assert wider.error == pytest.approx(logs.std(ddof=1))
     assert wider.freedom == 2
 
 
 def _persistent(logs):
-    """Autocorrelation, error and freedom by the formulas of the documentation, for five rounds or more."""
-    count, centred = len(logs), logs - np.mean(logs)
+    """Autocorrelation, error and freedom by the formulas of the documentation, for eight rounds or more."""
+    count, cut = len(logs), len(logs) // 5
+    inner = np.clip(logs, *np.sort(logs)[[cut, -cut - 1]])
+    centred, kept = inner - np.mean(inner), count - 2 * cut
     raw = np.sum(centred[1:] * centred[:-1]) / np.sum(centred**2) if np.ptp(logs) else 0.0
-    alike = np.clip((count * raw + 1) / (count - 4), 0, 1)
-    counted = max(count * (1 - alike) / (1 + alike), 1)
-    return logs.std(ddof=1) / np.sqrt(counted), max((count - 1) * counted / count, 1)
+    alike = np.clip((count * raw + 1) / (count - 4) + 0.7 / np.sqrt(count), 0, 0.8)
+    counted = count * (1 - alike) / (1 + alike)
+    error = inner.std(ddof=1) * np.sqrt((count - 1) / kept / (kept - 1))
+    return error * np.sqrt(count / counted), max((kept - 1) * counted / count, 3)
 
 
 @pytest.mark.parametrize(
     "logs",
     [
-        [0.0, 0.1, -0.1, 0.05, 0.02],  # as few as can tell anything
-        [0.0, 0.1, -0.1, 0.05, 0.02, 0.08],
+        [0.0, 0.1, -0.1, 0.05, 0.02, 0.08, 0.01, -0.03],  # as few as can tell anything
+        [0.0, 0.1, -0.1, 0.05, 0.02, 0.08, 0.01, -0.03, 0.04],
         [0.0, 0.02, 0.03, -0.01, -0.02, 0.01, 0.02, 0.0, 0.03, -0.03, -0.02, 0.01],  # a little alike
-        [0.1, -0.1] * 6,  # turns round each time: not alike
-        list(np.linspace(-0.2, 0.2, 12)),  # a drift: hardly more than one round
+        [0.1, -0.1] * 12,  # turns round each time: not alike
+        list(np.linspace(-0.2, 0.2, 12)),  # a drift: few rounds' worth
         [0.3] * 8,
     ],
-    ids=["five", "six", "a little", "alternating", "drift", "equal"],
+    ids=["eight", "nine", "a little", "alternating", "drift", "equal"],
 )
 def test_rounds_that_are_alike_count_as_fewer(logs):
     logs = np.array(logs)
-    wider = statistics.persistent(statistics.geometric_mean(np.exp(logs)), logs)
+    wider = statistics.persistent(statistics.typical(np.exp(logs)), logs)
     error, freedom = _persistent(logs)
     assert wider.error == pytest.approx(error, abs=1e-12)
     assert wider.freedom == pytest.approx(freedom)
 
 
-def test_two_rounds_and_four_are_as_one_and_a_single_one_stays_without_an_interval():
-    for logs in (np.array([0.0, 0.1]), np.array([0.0, 0.1, 0.3, 0.2])):
-        wider = statistics.persistent(statistics.geometric_mean(np.exp(logs)), logs)
+@pytest.mark.parametrize("burst", [0.5, 3.0, 7.0])
+def test_one_burst_makes_no_autocorrelation(burst):
+    logs = 0.02 * np.random.default_rng(0).standard_normal(20)
+    disturbed = logs.copy()
+    disturbed[9:11] += burst
+    quiet, wider = (statistics.persistent(statistics.typical(np.exp(one)), one) for one in (logs, disturbed))
+    assert wider.error <= 2 * quiet.error
+    assert wider.interval()[1] / wider.interval()[0] < 1.2
+
+
+@given(st.lists(st.floats(-3, 3), min_size=2, max_size=60))
+def test_no_twenty_rounds_count_as_one(values):
+    logs = np.array(values)
+    estimate = statistics.typical(np.exp(logs))
+    wider = statistics.persistent(estimate, logs)
+    assert wider.log == estimate.log
+    assert estimate.error <= wider.error <= max(3.0001, np.sqrt(7.0001)) * estimate.error
+    assert wider.freedom >= min(3, logs.size - 1)
+
+
+def test_two_rounds_and_seven_are_as_one_and_a_single_one_stays_without_an_interval():
+    for logs in (np.array([0.0, 0.1]), np.array([0.0, 0.1, 0.3, 0.2, 0.1, 0.0, -0.1])):
+        wider = statistics.persistent(statistics.typical(np.exp(logs)), logs)
         assert wider.error == pytest.approx(logs.std(ddof=1))
         assert wider.freedom == logs.size - 1
-    alone = statistics.geometric_mean(np.array([3.0]))
+    alone = statistics.typical(np.array([3.0]))
     assert statistics.persistent(alone, alone.log[None]) is alone
 
 
@@ -275,6 +294,6 @@ def test_single_rounds_of_many_pairs_have_figures_and_no_intervals():
 def test_whole_numbers_are_figures_too():
     slices = [np.array([3, 5]), np.array([4, 4, 7])]
     assert statistics.mean_duration(slices).value == pytest.approx(23 / 5)
-    for estimate in (statistics.mean_duration(slices[:1]), statistics.geometric_mean(np.array([4]))):
+    for estimate in (statistics.mean_duration(slices[:1]), statistics.typical(np.array([4]))):
         assert estimate.error.dtype == estimate.freedom.dtype == float
         assert np.isnan([estimate.error, estimate.freedom]).all()

@@ -37,11 +37,13 @@ def cells(**columns: Any) -> pd.DataFrame:
     frame["cell"] = frame["lane"] + "-b" + frame["batch"].astype(str)
     if "speedup" not in frame:
         frame["speedup"] = frame["throughput"] / 50.0
+    if "throughput_mean" not in frame:
+        frame["throughput_mean"] = frame["throughput"]
     if "latency_mean_ms" not in frame:
         frame["latency_mean_ms"] = 1e3 * frame["batch"] / frame["throughput"]
-    for metric in ("throughput", "latency_p50_ms", "speedup", "rtr", "ase", "bsr"):
+    for metric in ("throughput", "throughput_mean", "latency_p50_ms", "speedup", "rtr", "ase", "bsr"):
         if metric in frame and f"{metric}_ci_low" not in frame:
-            freedom, error = _freedom(metric, ROUNDS), NOISE / np.sqrt(ROUNDS)
+            freedom, error = ROUNDS - 2 * statistics.trimmed(ROUNDS) - 1.0, NOISE / np.sqrt(ROUNDS)
             reach = float(stats.t.ppf(0.975, freedom)) * error
             frame[f"{metric}_ci_low"] = frame[metric] * np.exp(-reach)
             frame[f"{metric}_ci_high"] = frame[metric] * np.exp(reach)
@@ -85,15 +87,16 @@ class Drawn:
         logs = self._log[:, None] + rng.normal(0, noise, (len(self._log), rounds)) + shared[self._group]
         gains = logs - logs[self._base]
         figures = {
-            "throughput": (logs.mean(1), _error(logs), 1.0),
+            "throughput": (*_trimmed(logs), 1.0),
+            "throughput_mean": (*_trimmed(logs), 1.0),
             "speedup": (*_trimmed(gains), 1.0),
-            "rtr": (*_over(logs.mean(1), _error(logs), self._first), 1.0),
-            "ase": (*_over(logs.mean(1), _error(logs), self._first), self._batch),
+            "rtr": (*_over(*_trimmed(logs), self._first), 1.0),
+            "ase": (*_over(*_trimmed(logs), self._first), self._batch),
             "bsr": (*_over(*_trimmed(gains), self._first), 1.0),
         }
         columns = {}
         for name, (log, error, divisor) in figures.items():
-            freedom = _freedom(name, rounds)
+            freedom = rounds - 2 * statistics.trimmed(rounds) - 1.0
             reach = float(stats.t.ppf(0.975, freedom))
             for end, sign in (("", 0), ("_ci_low", -1), ("_ci_high", 1)):
                 columns[name + end] = np.exp(log + sign * reach * error) / divisor
@@ -105,11 +108,6 @@ class Drawn:
             for lane, batch in zip(logs, self._batch, strict=True)
         ]
         return self.truth.assign(log_medians=list(map(json.dumps, medians)), **columns)
-
-
-def _error(logs: Array) -> Array:
-    found: Array = logs.std(axis=1, ddof=1) / np.sqrt(logs.shape[1])
-    return found
 
 
 def _trimmed(logs: Array) -> tuple[Array, Array]:
@@ -127,11 +125,6 @@ def _over(log: Array, error: Array, first: Array) -> tuple[Array, Array]:
     """Against batch size 1, which was measured in other rounds; exact there."""
     same = first == np.arange(len(first))
     return log - log[first], np.where(same, 0.0, np.hypot(error, error[first]))
-
-
-def _freedom(metric: str, rounds: int) -> float:
-    left_out = 2 * statistics.trimmed(rounds) if metric in ("speedup", "bsr") else 0
-    return rounds - left_out - 1
 
 
 def grid(throughput: Any, **axes: list[Any]) -> pd.DataFrame:

@@ -215,7 +215,7 @@ def change(ratios: Estimate, place: int) -> str:
 
 def figures_of(ratios: Estimate, place: int) -> dict[str, float]:
     """A ratio with the ends of its interval, as evidence has it."""
-    low, high = ratios.ends
+    low, high = ratios.interval()
     return {"value": float(ratios.value[place]), "ci_low": float(low[place]), "ci_high": float(high[place])}
 
 

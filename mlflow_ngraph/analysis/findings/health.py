@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from mlflow_ngraph.analysis.findings.base import Finding, Table, command, filters, identity_of, listed, sentence, weight
+from mlflow_ngraph.metrics import TOUCHED
 from mlflow_ngraph.study import BASELINE
 from mlflow_ngraph.verdicts import Verdict
 
@@ -60,7 +61,7 @@ def _of_machine(table: Table, cells: pd.DataFrame) -> Finding:
         "noise",
         f"{row['place']} was not quiet: absolute figures of {len(cells)} of {len(beside)} cells are unsteady",
         sentence([
-            "Their throughput, latency, CPU use, RTR and ASE are marked, and have wider intervals; speed-ups are not touched.",
+            f"Their throughput, latency, CPU use, RTR and ASE are marked, and have wider intervals; {TOUCHED}.",
             f"Most often: {_short(str(reason))}",
         ]),
         [identity_of(cell) | {"noise": str(cell["noise"])} for _, cell in cells.iterrows()],

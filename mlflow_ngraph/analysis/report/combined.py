@@ -47,9 +47,8 @@ def geometric_mean(parts: Estimate) -> Value:
 
 
 def mean(parts: Estimate) -> Value:
-    """The arithmetic mean of independent figures."""
-    count = parts.log.size
-    return Value(*estimates.weighted_sum([1 / count] * count, parts))
+    """The arithmetic mean of independent figures, with an interval of its logarithm: no end of it is below zero."""
+    return values(estimates.total(parts).times(1 / parts.log.size))[0]
 
 
 def sum_ratio(tops: Estimate, bottoms: Estimate) -> Value:

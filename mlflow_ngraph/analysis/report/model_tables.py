@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -19,6 +20,7 @@ from mlflow_ngraph.analysis.report.prepared import (
     order_of_series,
 )
 from mlflow_ngraph.study import BASELINE
+from mlflow_ngraph.text import NO_INTERVAL
 
 BANDS = ((2, 4), (8, 16))
 """Batch sizes over which table 6 aggregates, as in the paper."""
@@ -170,20 +172,21 @@ def families(prepared: Prepared) -> Table | Missing:
         return Missing(
             key, title, f"needs batch sizes from 2 to 16: run with --batch-sizes 1,2,4,8,16; there is {have}"
         )
-    rows, data = [], []
+    rows, data, without = [], [], False
     for family in order_of_families(models):
         for series in order_of_series(models):
             for device in prepared.devices:
                 aggregates = {band: aggregate(prepared, banded[band], band, family, series, device) for band in BANDS}
+                without |= any(mean is not None and math.isnan(mean.throughput_ci_low) for mean in aggregates.values())
                 if any(aggregates.values()):
                     rows.append([TableCell(family), TableCell(series), TableCell(device), *_banded_cells(aggregates)])
                     data.append(_banded_row(models, family, series, device, aggregates))
     return Table(
         key,
         title,
-        "Mean ± standard deviation over repetitions, over all models of a family and both batch sizes of a band, with the "
-        "95 % interval of the mean. The standard deviation is pooled: the root of the mean variance of the cells, so that "
-        "it says how much repetitions scatter and not how much models differ. That of the CPU use is over slices.",
+        "Means over all models of a family and both batch sizes of a band: the throughput with its 95 % interval, the CPU use "
+        "with its standard deviation over slices (the root of the mean variance of the cells). The standard deviation of the "
+        "throughput over repetitions is in the data.",
         [
             *(Column(name, number=False) for name in ("family", "compiler", "device")),
             *(
@@ -194,7 +197,10 @@ def families(prepared: Prepared) -> Table | Missing:
         ],
         rows,
         pd.DataFrame(data),
-        ["A mean over fewer cells than its neighbours' (“5 of 6 cells”) is not comparable with theirs."],
+        [
+            "A mean over fewer cells than its neighbours' (“5 of 6 cells”) is not comparable with theirs.",
+            *([f"A throughput without brackets has {NO_INTERVAL}, or a cell of a single round."] if without else []),
+        ],
         names=3,
     )
 
@@ -236,11 +242,11 @@ def _banded_cells(aggregates: dict[tuple[int, int], Aggregate | None]) -> list[T
             cells += [EMPTY, EMPTY]
             continue
         interval = ""
-        if mean.throughput_ci_low == mean.throughput_ci_low:
+        if not math.isnan(mean.throughput_ci_low):
             interval = f"[{texts.decimals(mean.throughput_ci_low)}, {texts.decimals(mean.throughput_ci_high)}]"
         few = f"{mean.cells} of {mean.asked} cells" if mean.cells < mean.asked else ""
         cells += [
-            TableCell(_spread(mean.throughput, mean.throughput_std), texts.joined([interval, few])),
+            TableCell(texts.decimals(mean.throughput), texts.joined([interval, few])),
             TableCell(_spread(mean.cpu_percent, mean.cpu_percent_std)),
         ]
     return cells

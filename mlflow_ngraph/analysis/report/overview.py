@@ -11,6 +11,7 @@ from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.report import combined, texts
 from mlflow_ngraph.analysis.report.blocks import EMPTY, Column, Missing, Table, TableCell
 from mlflow_ngraph.analysis.report.prepared import Prepared, order_of_series
+from mlflow_ngraph.metrics import TOUCHED
 from mlflow_ngraph.text import counted
 from mlflow_ngraph.verdicts import Verdict
 
@@ -107,7 +108,7 @@ def noise(prepared: Prepared) -> Table | Missing:
         key,
         title,
         f"{len(frame)} of {len(counted_cells)} cells. Their absolute figures (throughput, latency, CPU use), RTR and ASE are "
-        "unsteady, and their intervals are wider for it; speed-ups and BSR are of shared rounds, and are not touched.",
+        f"unsteady, and their intervals are wider for it; {TOUCHED}.",
         [Column(name, number=False) for name in ("device", "workload", "compiler", "batch sizes", "what disturbed it")],
         rows[:_MOST_ROWS],
         data,
