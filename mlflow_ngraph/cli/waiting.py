@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from mlflow_ngraph.cli import streams
 
-_AFTER_S = 0.7
+_AFTER_S = 1.0
 _ERASE = "\r\x1b[2K"
 
 
