@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shlex
 import time
 import zlib
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import InvalidVersion, Version
 
+from mlflow_ngraph import addresses
 from mlflow_ngraph.metrics import CELL_METRICS
 from mlflow_ngraph.tracking import schema
 from mlflow_ngraph.tracking.schema import CURVE, CURVE_OK, Kind, Param, Tag
@@ -25,9 +27,27 @@ if TYPE_CHECKING:
 
 DEVICE_COMPARISON = "ngraph-devices"
 """The id of the view that is opened first, in links."""
+_TITLES = {
+    "latency_p50_ms": "p50 ms",
+    "latency_p99_ms": "p99 ms",
+    "throughput": "samples/s",
+    "speedup": "speed-up",
+    "speedup_b1": "speed-up, batch 1",
+    "cpu_percent": "CPU %",
+    "cpu_reduction": "CPU saved",
+    "peak_memory_mb": "memory MB",
+    "ase": "ASE",
+    "bsr": "BSR",
+    "rtr": "RTR",
+}
+"""Of charts, which show little of a long one."""
 OLDEST, BEFORE = Version("3.15"), Version("4")
 _PREFIX = "mlflow.sharedViewState."
-_PARAMS = (Param.LABEL, Param.DEVICE, Param.COMPILER_LABEL, Param.PRECISION)
+_WORKFLOW = "workflowType=machine_learning"
+"""Without it the UI shows what it has for language models instead."""
+_MOST = 40
+"""Views of an experiment that MLflow shows."""
+_PARAMS = (Param.MODEL, Param.DEVICE, Param.COMPILER, Param.PRECISION)
 
 
 @dataclass(frozen=True)
@@ -41,11 +61,13 @@ class View:
     """Metrics and tags beside what names a run."""
     order: str
     """The headline that the runs are sorted by, the largest first."""
+    only: Sequence[str] = ()
+    """Filters of the runs."""
 
     def state(self) -> dict[str, Any]:
         """The view as the UI keeps it."""
         return {
-            "searchFilter": f"tags.`{Tag.KIND}` = '{Kind.LANE}'",
+            "searchFilter": " AND ".join([f"tags.`{Tag.KIND}` = '{Kind.LANE}'", *self.only]),
             "orderByKey": f"metrics.`{self.order}`",
             "orderByAsc": False,
             "startTime": "ALL",
@@ -86,10 +108,20 @@ def supported(version: str | None) -> bool:
         return False
 
 
-def install(client: MlflowClient, experiment_id: str) -> None:
-    """Put the views into an experiment, or bring them up to date; an edited one stays as it is."""
+def install(client: MlflowClient, experiment_id: str, models: Sequence[str] = ()) -> None:
+    """Put the views into an experiment, or bring them up to date; an edited one stays as it is.
+
+    Parameters
+    ----------
+    models : Sequence[str]
+        Labels of models that get a view of their own, as far as an experiment holds so many.
+    """
     present = client.get_experiment(experiment_id).tags
-    for view in VIEWS:
+    room = _MOST - len(VIEWS) - sum(name.startswith(_PREFIX) for name in present)
+    own = [_of_model(model) for model in models]
+    known = [view for view in own if _PREFIX + view.id in present]
+    new = [view for view in own if _PREFIX + view.id not in present][: max(0, room)]
+    for view in (*VIEWS, *known, *new):
         packed = _packed(view.state())
         if _PREFIX + view.id in present:
             known = json.loads(present[_PREFIX + view.id])
@@ -101,9 +133,29 @@ def install(client: MlflowClient, experiment_id: str) -> None:
 
 
 def link(base: str, experiment_id: str, view: str = DEVICE_COMPARISON) -> str:
-    """The address of a view. Without ``workflowType`` the UI opens experiments for language models instead."""
-    query = f"viewStateShareKey={view}&compareRunsMode=CHART&workflowType=machine_learning"
+    """The address of a view."""
+    query = f"viewStateShareKey={view}&compareRunsMode=CHART&{_WORKFLOW}"
     return f"{base}/#/experiments/{experiment_id}/runs?{query}"
+
+
+def model_link(base: str, experiment_id: str, model: str) -> str:
+    """The address of the view of one model."""
+    return link(base, experiment_id, _of_model(model).id)
+
+
+def run_link(base: str, experiment_id: str, run_id: str, path: str = "") -> str:
+    """The address of a run, or of what lies below it."""
+    return f"{base}/#/experiments/{experiment_id}/runs/{run_id}{path}?{_WORKFLOW}"
+
+
+def quoted(text: str) -> str:
+    """A value as MLflow's filters have it; they know no escape, but two quotation marks."""
+    return f'"{text}"' if "'" in text else f"'{text}'"
+
+
+def command(tracking_uri: str) -> str:
+    """What shows a store that no server stands before, with the page at ``/ngraph``."""
+    return f"mlflow-ngraph server --store {shlex.quote(addresses.shown(tracking_uri))}"
 
 
 def _packed(state: dict[str, Any]) -> str:
@@ -118,6 +170,7 @@ def _lines(*names: str, scale: str = "linear") -> list[dict[str, Any]]:
             f"ngraph-line-{name}",
             "LINE",
             metricKey=CURVE + name,
+            displayName=_TITLES.get(name, name),
             selectedMetricKeys=[CURVE + name],
             lineSmoothness=0,
             xAxisScaleType="log",
@@ -137,7 +190,7 @@ def _lines(*names: str, scale: str = "linear") -> list[dict[str, Any]]:
 
 def _bars(*names: str) -> list[dict[str, Any]]:
     """Headlines of all runs beside each other."""
-    return [_card(f"ngraph-bar-{name}", "BAR", metricKey=name) for name in names]
+    return [_card(f"ngraph-bar-{name}", "BAR", metricKey=name, displayName=_TITLES.get(name, name)) for name in names]
 
 
 def _scatter(x: str, y: str) -> dict[str, Any]:
@@ -175,30 +228,34 @@ def _tags(*names: str) -> list[str]:
     return [f"tags.`{name}`" for name in names]
 
 
-VIEWS = (
-    View(
-        DEVICE_COMPARISON,
-        "Device comparison",
-        [
-            *_lines("throughput", "speedup", "latency_p50_ms", "latency_p99_ms", "ase", "cpu_percent"),
-            *_bars("speedup", "throughput"),
-            _scatter("latency_p99_ms", "throughput"),
-            _parallel("latency_p99_ms", "throughput"),
-        ],
-        [
-            *_metrics(
-                "throughput",
-                "best_batch",
-                "speedup",
-                "latency_p50_ms",
-                "latency_p99_ms",
-                "cpu_percent",
-                "parity_cosine",
-            ),
-            *_tags(Tag.VERDICT),
-        ],
+_COMPARED = [
+    *_bars("speedup", "throughput"),
+    *_lines("throughput", "speedup", "latency_p50_ms", "latency_p99_ms", "ase", "cpu_percent"),
+    _scatter("latency_p99_ms_at_best", "throughput"),
+    _parallel("latency_p99_ms", "throughput"),
+]
+_COMPARED_IN = [
+    *_metrics(
         "throughput",
+        "best_batch",
+        "speedup",
+        "latency_p50_ms",
+        "latency_p99_ms",
+        "cpu_percent",
+        "parity_cosine",
     ),
+    *_tags(Tag.VERDICT),
+]
+
+
+def _of_model(model: str) -> View:
+    """What the compilers make of one model: its lines alone in each chart."""
+    only = [f"params.`{Param.MODEL}` = {quoted(model)}"]
+    return View(f"ngraph-model-{schema.model_name(model)}", model, _COMPARED, _COMPARED_IN, "throughput", only)
+
+
+VIEWS = (
+    View(DEVICE_COMPARISON, "Device comparison", _COMPARED, _COMPARED_IN, "throughput"),
     View(
         "ngraph-scaling",
         "Batch scaling",

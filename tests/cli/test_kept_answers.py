@@ -100,7 +100,7 @@ def test_an_answer_is_printed_again_while_nobody_writes(unread) -> None:
     again, computed_again = unread()
     assert (again, computed, computed_again) == (first, True, False)
     assert unread("--limit", "1")[1], "another question"
-    assert unread("--experiment", "ngraph")[1], "another experiment"
+    assert unread("--experiment", "seeded")[1], "another experiment"
     assert unread("--no-cache")[1]
     assert unread("--since", "2020-01-01")[1], "time may have a say"
 
