@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.tables import summary
@@ -10,17 +10,17 @@ from mlflow_ngraph.tracking import schema, views
 from mlflow_ngraph.tracking.schema import Param, Tag
 
 
-def of_study(record: StudyRecord, answers: Sequence[str], charts_of: str | None) -> str:
+def of_study(record: StudyRecord, answers: Sequence[str], charts: Mapping[str, str]) -> str:
     """What MLflow shows of a study run, in Markdown; of a long table as much as a tag holds.
 
     Parameters
     ----------
     answers : Sequence[str]
         What follows from the results, a line each: MLflow folds away what comes after the first lines.
-    charts_of : str | None
-        The experiment whose views the description leads to; None where the server shows none.
+    charts : Mapping[str, str]
+        Addresses of charts, by the label of a model.
     """
-    links = [f"[{model}]({views.model_link('', charts_of, model)[1:]})" for model in models(record) if charts_of]
+    links = [f"[{model}]({address})" for model, address in charts.items()]
     before = [*(["\n".join(f"- {answer}" for answer in answers)] if answers else [])]
     before += [f"Charts: {', '.join(links)}"] if links else []
     filters = "\n".join(_filters(record))

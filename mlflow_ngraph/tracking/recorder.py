@@ -62,7 +62,8 @@ class Recorder:
         self._study: StudyRun | None = None
         self._directory = Path()
         self._heartbeat: Heartbeat | None = None
-        self._view = False
+        self._views: list[str] | None = None
+        """The models that have views of their own; None where the server shows no views, as far as is known."""
         self._tried: set[str] = set()
         """Lanes that were recorded since the study was opened, or of which nobody knows whether they were."""
 
@@ -174,8 +175,11 @@ class Recorder:
         content = study_content(record)
         with self._talking("write the results of the study"):
             run = self.client.get_run(study.run_id)
-            self._view = views.supported(connection.server_version(self.tracking_uri))
-            note = description.of_study(record, answers, study.experiment_id if self._view else None)
+            measured = description.models(record)
+            if views.supported(connection.server_version(self.tracking_uri)):
+                self._views = views.install(self.client, study.experiment_id, measured)
+            charts = {model: views.model_link("", study.experiment_id, model)[1:] for model in self._views or ()}
+            note = description.of_study(record, answers, charts)
             self._log(run, content, {}, {**study_tags(record), Tag.NOTE: note})
             with tempfile.TemporaryDirectory() as temporary:
                 target = Path(temporary)
@@ -184,8 +188,6 @@ class Recorder:
                 self.client.log_artifacts(study.run_id, str(target))
                 # Last, so that whoever reads the tag finds the table that it speaks of.
                 self.client.set_tag(study.run_id, Tag.RESULTS_SHA256, files.digest(target / schema.Artifact.RESULTS))
-            if self._view:
-                views.install(self.client, study.experiment_id, description.models(record))
             self.client.set_terminated(study.run_id, status, end_time=content.end_ms)
         self.rest()
         return study.run_id
@@ -198,8 +200,9 @@ class Recorder:
             return {**places, "run_id": study.run_id, "ui": views.command(self.tracking_uri)}
         base = places["tracking_uri"].rstrip("/")
         places["run"] = views.run_link(base, study.experiment_id, study.run_id)
-        if self._view:
-            places["view"] = views.link(base, study.experiment_id)
+        if self._views is not None:
+            of_one = views.model_link(base, study.experiment_id, self._views[0]) if len(self._views) == 1 else None
+            places["view"] = of_one or views.link(base, study.experiment_id)
         return places
 
     def _talking(self, doing: str) -> AbstractContextManager[None]:

@@ -11,7 +11,7 @@ import json
 import shlex
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,20 +27,6 @@ if TYPE_CHECKING:
 
 DEVICE_COMPARISON = "ngraph-devices"
 """The id of the view that is opened first, in links."""
-_TITLES = {
-    "latency_p50_ms": "p50 ms",
-    "latency_p99_ms": "p99 ms",
-    "throughput": "samples/s",
-    "speedup": "speed-up",
-    "speedup_b1": "speed-up, batch 1",
-    "cpu_percent": "CPU %",
-    "cpu_reduction": "CPU saved",
-    "peak_memory_mb": "memory MB",
-    "ase": "ASE",
-    "bsr": "BSR",
-    "rtr": "RTR",
-}
-"""Of charts, which show little of a long one."""
 OLDEST, BEFORE = Version("3.15"), Version("4")
 _PREFIX = "mlflow.sharedViewState."
 _WORKFLOW = "workflowType=machine_learning"
@@ -108,28 +94,42 @@ def supported(version: str | None) -> bool:
         return False
 
 
-def install(client: MlflowClient, experiment_id: str, models: Sequence[str] = ()) -> None:
+def install(client: MlflowClient, experiment_id: str, models: Sequence[str] = ()) -> list[str]:
     """Put the views into an experiment, or bring them up to date; an edited one stays as it is.
 
     Parameters
     ----------
     models : Sequence[str]
         Labels of models that get a view of their own, as far as an experiment holds so many.
+
+    Returns
+    -------
+    list[str]
+        The models that have one.
     """
     present = client.get_experiment(experiment_id).tags
-    room = _MOST - len(VIEWS) - sum(name.startswith(_PREFIX) for name in present)
-    own = [_of_model(model) for model in models]
-    known = [view for view in own if _PREFIX + view.id in present]
-    new = [view for view in own if _PREFIX + view.id not in present][: max(0, room)]
-    for view in (*VIEWS, *known, *new):
-        packed = _packed(view.state())
-        if _PREFIX + view.id in present:
-            known = json.loads(present[_PREFIX + view.id])
-            if known.get("state") == packed or known.get("createdAt") != known.get("updatedAt"):
-                continue
-        now = time.time_ns() // 1_000_000
-        envelope = {"name": view.name, "createdAt": now, "updatedAt": now, "state": packed}
-        client.set_experiment_tag(experiment_id, _PREFIX + view.id, json.dumps(envelope))
+    taken = {name for name in present if name.startswith(_PREFIX)} | {_PREFIX + view.id for view in VIEWS}
+    shown = []
+    for view in VIEWS:
+        _put(client, experiment_id, view, present)
+    for model in models:
+        view = _of_model(model)
+        taken.add(_PREFIX + view.id)
+        if len(taken) <= _MOST or _PREFIX + view.id in present:
+            _put(client, experiment_id, view, present)
+            shown.append(model)
+    return shown
+
+
+def _put(client: MlflowClient, experiment_id: str, view: View, present: Mapping[str, str]) -> None:
+    name, packed = _PREFIX + view.id, _packed(view.state())
+    if name in present:
+        known = json.loads(present[name])
+        if known.get("state") == packed or known.get("createdAt") != known.get("updatedAt"):
+            return
+    now = time.time_ns() // 1_000_000
+    envelope = {"name": view.name, "createdAt": now, "updatedAt": now, "state": packed}
+    client.set_experiment_tag(experiment_id, name, json.dumps(envelope))
 
 
 def link(base: str, experiment_id: str, view: str = DEVICE_COMPARISON) -> str:
@@ -170,7 +170,6 @@ def _lines(*names: str, scale: str = "linear") -> list[dict[str, Any]]:
             f"ngraph-line-{name}",
             "LINE",
             metricKey=CURVE + name,
-            displayName=_TITLES.get(name, name),
             selectedMetricKeys=[CURVE + name],
             lineSmoothness=0,
             xAxisScaleType="log",
@@ -190,7 +189,7 @@ def _lines(*names: str, scale: str = "linear") -> list[dict[str, Any]]:
 
 def _bars(*names: str) -> list[dict[str, Any]]:
     """Headlines of all runs beside each other."""
-    return [_card(f"ngraph-bar-{name}", "BAR", metricKey=name, displayName=_TITLES.get(name, name)) for name in names]
+    return [_card(f"ngraph-bar-{name}", "BAR", metricKey=name) for name in names]
 
 
 def _scatter(x: str, y: str) -> dict[str, Any]:
