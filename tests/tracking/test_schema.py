@@ -137,13 +137,13 @@ def test_headlines_that_are_the_best_of_different_batch_sizes_are_each_of_their_
     record = study_record(tmp_path)
     key = lane_id(record, "resnet18", "openvino")
     cells = record.lanes[key].cells
-    cells[1].metrics.update(throughput=10.0, speedup=3.0, speedup_ci_low=2.5, latency_p50_ms=0.5)
-    cells[4].metrics.update(throughput=90.0, speedup=1.5, speedup_ci_low=1.4, latency_p50_ms=4.0)
+    cells[1].metrics.update(throughput=10.0, speedup=9.0, speedup_ci_low=8.0, latency_p50_ms=0.001)
+    cells[4].metrics.update(throughput=900.0, speedup=1.5, speedup_ci_low=1.4, latency_p50_ms=4.0)
     content = lane_content(record, key)
     found = {point.name: point.value for point in content.points if not point.step}
-    assert (found["throughput"], found["best_batch"]) == (90.0, 4)
-    assert (found["speedup"], found["speedup_ci_low"], found["speedup_at_best"]) == (3.0, 2.5, 1.5)
-    assert (found["latency_p50_ms"], found["latency_p50_ms_at_best"]) == (0.5, 4.0)
+    assert (found["throughput"], found["best_batch"]) == (900.0, 4)
+    assert (found["speedup"], found["speedup_ci_low"], found["speedup_at_best"]) == (9.0, 8.0, 1.5)
+    assert (found["latency_p50_ms"], found["latency_p50_ms_at_best"]) == (0.001, 4.0)
     engines = {point.name: point.engine for point in content.points if not point.step}
     assert (engines["speedup"], engines["throughput"]) == (cells[1].engine, cells[4].engine)
     assert [point.name for point in content.points][:2] == ["throughput", "speedup"], "what MLflow compares by first"
