@@ -88,7 +88,7 @@ def walk(uri: str) -> Numbers:
     for run in newest.values():
         verdict = json.loads(run.data.tags["ngraph.verdicts"])[str(BATCH)]
         if verdict == "ok" and run.data.params["family"] in FAMILIES:
-            key = run.data.params["label"], run.data.params["device"], run.data.params["compiler"]
+            key = run.data.params["model"], run.data.params["device"], run.data.params["compiler"]
             found[key] = max(found.get(key, 0.0), run.data.metrics["batch/throughput"])
     return found
 

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from support.spans import covered
 
-from mlflow_ngraph.cli.closing import answers
+from mlflow_ngraph.analysis.closing import answers
 from mlflow_ngraph.execute import fold, journal
 
 ROOT = Path(__file__).parents[1]

@@ -114,7 +114,7 @@ def name_of(question: Mapping[str, Any], found: Found) -> str | None:
     ]
     if not all(digest for _, _, digest, _, _ in runs):
         return None
-    basis = json.dumps([__version__, _code(), question, sorted(runs)], sort_keys=True, default=str)
+    basis = json.dumps([__version__, code(), question, sorted(runs)], sort_keys=True, default=str)
     return hashlib.sha256(basis.encode()).hexdigest()
 
 
@@ -122,9 +122,9 @@ def _digest(content: bytes) -> bytes:
     return hashlib.sha256(content).hexdigest().encode()
 
 
-def _code() -> list[tuple[str, int, int]]:
+def code() -> list[tuple[str, int, int]]:
     """What computes answers; in a checkout it changes without the version changing."""
-    here = Path(__file__).parent
-    rooms = (here.parent, here, here.parent / "tables", here.parent / "tracking")
-    entries = [entry for room in rooms for entry in os.scandir(room) if entry.name.endswith(".py")]
+    package = Path(__file__).parent.parent
+    rooms = [package, *(Path(place) for place, _, _ in os.walk(package) if not place.endswith("__pycache__"))]
+    entries = [entry for room in dict.fromkeys(rooms) for entry in os.scandir(room) if entry.name.endswith(".py")]
     return sorted((entry.path, entry.stat().st_size, entry.stat().st_mtime_ns) for entry in entries)

@@ -22,6 +22,7 @@ from mlflow_ngraph.errors import TrackingError, UnknownNameError, UsageError
 from mlflow_ngraph.metrics import Metric
 from mlflow_ngraph.tables import baselines, vocabulary
 from mlflow_ngraph.text import counted, rounded
+from mlflow_ngraph.tracking import schema
 from mlflow_ngraph.tracking.schema import Artifact, Kind, Param, Tag
 from mlflow_ngraph.verdicts import Verdict
 
@@ -102,7 +103,7 @@ def read(named: str, tracking_uri: str | None = None) -> Run:
         run_id,
         str(kind),
         {name.removeprefix(Param.STUDY): value for name, value in params.items() if name.startswith(Param.STUDY)},
-        {name.removeprefix(Tag.VERSION): value for name, value in tags.items() if name.startswith(Tag.VERSION)},
+        schema.versions_of(tags),
         machine,
         frame,
         tags.get("mlflow.source.git.commit", ""),

@@ -1,14 +1,13 @@
 """The study runs of a tracking server: which there are, what they are tagged with, and how to read one file of theirs.
 
-This is what a person waits for who compares results that this machine has read before. Hence a plain server is asked
-directly, without importing MLflow, which takes longer than the answer. Everything else is asked for with MLflow's own
-client: it knows whose runs somebody sees, such as those of a workspace.
+This is what a person waits for who compares results that this machine has read before. Hence a plain server and a SQLite
+file are asked directly, without importing MLflow, which takes longer than the answer. Everything else is asked for with
+MLflow's own client: it knows whose runs somebody sees, such as those of a workspace.
 """
 
 from __future__ import annotations
 
-import os
-import sys
+import sqlite3
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from mlflow_ngraph import addresses
 from mlflow_ngraph.errors import UnknownNameError
-from mlflow_ngraph.tracking import connection, plain
+from mlflow_ngraph.tracking import connection, plain, sqlite_file
 from mlflow_ngraph.tracking.schema import Artifact, Kind, Tag
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ class Server:
     """
 
     def __init__(self, tracking_uri: str | None = None) -> None:
-        self.uri = _resolved(tracking_uri)
+        self.uri = connection.resolve_uri(tracking_uri)
         self._client: MlflowClient | None = None
         self._session: requests.Session | None = None
 
@@ -99,7 +98,9 @@ class Server:
         TrackingError
             The server cannot be reached or refuses.
         """
-        runs = self._from_rest()
+        runs = self._from_file()
+        if runs is None:
+            runs = self._from_rest()
         if runs is None:
             runs = self._from_client()
         return [run for run in runs if Tag.RESUMED_BY not in run.tags]
@@ -164,6 +165,10 @@ class Server:
         TrackingError
             The server cannot be reached or refuses.
         """
+        path = sqlite_file.of(self.uri)
+        if path is not None:
+            with suppress(sqlite3.Error):
+                return sqlite_file.deleted(path, lane_runs)
         if plain.speaks(self.uri):
             from requests import RequestException
 
@@ -220,6 +225,12 @@ class Server:
     def _is_deleted(self, run_id: str) -> bool:
         with self.talking():
             return connection.is_deleted(self.client, run_id)
+
+    def _from_file(self) -> list[Listed] | None:
+        path = sqlite_file.of(self.uri)
+        with suppress(sqlite3.Error):
+            return None if path is None else [Listed(**vars(row)) for row in sqlite_file.study_runs(path)]
+        return None
 
     def _from_rest(self) -> list[Listed] | None:
         if not plain.speaks(self.uri):
@@ -376,14 +387,6 @@ def study_run(client: MlflowClient, run_id: str) -> Run:
     run = connection.kept_run(client, run_id)
     parent = run.data.tags.get(Tag.PARENT) if run.data.tags.get(Tag.KIND) == Kind.LANE else None
     return connection.kept_run(client, parent) if parent else run
-
-
-def _resolved(tracking_uri: str | None) -> str:
-    """As `connection.resolve_uri`, without importing MLflow where nobody can have told it something else."""
-    configured = os.environ.get("MLFLOW_TRACKING_URI")
-    if not tracking_uri and configured and "mlflow" not in sys.modules:
-        return configured
-    return connection.resolve_uri(tracking_uri)
 
 
 def _local(artifact_uri: str) -> bytes | None:

@@ -357,7 +357,7 @@ def _notes(plan: StudyPlan, home: Path | None) -> list[str]:
 
 def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
     """Print the results, best first, where to look for more, and what follows from them."""
-    from mlflow_ngraph.cli.closing import answers
+    from mlflow_ngraph.analysis.closing import answers
     from mlflow_ngraph.cli.results import print_results
     from mlflow_ngraph.tables.races import told
     from mlflow_ngraph.tables.summary import refers_to, summary_rows

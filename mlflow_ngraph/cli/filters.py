@@ -147,10 +147,13 @@ class Asked:
         TrackingError
             A server cannot be reached.
         """
-        with waiting("reading which studies there are"):
+        from mlflow_ngraph.tracking import connection
+
+        uris = self._uris or [connection.resolve_uri(None)]
+        with waiting(f"reading which studies there are, from {_named(uris)}", logged=True):
             from mlflow_ngraph.analysis import listing
 
-            return listing.find(self._uris, self._experiments)
+            return listing.find(uris, self._experiments)
 
     def read(self, columns: Collection[str] | None = None, found: Found | None = None) -> pd.DataFrame:
         """All results of the servers and experiments whose studies have the tags; the other filters are not applied.
@@ -170,7 +173,7 @@ class Asked:
             A server cannot be reached.
         """
         known = self.find() if found is None else found
-        with waiting("reading results"):
+        with waiting(f"reading results, from {_named(known.runs)}", logged=True):
             frame = self._read(columns, known)
         if found is None:
             tell(known)
@@ -209,6 +212,10 @@ def tell(found: Found) -> None:
     """What a reader of results should know, on standard error."""
     for note in found.notes:
         click.echo(f"note: {harmless(note)}", err=True)
+
+
+def _named(uris: Collection[str]) -> str:
+    return ", ".join(map(shown, uris))
 
 
 def _intervals(columns: Collection[str]) -> set[str]:

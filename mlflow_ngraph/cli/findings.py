@@ -13,6 +13,7 @@ from rich.text import Text
 
 from mlflow_ngraph.cli import output, writing
 from mlflow_ngraph.cli.filters import Asked, filter_options
+from mlflow_ngraph.cli.kept import KeptCommand
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import UnknownNameError
 from mlflow_ngraph.text import counted
@@ -24,7 +25,7 @@ FORMATS = ("text", "markdown", "json")
 _LIMIT = 20
 
 
-@click.command()
+@click.command(cls=KeptCommand)
 @filter_options
 @click.option("--kinds", metavar="KIND,...", help="Only findings of these kinds.")
 @click.option("--limit", type=click.IntRange(min=0), default=_LIMIT, show_default=True,

@@ -9,6 +9,7 @@ import click
 
 from mlflow_ngraph.cli import output, tables, writing
 from mlflow_ngraph.cli.filters import Asked, filter_options
+from mlflow_ngraph.cli.kept import KeptCommand
 from mlflow_ngraph.metrics import titled
 from mlflow_ngraph.text import counted, csv_table, markdown_table, missing, plain, rounded
 
@@ -19,7 +20,7 @@ FORMATS = ("table", "markdown", "csv", "json")
 _ENDINGS = {".md": "markdown", ".csv": "csv", ".json": "json"}
 
 
-@click.command()
+@click.command(cls=KeptCommand)
 @click.argument("cell")
 @filter_options
 @click.option("--metric", metavar="NAME", default="throughput", show_default=True, help="What to follow.")

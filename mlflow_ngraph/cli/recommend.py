@@ -11,6 +11,7 @@ import click
 from mlflow_ngraph import objectives
 from mlflow_ngraph.cli import costs, output, tables, writing
 from mlflow_ngraph.cli.filters import Asked, bound_options, filter_options
+from mlflow_ngraph.cli.kept import KeptCommand
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import TrackingError, UsageError
 from mlflow_ngraph.metrics import METRICS, titled
@@ -28,7 +29,7 @@ UNDECIDED = 3
 """Exit code where another cell could beat the best one, for all that can be told."""
 
 
-@click.command()
+@click.command(cls=KeptCommand)
 @filter_options
 @click.option("--objective", metavar="NAME", default="throughput", show_default=True,
               help="throughput, latency, latency-at-rate, cpu, memory, energy, size, or any metric.")  # fmt: skip

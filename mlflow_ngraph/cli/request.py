@@ -10,6 +10,7 @@ import yaml
 
 from mlflow_ngraph import study as studies
 from mlflow_ngraph.cli.lists import items, whole
+from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph.errors import StudyError
 from mlflow_ngraph.study import Study
 
@@ -26,7 +27,16 @@ def requested(name: str | None, overrides: Mapping[str, Any]) -> Study:
     ------
     StudyError
         The file is invalid, or an override is; the message says which.
+    UnknownNameError
+        There is no compiler of this name. Whoever plans the study would find out too, after importing what plans are made of.
     """
+    study = _read(name, overrides)
+    for choice in study.compilers:
+        COMPILERS.require(choice.name)
+    return study
+
+
+def _read(name: str | None, overrides: Mapping[str, Any]) -> Study:
     given = {key: value for key, value in overrides.items() if value is not None}
     if name is None and "workloads" in given:
         given = {"name": "adhoc", "description": "", **given}

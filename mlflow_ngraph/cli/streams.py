@@ -5,9 +5,40 @@ from __future__ import annotations
 import os
 import select
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from io import TextIOWrapper
-from typing import TextIO
+from typing import Any, TextIO
+
+
+class Copying:
+    """A stream that remembers what goes through it.
+
+    Parameters
+    ----------
+    stream : TextIO
+        Where everything goes.
+    copy : Callable[[str], None]
+        Told of every text.
+    """
+
+    def __init__(self, stream: TextIO, copy: Callable[[str], None]) -> None:
+        self.stream = stream
+        self._copy = copy
+
+    def write(self, text: str) -> int:
+        """Pass a text on."""
+        count = self.stream.write(text)
+        self._copy(text)
+        return count
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def beside(stream: TextIO | Copying) -> TextIO:
+    """The stream itself, for words of the moment: they are no part of what is remembered."""
+    return stream.stream if isinstance(stream, Copying) else stream
 
 
 def prepare() -> bool:

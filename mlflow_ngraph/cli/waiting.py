@@ -7,7 +7,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_AFTER_S = 0.7
+from mlflow_ngraph.cli import streams
+
+_AFTER_S = 1.0
 _ERASE = "\r\x1b[2K"
 
 
@@ -20,7 +22,8 @@ def waiting(what: str, *, logged: bool = False) -> Iterator[None]:
     logged : bool
         Say it, as a note, also where no terminal is.
     """
-    terminal = sys.stderr.isatty()
+    stream = streams.beside(sys.stderr)
+    terminal = stream.isatty()
     if not terminal and not logged:
         yield
         return
@@ -28,8 +31,8 @@ def waiting(what: str, *, logged: bool = False) -> Iterator[None]:
 
     def show() -> None:
         shown.set()
-        sys.stderr.write(f"{what} ..." if terminal else f"note: {what} ...\n")
-        sys.stderr.flush()
+        stream.write(f"{what} ..." if terminal else f"note: {what} ...\n")
+        stream.flush()
 
     timer = threading.Timer(_AFTER_S, show)
     timer.daemon = True
@@ -40,5 +43,5 @@ def waiting(what: str, *, logged: bool = False) -> Iterator[None]:
         timer.cancel()
         timer.join()
         if terminal and shown.is_set():
-            sys.stderr.write(_ERASE)
-            sys.stderr.flush()
+            stream.write(_ERASE)
+            stream.flush()

@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
+from mlflow_ngraph.analysis.closing import answers
 from mlflow_ngraph.execute.fold import Fold
 from mlflow_ngraph.execute.journal import Reader
 from mlflow_ngraph.execute.record import LaneRecord, StudyRecord
@@ -140,7 +141,7 @@ class Recording:
             lane_id for lane_id, lane in record.lanes.items() if _cells(lane) != self._known.get(lane_id, frozenset())
         }
         self._record_lanes(record, [lane for lane in record.lanes if lane in self._pending | begun])
-        run_id = self._recorder.close(record, status)
+        run_id = self._recorder.close(record, status, answers(record))
         self.where = self._recorder.where()
         self._notes.append("study_recorded", run_id=run_id)
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+from mlflow_ngraph.analysis.closing import answers
 from mlflow_ngraph.execute import fold, journal
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.recording.outcome import Outcome
@@ -57,7 +58,7 @@ def sync_study(
             if lane.cells:
                 take(partial(recorder.record_lane, record, lane.lane.id))
         finished = record.finished_at is not None
-        run_id = take(partial(recorder.close, record, "FINISHED" if finished else "KILLED"))
+        run_id = take(partial(recorder.close, record, "FINISHED" if finished else "KILLED", answers(record)))
         writer.append("study_recorded", run_id=run_id)
     return Outcome(record, directory, recorder.where())
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from mlflow_ngraph.addresses import HIDDEN, hidden, shown
 from mlflow_ngraph.errors import TrackingError, UnreachableError
@@ -55,12 +56,26 @@ AMBIGUOUS = (
 
 
 def resolve_uri(tracking_uri: str | None) -> str:
-    """The tracking URI that MLflow uses when it is given ``tracking_uri``."""
+    """The tracking URI that MLflow uses when it is given ``tracking_uri``.
+
+    MLflow is not imported for it where nobody can have told it something else than its environment and folder say.
+    """
     if tracking_uri:
         return tracking_uri
+    if "mlflow" not in sys.modules:
+        configured = os.environ.get("MLFLOW_TRACKING_URI") or _database_here()
+        if configured:
+            return configured
     import mlflow
 
     return str(mlflow.get_tracking_uri())
+
+
+def _database_here() -> str | None:
+    """The store that MLflow uses by default, if it is there: the database of this folder, unless it has runs as files."""
+    path = Path("mlflow.db").absolute()
+    files = any(Path("mlruns").glob("[0-9]*/meta.yaml"))
+    return f"sqlite:///{quote(str(path))}" if path.is_file() and not files else None
 
 
 def connect(tracking_uri: str) -> MlflowClient:
@@ -149,8 +164,8 @@ def reach(tracking_uri: str, *, create: bool = False) -> MlflowClient:
         Nothing answers within about ten seconds, it refuses, or there is no such file.
     """
     _require_clear(tracking_uri)
-    missing = None if create else _missing_file(tracking_uri)
-    if missing is not None:
+    missing = None if create else database_file(tracking_uri)
+    if missing is not None and not missing.exists():
         raise TrackingError(
             f"tracking server {shown(tracking_uri)}: nothing is recorded there yet: there is no file {missing}; give another "
             "tracking URI, or run 'mlflow-ngraph benchmark' or 'mlflow-ngraph sync' first"
@@ -168,13 +183,12 @@ def _require_clear(tracking_uri: str) -> None:
         raise TrackingError(f"tracking server {shown(tracking_uri)}: the address cannot be read: {AMBIGUOUS}")
 
 
-def _missing_file(tracking_uri: str) -> Path | None:
-    """The file of an SQLite database that does not exist; None of everything else."""
+def database_file(tracking_uri: str) -> Path | None:
+    """The file of an SQLite database, whether it is there or not; None of everything else."""
     parts = urlsplit(tracking_uri)
     if parts.scheme.partition("+")[0] != "sqlite" or parts.netloc or len(parts.path) < 2 or ":memory:" in tracking_uri:
         return None
-    path = Path(unquote(parts.path[1:])).absolute()
-    return None if path.exists() else path
+    return Path(unquote(parts.path[1:])).absolute()
 
 
 def every(fetch: Callable[[str | None], PagedList[T]]) -> list[T]:

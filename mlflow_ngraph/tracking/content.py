@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mlflow_ngraph.compilers.base import FlagValue
 from mlflow_ngraph.execute.record import CellRecord, EngineRecord, LaneRecord, StudyRecord
-from mlflow_ngraph.metrics import FREEDOM, LOG_ERROR, titled
-from mlflow_ngraph.study import CompilerChoice, WorkloadChoice
+from mlflow_ngraph.metrics import CELL_METRICS, FREEDOM, LOG_ERROR, titled
+from mlflow_ngraph.study import CompilerChoice, Study, WorkloadChoice
 from mlflow_ngraph.text import UNSTEADY_MARK, rounded
 from mlflow_ngraph.tracking import schema
 from mlflow_ngraph.tracking.schema import Kind, Param, Tag
@@ -54,7 +54,7 @@ def lane_content(record: StudyRecord, lane_id: str) -> Content:
     lane = record.lanes[lane_id]
     cells = [lane.cells[batch] for batch in sorted(lane.cells)]
     finished = lane.finished_at or max((cell.finished_at for cell in cells), default=lane.started_at)
-    points = [*_curves(cells), *_headlines(lane, cells, _ms(finished))]
+    points = [*_headlines(lane, cells, _ms(finished)), *_curves(cells)]
     return Content(
         name=f"{lane.lane.label} {lane.lane.compiler_label} {lane.lane.precision} on {lane.lane.device}",
         params=_lane_params(lane),
@@ -86,9 +86,15 @@ def study_tags(record: StudyRecord) -> dict[str, str]:
     cells = [cell for lane in record.lanes.values() for cell in lane.cells.values()]
     return {
         **_common_tags(record, Kind.STUDY),
-        Tag.VERDICT: str(worst(cells)),
+        Tag.VERDICT: _tally(cells),
         Tag.COMPLETE: plain(all(lane.complete for lane in record.lanes.values())),
     }
+
+
+def _tally(cells: Sequence[CellRecord]) -> str:
+    """``ok`` if every cell is, else how many are."""
+    fine = sum(cell.verdict is Verdict.OK for cell in cells)
+    return str(Verdict.OK) if fine == len(cells) else f"{fine} of {len(cells)} ok"
 
 
 def worst(cells: Iterable[CellRecord]) -> Verdict:
@@ -121,16 +127,17 @@ def _lane_params(record: LaneRecord) -> dict[str, str]:
     values: dict[str, Any] = {
         Param.DEVICE: lane.device,
         Param.WORKLOAD: lane.workload,
-        Param.LABEL: lane.label,
+        Param.MODEL: lane.label,
         Param.FAMILY: lane.family,
         Param.COMPILER: lane.compiler,
-        Param.COMPILER_LABEL: lane.compiler_label,
         Param.PRECISION: lane.precision,
         Param.MODE: lane.mode,
         Param.THREADS: "default" if lane.threads is None else lane.threads,
         Param.TRANSFERS: lane.transfers,
         Param.BATCH_SIZES: ",".join(map(str, lane.batch_sizes)),
     }
+    if lane.compiler_label != lane.compiler:
+        values[Param.COMPILER_LABEL] = lane.compiler_label
     in_force = precision_in_force(record)
     if in_force:
         values[Param.PRECISION_IN_FORCE] = in_force
@@ -181,12 +188,23 @@ def _headlines(lane: LaneRecord, cells: list[CellRecord], at: int) -> list[Metri
     """The scalars that tables, sorting and search see."""
     ok = [cell for cell in cells if cell.verdict is Verdict.OK and "throughput" in cell.metrics]
     values: dict[str, float] = {"cells_ok": len(ok), "cells_total": len(lane.lane.batch_sizes)}
-    engine = None
+    engines: dict[str, str | None] = {}
+    """Of the figures that are one cell's own."""
     if ok:
         best = max(ok, key=lambda cell: cell.metrics["throughput"])
-        engine = best.engine
-        values["best_batch"] = best.batch
-        values.update({name: best.metrics[name] for name in schema.AT_BEST if name in best.metrics})
+        own: dict[str, float] = {name: best.metrics[name] for name in schema.AT_BEST if name in best.metrics}
+        own |= {f"{name}_at_best": best.metrics[name] for name in schema.ALSO_AT_BEST if name in best.metrics}
+        own["best_batch"] = best.batch
+        values.update(own)
+        engines.update(dict.fromkeys(own, best.engine))
+    for name, ends in schema.BEST_OVER_BATCHES.items():
+        known = [cell for cell in ok if math.isfinite(cell.metrics.get(name, math.nan))]
+        if known:
+            choose = max if CELL_METRICS[name].better == "higher" else min
+            of = choose(known, key=lambda cell: cell.metrics[name])
+            own = {figure: of.metrics[figure] for figure in (name, *ends) if figure in of.metrics}
+            values.update(own)
+            engines.update(dict.fromkeys(own, of.engine))
     for cell in ok:
         if cell.batch == 1:
             values.update({f"{n}_b1": cell.metrics[n] for n in schema.AT_BATCH_1 if n in cell.metrics})
@@ -198,11 +216,10 @@ def _headlines(lane: LaneRecord, cells: list[CellRecord], at: int) -> list[Metri
         once = {cell.engine: cell.metrics[name] for cell in cells if cell.engine and name in cell.metrics}
         if once:
             values[name] = sum(once.values())
-    of_best = {*schema.AT_BEST, "best_batch"}
     return [
-        MetricPoint(name, float(value), at, engine=engine if name in of_best else None)
-        for name, value in sorted(values.items())
-        if math.isfinite(value)
+        MetricPoint(name, float(values[name]), at, engine=engines.get(name))
+        for name in schema.HEADLINES
+        if math.isfinite(values.get(name, math.nan))
     ]
 
 
@@ -217,7 +234,7 @@ def _lane_tags(record: StudyRecord, lane: LaneRecord, cells: list[CellRecord]) -
         Tag.LABEL: lane.lane.label,
         Tag.FAMILY: lane.lane.family,
         Tag.COMPILER: lane.lane.compiler,
-        Tag.COMPILER_LABEL: lane.lane.compiler_label,
+        Tag.COMPILER_LABEL: lane.lane.compiler_label if lane.lane.compiler_label != lane.lane.compiler else "",
         Tag.PRECISION: lane.lane.precision,
         Tag.PRECISION_IN_FORCE: precision_in_force(lane),
         Tag.MODE: lane.lane.mode,
@@ -227,12 +244,14 @@ def _lane_tags(record: StudyRecord, lane: LaneRecord, cells: list[CellRecord]) -
         Tag.VERDICTS: json.dumps({cell.batch: str(cell.verdict) for cell in cells}),
         Tag.NOISE: json.dumps({cell.batch: cell.noise for cell in cells if cell.noise}) if any(noisy) else "",
         Tag.VARIABLES: "; ".join(dict.fromkeys(cell.environment for cell in cells if cell.environment)),
-        Tag.REASON: next((cell.reason for cell in cells if cell.verdict is verdict and cell.reason), ""),
+        Tag.REASON: ""
+        if verdict is Verdict.OK
+        else next((cell.reason for cell in cells if cell.verdict is verdict and cell.reason), ""),
         Tag.ENGINES: json.dumps({engine.id: engine_digest(engine) for engine in lane.engines}),
         Tag.ENGINE_REUSED: _reused(lane),
         Tag.COMPLETE: plain(lane.complete),
         Tag.NOTE: _lane_note(lane, cells, record.baseline),
-        Tag.COLOUR: schema.colour(lane.lane.device, lane.lane.compiler),
+        Tag.COLOUR: schema.colour(lane.lane.device, lane.lane.compiler, lane.lane.compiler_label),
     }
     return {name: schema.cut(value, schema.MAX_TAG) for name, value in tags.items() if value}
 
@@ -252,8 +271,8 @@ def _common_tags(record: StudyRecord, kind: str) -> dict[str, str]:
         Tag.DEVICE: record.device,
         Tag.FINGERPRINT: str(record.fingerprint.get("digest", "")),
         Tag.HOST: str(record.fingerprint.get("host", "")),
-        Tag.COLOUR: schema.colour(record.device),
-        **{schema.metric_name(Tag.VERSION + name): version for name, version in record.versions.items()},
+        Tag.COLOUR: schema.colour(),
+        Tag.VERSIONS: json.dumps(dict(sorted(record.versions.items()))) if record.versions else "",
     }
     return {name: value for name, value in tags.items() if value}
 
@@ -285,9 +304,10 @@ def _figure(value: float | None) -> str:
 
 
 def _study_params(record: StudyRecord) -> dict[str, str]:
-    """The keys of the study; workloads and compilers in their short form."""
+    """What the study says otherwise than by default, and what it is about; workloads and compilers in their short form."""
+    study = Study.model_validate(record.study)
     values = {
-        **_flat(record.study),
+        **_flat(study.model_dump(mode="json", exclude_defaults=True)),
         "device": record.device,
         "workloads": ",".join(str(WorkloadChoice(**choice).parsed()) for choice in record.study["workloads"]),
         "compilers": ",".join(CompilerChoice(**choice).label for choice in record.study["compilers"]),

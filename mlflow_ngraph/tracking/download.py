@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-from collections.abc import Callable, Sequence
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from mlflow_ngraph.engines.files import sha256
 from mlflow_ngraph.engines.manifest import DIGEST_FILE, ENGINE_DIRECTORY, FILE, MAX_BYTES, Manifest
 from mlflow_ngraph.engines.package import Package, digest_line
 from mlflow_ngraph.errors import EngineError, TrackingError
-from mlflow_ngraph.tracking import connection, plain, transfer
+from mlflow_ngraph.tracking import connection, plain, sqlite_file, transfer
 from mlflow_ngraph.tracking.file_part import ArtifactStore, FilePart
 from mlflow_ngraph.tracking.schema import Tag
 
@@ -66,9 +67,11 @@ class Remote:
 
 def of_model(model: LoggedModel, tracking_uri: str) -> Remote:
     """The package of a LoggedModel."""
-    digest = model.tags.get(Tag.MANIFEST_SHA256)
-    signed = Tag.SIGNED_BY in model.tags
-    return Remote(tracking_uri, model.artifact_location, model.model_id, model.source_run_id, digest, signed)
+    return _remote(tracking_uri, model.artifact_location, model.model_id, model.source_run_id, model.tags)
+
+
+def _remote(tracking_uri: str, location: str, model_id: str, run_id: str | None, tags: Mapping[str, str]) -> Remote:
+    return Remote(tracking_uri, location, model_id, run_id, tags.get(Tag.MANIFEST_SHA256), Tag.SIGNED_BY in tags)
 
 
 def of_id(model_id: str, tracking_uri: str) -> Remote:
@@ -88,7 +91,12 @@ def of_id(model_id: str, tracking_uri: str) -> Remote:
 
 
 def _asked(model_id: str, tracking_uri: str) -> Remote | None:
-    """The same from a server that is asked directly; None where MLflow's client has to ask, or to say what is wrong."""
+    """The same from a store that is asked directly; None where MLflow's client has to ask, or to say what is wrong."""
+    path = sqlite_file.of(tracking_uri)
+    if path is not None:
+        with suppress(sqlite3.Error):
+            model = sqlite_file.logged_model(path, model_id)
+            return None if model is None else _remote(tracking_uri, model.location, model_id, model.run_id, model.tags)
     if not plain.speaks(tracking_uri):
         return None
     from requests import RequestException
@@ -99,9 +107,7 @@ def _asked(model_id: str, tracking_uri: str) -> Remote | None:
         answer.raise_for_status()
         info = answer.json()["model"]["info"]
         tags = {tag["key"]: tag.get("value", "") for tag in info.get("tags", ())}
-        run_id, signed = info.get("source_run_id") or None, Tag.SIGNED_BY in tags
-        digest = tags.get(Tag.MANIFEST_SHA256)
-        return Remote(tracking_uri, info["artifact_uri"], info["model_id"], run_id, digest, signed)
+        return _remote(tracking_uri, info["artifact_uri"], info["model_id"], info.get("source_run_id") or None, tags)
     return None
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mlflow_ngraph import addresses
-from mlflow_ngraph.tracking import connection, schema
+from mlflow_ngraph.tracking import connection, schema, views
 from mlflow_ngraph.tracking.schema import Kind, Tag
 from mlflow_ngraph.tracking.study_run import StudyRuns, is_handed_over
 
@@ -102,9 +102,10 @@ class FleetRun:
 
     @property
     def address(self) -> str:
-        """Where a person finds it."""
-        base = addresses.shown(self.tracking_uri).rstrip("/") if connection.is_server(self.tracking_uri) else ""
-        return f"{base or 'http://127.0.0.1:5000'}/#/experiments/{self.experiment_id}/runs/{self.run_id}"
+        """Where a person finds it: an address or, for a store without a server, the run and the command that shows it."""
+        if not connection.is_server(self.tracking_uri):
+            return f"{self.run_id}, shown by {views.command(self.tracking_uri)}"
+        return views.run_link(addresses.shown(self.tracking_uri).rstrip("/"), self.experiment_id, self.run_id)
 
     def close(self, status: str, comparison: str) -> None:
         """End the run, and with it what a device that was lost has left running.

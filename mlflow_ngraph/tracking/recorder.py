@@ -8,9 +8,8 @@ lock of its journal sees to that.
 
 from __future__ import annotations
 
-import shlex
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
@@ -20,8 +19,7 @@ from mlflow_ngraph import addresses
 from mlflow_ngraph.engines.files import damage
 from mlflow_ngraph.errors import TrackingError
 from mlflow_ngraph.execute.record import EngineRecord, StudyRecord
-from mlflow_ngraph.tables import summary
-from mlflow_ngraph.tracking import connection, engine_log, files, schema, views
+from mlflow_ngraph.tracking import connection, description, engine_log, files, schema, views
 from mlflow_ngraph.tracking.content import Content, came_to_something, lane_content, study_content, study_tags
 from mlflow_ngraph.tracking.engine_log import ModelSlot
 from mlflow_ngraph.tracking.heartbeat import Heartbeat
@@ -64,7 +62,8 @@ class Recorder:
         self._study: StudyRun | None = None
         self._directory = Path()
         self._heartbeat: Heartbeat | None = None
-        self._view = False
+        self._views: list[str] | None = None
+        """The models that have views of their own; None where the server shows no views, as far as is known."""
         self._tried: set[str] = set()
         """Lanes that were recorded since the study was opened, or of which nobody knows whether they were."""
 
@@ -152,13 +151,15 @@ class Recorder:
             self.client.set_terminated(run.info.run_id, status, end_time=content.end_ms)
         return str(run.info.run_id)
 
-    def close(self, record: StudyRecord, status: str) -> str:
+    def close(self, record: StudyRecord, status: str, answers: Sequence[str] = ()) -> str:
         """Write the results table, the samples and the other files of the study, and end its run.
 
         Parameters
         ----------
         status : str
             ``FINISHED``, ``FAILED`` or ``KILLED``.
+        answers : Sequence[str]
+            What follows from the results, a line each; the description of the run begins with it.
 
         Returns
         -------
@@ -172,9 +173,13 @@ class Recorder:
         """
         study = self._opened()
         content = study_content(record)
-        note = summary.markdown(summary.summary_rows(record), schema.MAX_TAG)
         with self._talking("write the results of the study"):
             run = self.client.get_run(study.run_id)
+            measured = description.models(record)
+            if views.supported(connection.server_version(self.tracking_uri)):
+                self._views = views.install(self.client, study.experiment_id, measured)
+            charts = {model: views.model_link("", study.experiment_id, model)[1:] for model in self._views or ()}
+            note = description.of_study(record, answers, charts)
             self._log(run, content, {}, {**study_tags(record), Tag.NOTE: note})
             with tempfile.TemporaryDirectory() as temporary:
                 target = Path(temporary)
@@ -183,28 +188,21 @@ class Recorder:
                 self.client.log_artifacts(study.run_id, str(target))
                 # Last, so that whoever reads the tag finds the table that it speaks of.
                 self.client.set_tag(study.run_id, Tag.RESULTS_SHA256, files.digest(target / schema.Artifact.RESULTS))
-            self._view = views.supported(connection.server_version(self.tracking_uri))
-            if self._view:
-                views.install(self.client, study.experiment_id)
             self.client.set_terminated(study.run_id, status, end_time=content.end_ms)
         self.rest()
         return study.run_id
 
     def where(self) -> dict[str, str]:
-        """Where a person finds the study: addresses and, for a store without a server, the command that shows it."""
+        """Where a person finds the study: addresses or, for a store without a server, the command that shows it."""
         study = self._opened()
-        server = connection.is_server(self.tracking_uri)
-        shown = addresses.shown(self.tracking_uri)
-        base = shown.rstrip("/") if server else "http://127.0.0.1:5000"
-        places = {
-            "tracking_uri": shown,
-            "experiment": study.experiment,
-            "run": f"{base}/#/experiments/{study.experiment_id}/runs/{study.run_id}",
-        }
-        if self._view:
-            places["view"] = views.link(base, study.experiment_id)
-        if not server:
-            places["ui"] = f"mlflow ui --backend-store-uri {shlex.quote(shown)}"
+        places = {"tracking_uri": addresses.shown(self.tracking_uri), "experiment": study.experiment}
+        if not connection.is_server(self.tracking_uri):
+            return {**places, "run_id": study.run_id, "ui": views.command(self.tracking_uri)}
+        base = places["tracking_uri"].rstrip("/")
+        places["run"] = views.run_link(base, study.experiment_id, study.run_id)
+        if self._views is not None:
+            of_one = views.model_link(base, study.experiment_id, self._views[0]) if len(self._views) == 1 else None
+            places["view"] = of_one or views.link(base, study.experiment_id)
         return places
 
     def _talking(self, doing: str) -> AbstractContextManager[None]:

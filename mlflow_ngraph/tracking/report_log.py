@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlflow_ngraph.tracking import connection, schema
+from mlflow_ngraph.tracking import connection, schema, views
 from mlflow_ngraph.tracking.schema import Artifact, Tag
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-_LINK = "[Report](#/experiments/{experiment}/runs/{run}/artifacts/{path})"
 _BEGINNING = "[Report](#/"
 
 
@@ -41,10 +40,9 @@ def log(tracking_uri: str, run_id: str, directory: Path, page: str) -> str:
 
 
 def _link(client: MlflowClient, run_id: str, path: str) -> None:
-    """Begin the note with a link; the rest stays, as far as there is room."""
+    """Put a link below the answer that the note begins with; the rest stays, as far as there is room."""
     run = client.get_run(run_id)
-    note = run.data.tags.get(Tag.NOTE, "")
-    if note.startswith(_BEGINNING):
-        note = note.partition("\n")[2].lstrip("\n")
-    link = _LINK.format(experiment=run.info.experiment_id, run=run_id, path=path)
-    client.set_tag(run_id, Tag.NOTE, schema.cut(f"{link}\n\n{note}", schema.MAX_TAG))
+    parts = run.data.tags.get(Tag.NOTE, "").split("\n\n")
+    link = f"[Report]({views.run_link('', run.info.experiment_id, run_id, f'/artifacts/{path}')[1:]})"
+    first, *rest = [part for part in parts if not part.startswith(_BEGINNING)]
+    client.set_tag(run_id, Tag.NOTE, schema.cut("\n\n".join([first, link, *rest]), schema.MAX_TAG))

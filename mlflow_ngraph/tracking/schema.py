@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import colorsys
+import json
 import re
 import zlib
+from collections.abc import Mapping
 
 from mlflow_ngraph.verdicts import Verdict
 
@@ -51,8 +53,7 @@ class Tag:
     REASON = "ngraph.reason"
     COMPLETE = "ngraph.complete"
     FINGERPRINT = "ngraph.fingerprint"
-    VERSION = "ngraph.version."
-    """Followed by the name of a package or compiler."""
+    VERSIONS = "ngraph.versions"
     SHA256 = "ngraph.sha256"
     MANIFEST_SHA256 = "ngraph.manifest_sha256"
     SIGNED_BY = "ngraph.signed_by"
@@ -94,7 +95,7 @@ class Param:
 
     DEVICE = "device"
     WORKLOAD = "workload"
-    LABEL = "label"
+    MODEL = "model"
     FAMILY = "family"
     COMPILER = "compiler"
     COMPILER_LABEL = "compiler_label"
@@ -139,17 +140,16 @@ CURVE_QUIET = "batch/quiet"
 MODEL_TYPE = "ngraph-engine"
 DEFAULT_EXPERIMENT = "ngraph"
 
+BEST_OVER_BATCHES = {
+    "throughput": ("throughput_ci_low", "throughput_ci_high"),
+    "speedup": ("speedup_ci_low", "speedup_ci_high"),
+    "latency_p50_ms": (),
+    "latency_p99_ms": (),
+}
+"""Headline scalars of a lane that are the best over its batch sizes, with what belongs to the same cell. Most wanted first."""
 AT_BEST = (
-    "throughput",
-    "throughput_ci_low",
-    "throughput_ci_high",
-    "latency_p50_ms",
-    "latency_p99_ms",
     "cpu_percent",
     "peak_memory_mb",
-    "speedup",
-    "speedup_ci_low",
-    "speedup_ci_high",
     "rtr",
     "ase",
     "bsr",
@@ -159,12 +159,18 @@ AT_BEST = (
     "serve_peak_p99_ms",
     "serve_peak_p999_ms",
 )
-"""Headline scalars of a lane that are the cell's own at its best batch size."""
+"""Headline scalars of a lane that are the cell's own at the batch size with the highest throughput."""
+ALSO_AT_BEST = ("speedup", "latency_p50_ms", "latency_p99_ms")
+"""The same, named ``<name>_at_best``: where `BEST_OVER_BATCHES` may be of another batch size."""
 AT_BATCH_1 = ("throughput", "latency_p50_ms", "latency_p99_ms", "speedup")
 """Headline scalars at batch size 1, named ``<name>_b1``."""
+_OF_BEST = "of the ok cell with the highest throughput"
 HEADLINES: dict[str, str] = {
-    **dict.fromkeys(AT_BEST, "of the ok cell with the highest throughput"),
-    "best_batch": "batch size of the ok cell with the highest throughput",
+    **dict.fromkeys(BEST_OVER_BATCHES, "the best of the ok cells"),
+    **{end: f"of the cell that {name} is of" for name, ends in BEST_OVER_BATCHES.items() for end in ends},
+    "best_batch": f"batch size {_OF_BEST}",
+    **{f"{name}_at_best": _OF_BEST for name in ALSO_AT_BEST},
+    **dict.fromkeys(AT_BEST, _OF_BEST),
     **{f"{name}_b1": "of the ok cell at batch size 1" for name in AT_BATCH_1},
     "parity_cosine": "smallest over the cells that have it",
     "parity_max_abs": "largest over the cells that have it",
@@ -174,7 +180,9 @@ HEADLINES: dict[str, str] = {
     "cells_ok": "cells with verdict ok",
     "cells_total": "cells asked for",
 }
-"""The scalars of a lane run, at step 0, and over which cells they are."""
+"""The scalars of a lane run, at step 0, in the order in which they are written, and over which cells they are. MLflow's
+page that compares runs opens with the first.
+"""
 STUDY_METRICS: dict[str, str] = {
     "cells_total": "cells of the plan",
     "cells_done": "cells with a verdict",
@@ -202,30 +210,49 @@ SEVERITY = (
 )
 """Verdicts from best to worst; the last one among its cells is the verdict of a lane."""
 
-_COLOURS = {"xeon": "#0072B2", "gpu": "#009E73", "orin": "#D55E00", "host": "#CC79A7"}
-_DARKEST, _LIGHTEST = 0.2, 0.75
-_OTHER_COLOURS = ("#E69F00", "#56B4E9", "#8C6BB1", "#7F7F7F", "#A6611A", "#1B7837")
+_COLOURS = {
+    "identity": "#555555",
+    "torchscript": "#E69F00",
+    "torch-compile": "#D55E00",
+    "onnxruntime": "#0072B2",
+    "openvino": "#009E73",
+    "tensorrt": "#CC79A7",
+    "tensorrt-rtx": "#8C6BB1",
+    "tvm": "#56B4E9",
+}
+_OTHER_COLOURS = ("#A6611A", "#1B7837", "#B2182B", "#4D9221", "#6A3D9A", "#80796B")
+_LIGHTER = {"host": 0.0, "xeon": 0.0, "gpu": 0.15, "orin": -0.12}
+_DARKEST, _LIGHTEST = 0.15, 0.8
+_STUDY_COLOUR = "#7F7F7F"
 
 
-def colour(device: str, compiler: str = "") -> str:
-    """The colour of a run in the UI: its hue is the device's, its lightness tells the compilers of a device apart.
+def colour(device: str = "", compiler: str = "", label: str = "") -> str:
+    """The colour of a run in the UI: its hue tells the compiler, its lightness the device and the compiler's flags.
 
-    Equal in every study; the hues are safe for the colour-blind. Without a compiler it is the plain colour of the
-    device. The baseline is the darkest.
+    Equal in every study; the hues are safe for the colour-blind. A run of several compilers is grey.
     """
-    base = _COLOURS.get(device) or _OTHER_COLOURS[sum(device.encode()) % len(_OTHER_COLOURS)]
     if not compiler:
-        return base
-    from mlflow_ngraph.compilers.registry import COMPILERS
-
-    names = COMPILERS.names()
-    place = (
-        names.index(compiler) / max(1, len(names) - 1) if compiler in names else zlib.crc32(compiler.encode()) / 2**32
-    )
+        return _STUDY_COLOUR
+    base = _COLOURS.get(compiler) or _OTHER_COLOURS[zlib.crc32(compiler.encode()) % len(_OTHER_COLOURS)]
+    shift = _LIGHTER.get(device, _one_of(device, 0.2)) + (_one_of(label, 0.16) if label != compiler else 0.0)
     red, green, blue = (int(base[start : start + 2], 16) / 255 for start in (1, 3, 5))
-    hue, _, saturation = colorsys.rgb_to_hls(red, green, blue)
-    shade = colorsys.hls_to_rgb(hue, _DARKEST + (_LIGHTEST - _DARKEST) * place, saturation)
+    hue, lightness, saturation = colorsys.rgb_to_hls(red, green, blue)
+    shade = colorsys.hls_to_rgb(hue, min(_LIGHTEST, max(_DARKEST, lightness + shift)), saturation)
     return "#" + "".join(f"{round(255 * part):02X}" for part in shade)
+
+
+def _one_of(text: str, reach: float) -> float:
+    """A number between ``-reach / 2`` and ``reach / 2`` that stands for a text."""
+    return (zlib.crc32(text.encode()) / 2**32 - 0.5) * reach
+
+
+def versions_of(tags: Mapping[str, str]) -> dict[str, str]:
+    """The versions of packages that a run tells; none where somebody else has written something else there."""
+    try:
+        known = json.loads(tags.get(Tag.VERSIONS, "{}"))
+    except ValueError:
+        return {}
+    return {str(name): str(version) for name, version in known.items()} if isinstance(known, dict) else {}
 
 
 def metric_name(text: str) -> str:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import base64
 import json
+import shlex
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import InvalidVersion, Version
 
+from mlflow_ngraph import addresses
 from mlflow_ngraph.metrics import CELL_METRICS
 from mlflow_ngraph.tracking import schema
 from mlflow_ngraph.tracking.schema import CURVE, CURVE_OK, Kind, Param, Tag
@@ -27,7 +29,11 @@ DEVICE_COMPARISON = "ngraph-devices"
 """The id of the view that is opened first, in links."""
 OLDEST, BEFORE = Version("3.15"), Version("4")
 _PREFIX = "mlflow.sharedViewState."
-_PARAMS = (Param.LABEL, Param.DEVICE, Param.COMPILER_LABEL, Param.PRECISION)
+_WORKFLOW = "workflowType=machine_learning"
+"""Without it the UI shows what it has for language models instead."""
+_MOST = 40
+"""Views of an experiment that MLflow shows."""
+_PARAMS = (Param.MODEL, Param.DEVICE, Param.COMPILER, Param.PRECISION)
 
 
 @dataclass(frozen=True)
@@ -41,11 +47,13 @@ class View:
     """Metrics and tags beside what names a run."""
     order: str
     """The headline that the runs are sorted by, the largest first."""
+    only: Sequence[str] = ()
+    """Filters of the runs."""
 
     def state(self) -> dict[str, Any]:
         """The view as the UI keeps it."""
         return {
-            "searchFilter": f"tags.`{Tag.KIND}` = '{Kind.LANE}'",
+            "searchFilter": " AND ".join([f"tags.`{Tag.KIND}` = '{Kind.LANE}'", *self.only]),
             "orderByKey": f"metrics.`{self.order}`",
             "orderByAsc": False,
             "startTime": "ALL",
@@ -86,24 +94,68 @@ def supported(version: str | None) -> bool:
         return False
 
 
-def install(client: MlflowClient, experiment_id: str) -> None:
-    """Put the views into an experiment, or bring them up to date; an edited one stays as it is."""
+def install(client: MlflowClient, experiment_id: str, models: Sequence[str] = ()) -> list[str]:
+    """Put the views into an experiment, or bring them up to date; an edited one stays as it is.
+
+    Parameters
+    ----------
+    models : Sequence[str]
+        Labels of models that get a view of their own, as far as an experiment holds so many.
+
+    Returns
+    -------
+    list[str]
+        The models that have one.
+    """
     present = client.get_experiment(experiment_id).tags
+    taken = {name for name in present if name.startswith(_PREFIX)} | {_PREFIX + view.id for view in VIEWS}
+    shown = []
     for view in VIEWS:
-        packed = _packed(view.state())
-        if _PREFIX + view.id in present:
-            known = json.loads(present[_PREFIX + view.id])
-            if known.get("state") == packed or known.get("createdAt") != known.get("updatedAt"):
-                continue
-        now = time.time_ns() // 1_000_000
-        envelope = {"name": view.name, "createdAt": now, "updatedAt": now, "state": packed}
-        client.set_experiment_tag(experiment_id, _PREFIX + view.id, json.dumps(envelope))
+        _put(client, experiment_id, view, present)
+    for model in models:
+        view = _of_model(model)
+        taken.add(_PREFIX + view.id)
+        if len(taken) <= _MOST or _PREFIX + view.id in present:
+            _put(client, experiment_id, view, present)
+            shown.append(model)
+    return shown
+
+
+def _put(client: MlflowClient, experiment_id: str, view: View, present: Mapping[str, str]) -> None:
+    name, packed = _PREFIX + view.id, _packed(view.state())
+    if name in present:
+        known = json.loads(present[name])
+        if known.get("state") == packed or known.get("createdAt") != known.get("updatedAt"):
+            return
+    now = time.time_ns() // 1_000_000
+    envelope = {"name": view.name, "createdAt": now, "updatedAt": now, "state": packed}
+    client.set_experiment_tag(experiment_id, name, json.dumps(envelope))
 
 
 def link(base: str, experiment_id: str, view: str = DEVICE_COMPARISON) -> str:
-    """The address of a view. Without ``workflowType`` the UI opens experiments for language models instead."""
-    query = f"viewStateShareKey={view}&compareRunsMode=CHART&workflowType=machine_learning"
+    """The address of a view."""
+    query = f"viewStateShareKey={view}&compareRunsMode=CHART&{_WORKFLOW}"
     return f"{base}/#/experiments/{experiment_id}/runs?{query}"
+
+
+def model_link(base: str, experiment_id: str, model: str) -> str:
+    """The address of the view of one model."""
+    return link(base, experiment_id, _of_model(model).id)
+
+
+def run_link(base: str, experiment_id: str, run_id: str, path: str = "") -> str:
+    """The address of a run, or of what lies below it."""
+    return f"{base}/#/experiments/{experiment_id}/runs/{run_id}{path}?{_WORKFLOW}"
+
+
+def quoted(text: str) -> str:
+    """A value as MLflow's filters have it; they know no escape, but two quotation marks."""
+    return f'"{text}"' if "'" in text else f"'{text}'"
+
+
+def command(tracking_uri: str) -> str:
+    """What shows a store that no server stands before, with the page at ``/ngraph``."""
+    return f"mlflow-ngraph server --store {shlex.quote(addresses.shown(tracking_uri))}"
 
 
 def _packed(state: dict[str, Any]) -> str:
@@ -175,30 +227,34 @@ def _tags(*names: str) -> list[str]:
     return [f"tags.`{name}`" for name in names]
 
 
-VIEWS = (
-    View(
-        DEVICE_COMPARISON,
-        "Device comparison",
-        [
-            *_lines("throughput", "speedup", "latency_p50_ms", "latency_p99_ms", "ase", "cpu_percent"),
-            *_bars("speedup", "throughput"),
-            _scatter("latency_p99_ms", "throughput"),
-            _parallel("latency_p99_ms", "throughput"),
-        ],
-        [
-            *_metrics(
-                "throughput",
-                "best_batch",
-                "speedup",
-                "latency_p50_ms",
-                "latency_p99_ms",
-                "cpu_percent",
-                "parity_cosine",
-            ),
-            *_tags(Tag.VERDICT),
-        ],
+_COMPARED = [
+    *_bars("speedup", "throughput"),
+    *_lines("throughput", "speedup", "latency_p50_ms", "latency_p99_ms", "ase", "cpu_percent"),
+    _scatter("latency_p99_ms_at_best", "throughput"),
+    _parallel("latency_p99_ms", "throughput"),
+]
+_COMPARED_IN = [
+    *_metrics(
         "throughput",
+        "best_batch",
+        "speedup",
+        "latency_p50_ms",
+        "latency_p99_ms",
+        "cpu_percent",
+        "parity_cosine",
     ),
+    *_tags(Tag.VERDICT),
+]
+
+
+def _of_model(model: str) -> View:
+    """What the compilers make of one model: its lines alone in each chart."""
+    only = [f"params.`{Param.MODEL}` = {quoted(model)}"]
+    return View(f"ngraph-model-{schema.model_name(model)}", model, _COMPARED, _COMPARED_IN, "throughput", only)
+
+
+VIEWS = (
+    View(DEVICE_COMPARISON, "Device comparison", _COMPARED, _COMPARED_IN, "throughput"),
     View(
         "ngraph-scaling",
         "Batch scaling",

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 import subprocess
 import sys
+import time
+from contextlib import closing
 from pathlib import Path
 
 import platformdirs
@@ -11,8 +15,10 @@ import pytest
 from mlflow import MlflowClient
 
 from benchmarks import seed_server
-from mlflow_ngraph.analysis import answer_cache
+from mlflow_ngraph.analysis import answer_cache, results
 from mlflow_ngraph.analysis.pivot import Pivot
+from mlflow_ngraph.cli import kept
+from mlflow_ngraph.tracking import connection, sqlite_file
 from mlflow_ngraph.tracking.schema import Tag
 from tests.support.served import Served
 
@@ -47,6 +53,101 @@ def test_every_format_is_the_same_from_what_is_kept(seeded: str, cli) -> None:
         assert cli(*question, "--format", form, "--intervals") == fresh
         assert cli(*question, "--format", form, "--intervals") == fresh
         assert len(answers()) == 1, "a format is no other question"
+
+
+@pytest.fixture
+def settled(seeded: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A database that nobody has written to for long enough, as far as its readers care."""
+    monkeypatch.setattr(sqlite_file, "_COARSE_NS", 0)
+    time.sleep(0.02)
+    return seeded
+
+
+@pytest.mark.usefixtures("compilers")
+def test_a_database_is_asked_without_mlflow_and_not_at_all_for_what_is_kept(seeded: str) -> None:
+    (one, *_) = MlflowClient(seeded).search_runs(["1"], f"tags.`{Tag.KIND}` = 'lane'")
+    label, compiler = (one.data.params[name] for name in ("label", "compiler_label"))
+    for verb in ("compare", "recommend", "findings", f"history {label}/{compiler}/b8"):
+        command = [sys.executable, "-c", FRESH, *verb.split(), "--tracking-uri", seeded, "--json"]
+        time.sleep(2)
+        first, second = (
+            subprocess.run(command, capture_output=True, text=True, timeout=120, check=False) for _ in range(2)
+        )
+        assert (first.stdout, first.returncode) == (second.stdout, second.returncode)
+        assert json.loads(first.stdout)
+        assert "pandas" in first.stderr.splitlines()[-1].split(",")
+        assert "mlflow" not in first.stderr.splitlines()[-1].split(",")
+        assert second.stderr.splitlines()[-1] == "", verb
+
+
+@pytest.fixture
+def unread(settled: str, cli, monkeypatch: pytest.MonkeyPatch):
+    """Asks for findings, and tells whether results were read for it."""
+    read: list[bool] = []
+    reading = results.select
+    monkeypatch.setattr(results, "select", lambda *given, **named: read.append(True) or reading(*given, **named))
+
+    def ask(*more: str) -> tuple[tuple[int, str, str], bool]:
+        read.clear()
+        time.sleep(0.02)
+        return cli("findings", "--tracking-uri", settled, *more), bool(read)
+
+    return ask
+
+
+def test_an_answer_is_printed_again_while_nobody_writes(unread) -> None:
+    first, computed = unread()
+    again, computed_again = unread()
+    assert (again, computed, computed_again) == (first, True, False)
+    assert unread("--limit", "1")[1], "another question"
+    assert unread("--experiment", "seeded")[1], "another experiment"
+    assert unread("--no-cache")[1]
+    assert unread("--since", "2020-01-01")[1], "time may have a say"
+
+
+def test_a_store_that_changed_is_read_again(unread, settled: str) -> None:
+    assert [unread()[1], unread()[1]] == [True, False]
+    client = MlflowClient(settled)
+    ids = [experiment.experiment_id for experiment in client.search_experiments()]
+    (gone, *_) = client.search_runs(ids, f"tags.`{Tag.KIND}` = 'study'")
+    before = unread()[0]
+    client.delete_run(gone.info.run_id)
+    after, computed = unread()
+    assert computed
+    assert after != before
+
+
+def test_what_the_log_alone_has_is_read(unread, settled: str) -> None:
+    path = connection.database_file(settled)
+    with closing(sqlite3.connect(path)) as writer:
+        writer.execute("PRAGMA journal_mode=WAL")
+        writer.execute("PRAGMA wal_autocheckpoint=0")
+        before, _ = unread()
+        assert not unread()[1]
+        written = path.stat().st_mtime_ns
+        (gone,) = writer.execute("SELECT run_uuid FROM tags WHERE key = 'ngraph.kind' AND value = 'study'").fetchone()
+        writer.execute("UPDATE runs SET lifecycle_stage = 'deleted' WHERE run_uuid = ?", (gone,))
+        writer.commit()
+        assert path.stat().st_mtime_ns == written
+        after, computed = unread()
+        assert computed
+        assert after != before
+
+
+def test_another_version_of_the_package_answers_anew(unread, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [unread()[1], unread()[1]] == [True, False]
+    with monkeypatch.context() as patch:
+        patch.setattr(kept, "__version__", "0.2.0")
+        assert unread()[1]
+    with monkeypatch.context() as patch:
+        patch.setattr(answer_cache, "code", list)
+        assert unread()[1], "another checkout of the same version"
+    assert not unread()[1]
+
+
+def test_what_was_written_a_moment_ago_is_not_kept(unread, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_file, "_COARSE_NS", 3_600_000_000_000)
+    assert [unread()[1], unread()[1]] == [True, True]
 
 
 @pytest.mark.usefixtures("compilers")
@@ -103,9 +204,9 @@ def test_old_answers_make_room_and_broken_ones_do_not_count(tmp_path: Path, monk
     for number in range(5):
         place.put(f"answer-{number}", answer)
     assert len(list(tmp_path.iterdir())) == 3
-    kept = place.get("answer-4")
-    assert kept is not None
-    assert Pivot.from_plain(kept) == Pivot.from_plain(answer)
+    one = place.get("answer-4")
+    assert one is not None
+    assert Pivot.from_plain(one) == Pivot.from_plain(answer)
     (tmp_path / "answer-4.json").write_text("{")
     assert place.get("answer-4") is None
 
@@ -113,9 +214,9 @@ def test_old_answers_make_room_and_broken_ones_do_not_count(tmp_path: Path, monk
 def test_a_kept_answer_that_was_changed_is_none(seeded: str, cli) -> None:
     question = ("compare", "--tracking-uri", seeded)
     first = cli(*question)
-    (kept,) = answers()
-    whole = kept.read_bytes()
+    (one,) = answers()
+    whole = one.read_bytes()
     place = whole.index(b'"value":') + 10
-    kept.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    one.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
     assert cli(*question) == first
-    assert kept.read_bytes() == whole
+    assert one.read_bytes() == whole

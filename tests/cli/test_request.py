@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -112,3 +114,16 @@ def test_arrivals_are_rates_or_auto_and_a_bound(tmp_path: Path) -> None:
     for wrong in ({"arrivals": "often"}, {"arrivals": "10,-5"}, {"max_p99_ms": "soon"}, {"max_p99_ms": "0"}):
         with pytest.raises(StudyError, match=r"^command line: "):
             requested("smoke", overrides(**wrong))
+
+
+@pytest.mark.usefixtures("compilers")
+def test_a_spelling_error_is_told_before_anything_heavy_is_imported() -> None:
+    script = (
+        "import sys\nfrom mlflow_ngraph.cli.app import run\ncode = run(sys.argv[1:])\n"
+        "print(sorted({'mlflow', 'pandas', 'scipy', 'torch'} & set(sys.modules)))\nsys.exit(code)"
+    )
+    command = [sys.executable, "-c", script, "benchmark", "smoke", "--compilers", "identity,openvno"]
+    for more in ((), ("--dry-run",)):
+        told = subprocess.run([*command, *more], capture_output=True, text=True, check=False)
+        assert (told.returncode, told.stdout) == (2, "[]\n")
+        assert "unknown compiler 'openvno': did you mean 'openvino'?" in told.stderr

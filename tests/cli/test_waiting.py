@@ -13,13 +13,13 @@ from mlflow_ngraph.cli.waiting import waiting
 @pytest.mark.usefixtures("compilers")
 def test_a_line_after_a_moment(capfd: pytest.CaptureFixture[str]) -> None:
     with waiting("reading"):
-        time.sleep(1.0)
+        time.sleep(1.3)
     assert capfd.readouterr().err == ""
     with waiting("reading", logged=True):
         pass
     assert capfd.readouterr().err == ""
     with waiting("reading", logged=True):
-        time.sleep(1.0)
+        time.sleep(1.3)
     assert capfd.readouterr().err == "note: reading ...\n"
 
 

@@ -10,8 +10,8 @@ from mlflow import MlflowClient
 from rich.console import Console
 
 from mlflow_ngraph import load_results, runner
+from mlflow_ngraph.analysis.closing import answers
 from mlflow_ngraph.analysis.recompute import recompute
-from mlflow_ngraph.cli.closing import answers
 from mlflow_ngraph.cli.results import print_results
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.study import parse

@@ -148,7 +148,7 @@ def test_lane_runs_say_what_was_measured(sqlite_uri: str, tmp_path: Path) -> Non
     assert run.data.params == {
         "device": "xeon",
         "workload": "timm:resnet18",
-        "label": "resnet18",
+        "model": "resnet18",
         "family": "ResNet",
         "compiler": "onnxruntime",
         "compiler_label": "onnxruntime[opt_level=2]",
@@ -175,8 +175,9 @@ def test_lane_runs_say_what_was_measured(sqlite_uri: str, tmp_path: Path) -> Non
     tags = run.data.tags
     assert tags[Tag.VERDICT] == "ok"
     assert tags[Tag.FINGERPRINT] == "f1a9c0ffee12"
-    assert tags["ngraph.version.openvino"] == "2025.3.0"
-    assert tags[Tag.COLOUR] == schema.colour("xeon", "onnxruntime")
+    assert json.loads(tags[Tag.VERSIONS])["openvino"] == "2025.3.0"
+    assert tags[Tag.COLOUR] == schema.colour("xeon", "onnxruntime", "onnxruntime[opt_level=2]")
+    assert Tag.REASON not in tags
     assert json.loads(tags[Tag.CELLS])["4"] == f"{tags[Tag.LANE_ID]}-b4"
     assert client.get_experiment(run.info.experiment_id).name == "edge"
 
@@ -210,7 +211,9 @@ def test_study_run_carries_files_params_and_note(sqlite_uri: str, tmp_path: Path
     (run,) = runs(recorder.client, record, "study")
     assert run.data.params["study.workloads"] == "timm:resnet18,timm:deit_tiny_patch16_224"
     assert run.data.params["study.compilers"] == "identity,onnxruntime[opt_level=2],openvino"
-    assert run.data.params["study.warmup.window"] == "5"
+    assert run.data.params["study.repetitions"] == "20"
+    assert "study.warmup.window" not in run.data.params, "the study did not say it"
+    assert run.data.tags[Tag.VERDICT] == "13 of 18 ok"
     assert run.data.metrics["cells_total"] == 18
     assert run.data.metrics["cells_ok"] == 13
     assert run.data.metrics["duration_s"] == 600
@@ -417,10 +420,29 @@ def test_where_names_what_to_open(sqlite_uri: str, tmp_path: Path) -> None:
     write(recorder, record, tmp_path / "study")
     where = recorder.where()
     assert where["experiment"] == "ngraph"
-    assert where["ui"] == f"mlflow ui --backend-store-uri {sqlite_uri}"
-    assert where["view"].endswith(
-        "viewStateShareKey=ngraph-devices&compareRunsMode=CHART&workflowType=machine_learning"
-    )
+    assert where["ui"] == f"mlflow-ngraph server --store {sqlite_uri}"
+    assert where["run_id"] == runs(recorder.client, record, "study")[0].info.run_id
+    assert not any("//127" in place for place in where.values()), "no server runs"
+
+
+def test_the_description_begins_with_the_answer_and_ends_with_filters_that_find(
+    sqlite_uri: str, tmp_path: Path
+) -> None:
+    record = study_record(tmp_path / "study")
+    recorder = Recorder(sqlite_uri)
+    recorder.open(record, tmp_path / "study")
+    for key in record.lanes:
+        recorder.record_lane(record, key)
+    recorder.close(record, "FINISHED", ["resnet18: openvino", "deit-t: onnxruntime"])
+    (run,) = runs(recorder.client, record, "study")
+    note = run.data.tags[Tag.NOTE]
+    assert note.startswith("- resnet18: openvino\n- deit-t: onnxruntime\n\nCharts: [resnet18](#/experiments/")
+    assert "workflowType=machine_learning" in note
+    filters = note.partition("```text\n")[2].partition("\n```")[0].splitlines()
+    found = [recorder.client.search_runs([run.info.experiment_id], text) for text in filters]
+    assert filters[:2] == ["metrics.speedup > 2", "params.model = 'resnet18'"]
+    assert all(found[:2]), filters
+    assert {one.data.params["model"] for one in found[1]} == {"resnet18"}
 
 
 @pytest.mark.parametrize("variable", ["MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID"])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph.metrics import CELL_METRICS
 from mlflow_ngraph.tables.results import from_record as table_of
 from mlflow_ngraph.tracking import schema
@@ -113,14 +114,49 @@ def test_an_empty_study_has_content(tmp_path: Path) -> None:
     assert content.tags[Tag.VERDICT] == "ok"
 
 
-def test_the_hue_tells_devices_apart_and_the_lightness_compilers() -> None:
-    shades = [schema.colour("xeon", compiler) for compiler in ("identity", "openvino", "tvm")]
+def test_the_hue_tells_compilers_apart_and_the_lightness_devices_and_flags() -> None:
+    names = COMPILERS.names()
+    assert len({schema.colour("host", name, name) for name in names}) == len(names)
+    shades = [
+        schema.colour("host", "openvino", "openvino"),
+        schema.colour("gpu", "openvino", "openvino"),
+        schema.colour("orin", "openvino", "openvino"),
+        schema.colour("host", "openvino", "openvino[streams=2]"),
+    ]
     hues, lights = [], []
     for shade in shades:
         hue, light, _ = colorsys.rgb_to_hls(*(int(shade[start : start + 2], 16) / 255 for start in (1, 3, 5)))
         hues.append(hue)
         lights.append(light)
     assert max(hues) - min(hues) < 0.02
-    assert lights == sorted(set(lights))
-    assert len({schema.colour(device, "openvino") for device in ("xeon", "gpu", "orin", "host")}) == 4
-    assert schema.colour("xeon") == "#0072B2"
+    assert len(set(lights)) == len(lights)
+    assert schema.colour() == "#7F7F7F"
+
+
+def test_headlines_that_are_the_best_of_different_batch_sizes_are_each_of_their_own_cell(tmp_path: Path) -> None:
+    record = study_record(tmp_path)
+    key = lane_id(record, "resnet18", "openvino")
+    cells = record.lanes[key].cells
+    cells[1].metrics.update(throughput=10.0, speedup=9.0, speedup_ci_low=8.0, latency_p50_ms=0.001)
+    cells[4].metrics.update(throughput=900.0, speedup=1.5, speedup_ci_low=1.4, latency_p50_ms=4.0)
+    content = lane_content(record, key)
+    found = {point.name: point.value for point in content.points if not point.step}
+    assert (found["throughput"], found["best_batch"]) == (900.0, 4)
+    assert (found["speedup"], found["speedup_ci_low"], found["speedup_at_best"]) == (9.0, 8.0, 1.5)
+    assert (found["latency_p50_ms"], found["latency_p50_ms_at_best"]) == (0.001, 4.0)
+    engines = {point.name: point.engine for point in content.points if not point.step}
+    assert (engines["speedup"], engines["throughput"]) == (cells[1].engine, cells[4].engine)
+    assert [point.name for point in content.points][:2] == ["throughput", "speedup"], "what MLflow compares by first"
+
+
+def test_a_label_of_a_compiler_that_says_nothing_more_is_left_out(tmp_path: Path) -> None:
+    record = study_record(tmp_path)
+    plainly = lane_content(record, lane_id(record, "resnet18", "openvino"))
+    assert Param.COMPILER_LABEL not in plainly.params
+    assert Tag.COMPILER_LABEL not in plainly.tags
+    flagged = lane_content(record, lane_id(record, "resnet18", "onnxruntime"))
+    assert flagged.params[Param.COMPILER_LABEL] == flagged.tags[Tag.COMPILER_LABEL] == "onnxruntime[opt_level=2]"
+
+
+def test_versions_that_somebody_else_wrote_are_none() -> None:
+    assert schema.versions_of({}) == schema.versions_of({Tag.VERSIONS: "{"}) == schema.versions_of({Tag.VERSIONS: "[]"})

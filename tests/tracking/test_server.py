@@ -79,6 +79,7 @@ def test_a_plain_client_reads_everything_back(
     recorder.close(record, "FINISHED")
     assert capfd.readouterr().out == ""
     assert recorder.where()["run"].startswith(f"{server_uri}/#/experiments/")
+    assert recorder.where()["run"].endswith("?workflowType=machine_learning")
     assert "ui" not in recorder.where()
     read = json.loads(python(READER, server_uri, "read-back", lane_id(record, "resnet18", "openvino"), cwd=tmp_path))
     assert read["params"]["flag.streams"] == "1 (batch 1); 2 (batch 2); 4 (batch 4)"

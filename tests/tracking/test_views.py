@@ -120,3 +120,16 @@ def test_context_costs_no_import() -> None:
         "sys.exit(str(new) if new else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_each_model_has_a_view_of_its_own_as_far_as_there_is_room(experiment: tuple[MlflowClient, str]) -> None:
+    views.install(*experiment, models=["encoder", "it's"])
+    packed = str(envelope(*experiment, "mlflow.sharedViewState.ngraph-model-encoder")["state"])
+    state = json.loads(zlib.decompress(base64.b64decode(packed.removeprefix("deflate;"))))
+    assert state["searchFilter"] == "tags.`ngraph.kind` = 'lane' AND params.`model` = 'encoder'"
+    assert "viewStateShareKey=ngraph-model-encoder&" in views.model_link("", experiment[1], "encoder")
+    assert views.quoted("it's") == '"it\'s"'
+    views.install(*experiment, models=[f"model-{number}" for number in range(60)])
+    client, experiment_id = experiment
+    kept = [name for name in client.get_experiment(experiment_id).tags if name.startswith("mlflow.sharedViewState.")]
+    assert len(kept) == 40

@@ -19,7 +19,8 @@ from mlflow_ngraph.analysis.report.prepared import Prepared
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.devices.fingerprint import summary
 from mlflow_ngraph.tables.baselines import labels
-from mlflow_ngraph.tracking.schema import Artifact, Tag
+from mlflow_ngraph.tracking import schema
+from mlflow_ngraph.tracking.schema import Artifact
 
 _STATE = (
     ("foreign_cpu_percent", "other processes [% of CPU]", "median, largest"),
@@ -70,9 +71,8 @@ def machines(frame: pd.DataFrame, servers: Mapping[str, Server]) -> list[Machine
     for digest, own in runs.groupby("fingerprint", sort=False, dropna=False):
         versions: dict[str, dict[str, None]] = {}
         for run_id in own["run_id"]:
-            for tag, version in (tags[run_id].tags if run_id in tags else {}).items():
-                if tag.startswith(Tag.VERSION):
-                    versions.setdefault(tag.removeprefix(Tag.VERSION), {})[version] = None
+            for name, version in (schema.versions_of(tags[run_id].tags) if run_id in tags else {}).items():
+                versions.setdefault(name, {})[version] = None
         newest = own.iloc[0]
         server = servers.get(str(newest["tracking_uri"]))
         devices = frame.loc[frame["fingerprint"].eq(digest).fillna(False), "device"].unique()

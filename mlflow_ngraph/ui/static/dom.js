@@ -44,17 +44,23 @@ export function unit(name) {
   return name === "1" ? "" : ` ${name}`;
 }
 
-/** Where MLflow shows a run or an engine. Addresses are relative: nobody knows what stands before this server. */
+/**
+ * Where MLflow shows a run or an engine. Addresses are relative: nobody knows what stands before this server. Without
+ * workflowType MLflow shows what it has for language models.
+ */
+function inMlflow(row, what, id) {
+  const place = `${encodeURIComponent(row.experiment_id)}/${what}/${encodeURIComponent(id)}`;
+  return `../#/experiments/${place}?workflowType=machine_learning`;
+}
+
 export function runLink(row, text) {
   if (!row.lane_run_id || !row.experiment_id) return null;
-  const address = `../#/experiments/${encodeURIComponent(row.experiment_id)}/runs/${encodeURIComponent(row.lane_run_id)}`;
-  return element("a", { href: address }, text);
+  return element("a", { href: inMlflow(row, "runs", row.lane_run_id) }, text);
 }
 
 export function engineLink(row, text) {
   if (!row.model_id || !row.experiment_id) return null;
-  const address = `../#/experiments/${encodeURIComponent(row.experiment_id)}/models/${encodeURIComponent(row.model_id)}`;
-  return element("a", { href: address }, text);
+  return element("a", { href: inMlflow(row, "models", row.model_id) }, text);
 }
 
 export const UNSTEADY = "~ is unsteady: the machine was not quiet.";

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from mlflow_ngraph.analysis.closing import answers
 from mlflow_ngraph.cli.benchmark import show_outcome
-from mlflow_ngraph.cli.closing import answers
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.recording.outcome import Outcome
 from mlflow_ngraph.verdicts import Verdict

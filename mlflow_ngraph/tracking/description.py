@@ -1,0 +1,43 @@
+"""The description of a study run: the answer, then the way to charts, the table, and how to search for such runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mlflow_ngraph.execute.record import StudyRecord
+from mlflow_ngraph.tables import summary
+from mlflow_ngraph.tracking import schema, views
+from mlflow_ngraph.tracking.schema import Param, Tag
+
+
+def of_study(record: StudyRecord, answers: Sequence[str], charts: Mapping[str, str]) -> str:
+    """What MLflow shows of a study run, in Markdown; of a long table as much as a tag holds.
+
+    Parameters
+    ----------
+    answers : Sequence[str]
+        What follows from the results, a line each: MLflow folds away what comes after the first lines.
+    charts : Mapping[str, str]
+        Addresses of charts, by the label of a model.
+    """
+    links = [f"[{model}]({address})" for model, address in charts.items()]
+    before = [*(["\n".join(f"- {answer}" for answer in answers)] if answers else [])]
+    before += [f"Charts: {', '.join(links)}"] if links else []
+    filters = "\n".join(_filters(record))
+    after = f"## Filters to copy\n\n```text\n{filters}\n```\n\n`speedup`, `throughput` and latencies are the best over batch sizes."
+    room = schema.MAX_TAG - sum(len(part) + 2 for part in (*before, after))
+    table = summary.markdown(summary.summary_rows(record), room)
+    return "\n\n".join([*before, table.rstrip(), after])
+
+
+def models(record: StudyRecord) -> list[str]:
+    """The labels of the models that a study measures."""
+    return list(dict.fromkeys(lane.lane.label for lane in record.lanes.values()))
+
+
+def _filters(record: StudyRecord) -> list[str]:
+    """What finds lane runs, of this study's in the search field of MLflow."""
+    lanes = [lane.lane for lane in record.lanes.values()]
+    examples = [f"params.{Param.MODEL} = {views.quoted(lane.label)}" for lane in lanes[:1]]
+    examples += [f"params.{Param.COMPILER} = '{lane.compiler}' AND metrics.latency_p50_ms < 2" for lane in lanes[-1:]]
+    return ["metrics.speedup > 2", *examples, f"tags.`{Tag.STUDY_ID}` = '{record.id}'"]
