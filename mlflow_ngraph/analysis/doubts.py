@@ -117,14 +117,16 @@ def _near(table: pd.DataFrame, metric: Metric) -> list[Rival]:
         return []
     open_ = ~(table["loss_ci_low"] >= -contest.MARGIN) & (table["rank"] > 1)
     near = table[open_ & (table["device"] == table["worst_device"])]
-    return [
-        Rival(
-            {name: row.get(name) for name in undecided.COLUMNS}, metric.name, metric.unit, metric.better,
-            float(row["value"]), plain(row["ci_low"]), plain(row["ci_high"]),
-            1 - row["loss"], *(None if row[f"loss_ci_{end}"] is None else 1 - row[f"loss_ci_{end}"] for end in ("high", "low")), True,
+    rivals = []
+    for row in near.astype(object).where(near.notna(), None).to_dict("records"):
+        low, high = (None if row[name] is None else 1 - row[name] for name in ("loss_ci_high", "loss_ci_low"))
+        figures = float(row["value"]), plain(row["ci_low"]), plain(row["ci_high"]), 1 - row["loss"], low, high, True
+        rivals.append(
+            Rival(
+                {name: row.get(name) for name in undecided.COLUMNS}, metric.name, metric.unit, metric.better, *figures
+            )
         )
-        for row in near.astype(object).where(near.notna(), None).to_dict("records")
-    ]  # fmt: skip
+    return rivals
 
 
 def _doubt(rivals: Sequence[Rival], device: str | None, answer: Mapping[str, Any] | None, figures: str) -> Doubt:
