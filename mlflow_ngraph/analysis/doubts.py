@@ -113,10 +113,10 @@ def of_fleet(
 
 def _near(table: pd.DataFrame, metric: Metric) -> list[Rival]:
     """The choices whose scores may be better than the best one's by more than the margin, each by its worst device."""
-    if metric.interval == "none" or is_complement(metric.name):
-        return []
-    open_ = ~(table["loss_ci_low"] >= -contest.MARGIN) & (table["rank"] > 1)
-    near = table[open_ & (table["device"] == table["worst_device"])]
+    could = table["loss_ci_low"] < -contest.MARGIN
+    if metric.interval != "none" and not is_complement(metric.name):  # too uncertain to have an interval
+        could |= table["loss_ci_low"].isna() & (table["rank"] > 1)
+    near = table[could & (table["device"] == table["worst_device"])]
     rivals = []
     for row in near.astype(object).where(near.notna(), None).to_dict("records"):
         low, high = (None if row[name] is None else 1 - row[name] for name in ("loss_ci_high", "loss_ci_low"))
