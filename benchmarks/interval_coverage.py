@@ -1,6 +1,6 @@
 """How often the intervals that are shown contain the truth, from three rounds to fifty, on quiet machines and restless ones.
 
-``python benchmarks/interval_coverage.py [--trials 1000]`` draws studies of two lanes with ten repetitions a round, derives
+``python benchmarks/interval_coverage.py [--trials 400]`` draws studies of two lanes with ten repetitions a round, derives
 their figures with the package's own code, and counts for each number of rounds
 
 - how often the interval of throughput, median latency and speed-up contains the truth. Wanted are at least 93 of 100; more
@@ -29,7 +29,7 @@ from mlflow_ngraph.estimates import WIDEST
 from mlflow_ngraph.measure import statistics
 
 Array = NDArray[np.float64]
-ROUNDS = (3, 4, 5, 7, 8, 10, 15, 20, 30, 50)
+ROUNDS = (3, 4, 6, 8, 12, 20, 50)
 REPETITIONS, BATCH = 10, 8
 SCATTER = 0.02
 """Standard deviation of the logarithms, of rounds of a lane as well as of repetitions."""
@@ -76,7 +76,7 @@ MACHINES: tuple[Machine, ...] = (quiet, bursts, drift, alike, very_alike)
 def main() -> int:
     """Count, print, and fail where an interval is too short, too wide or not positive, or an order is another one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=1000)
+    parser.add_argument("--trials", type=int, default=400)
     trials = parser.parse_args().trials
     failed = False
     for machine in MACHINES:

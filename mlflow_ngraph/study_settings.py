@@ -39,7 +39,7 @@ class Adaptive(Section):
     """When a cell has repetitions enough, where ``repetitions`` is ``auto``."""
 
     within: float = Field(0.01, gt=0, lt=1)
-    """Wanted reach of the 95 % interval of the mean duration, as a share of the mean: 0.01 is ± 1 %."""
+    """Wanted reach of the 95 % interval of the throughput, as a share of it: 0.01 is ± 1 %."""
     min_rounds: int = Field(8, ge=2)
     """Rounds before the interval is looked at: of fewer it says little about itself."""
     max_repetitions: int = Field(200, ge=1)

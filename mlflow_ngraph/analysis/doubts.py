@@ -113,18 +113,20 @@ def of_fleet(
 
 def _near(table: pd.DataFrame, metric: Metric) -> list[Rival]:
     """The choices whose scores may be better than the best one's by more than the margin, each by its worst device."""
-    if metric.interval == "none" or is_complement(metric.name):
-        return []
-    open_ = ~(table["loss_ci_low"] >= -contest.MARGIN) & (table["rank"] > 1)
-    near = table[open_ & (table["device"] == table["worst_device"])]
-    return [
-        Rival(
-            {name: row.get(name) for name in undecided.COLUMNS}, metric.name, metric.unit, metric.better,
-            float(row["value"]), plain(row["ci_low"]), plain(row["ci_high"]),
-            1 - row["loss"], *(None if row[f"loss_ci_{end}"] is None else 1 - row[f"loss_ci_{end}"] for end in ("high", "low")), True,
+    could = table["loss_ci_low"] < -contest.MARGIN
+    if metric.interval != "none" and not is_complement(metric.name):  # too uncertain to have an interval
+        could |= table["loss_ci_low"].isna() & (table["rank"] > 1)
+    near = table[could & (table["device"] == table["worst_device"])]
+    rivals = []
+    for row in near.astype(object).where(near.notna(), None).to_dict("records"):
+        low, high = (None if row[name] is None else 1 - row[name] for name in ("loss_ci_high", "loss_ci_low"))
+        figures = float(row["value"]), plain(row["ci_low"]), plain(row["ci_high"]), 1 - row["loss"], low, high, True
+        rivals.append(
+            Rival(
+                {name: row.get(name) for name in undecided.COLUMNS}, metric.name, metric.unit, metric.better, *figures
+            )
         )
-        for row in near.astype(object).where(near.notna(), None).to_dict("records")
-    ]  # fmt: skip
+    return rivals
 
 
 def _doubt(rivals: Sequence[Rival], device: str | None, answer: Mapping[str, Any] | None, figures: str) -> Doubt:

@@ -132,9 +132,9 @@ def test_where_a_side_has_no_speed_up_its_throughput_is_compared() -> None:
     assert set(table.loc[table["metric"] == "speedup", "outcome"]) == {"passed"}, "all became slower alike"
     other = Side("new", new.frame.assign(baseline="torchscript"))
     assert set(gate(other, old)["metric"]) == {"throughput"}, "speed-ups over other baselines are other figures"
-    only = [Side(side.name, side.frame[side.frame["compiler"] == "identity"]) for side in (new, old)]
+    eager = [Side(side.name, side.frame[side.frame["compiler"] == "identity"]) for side in (new, old)]
     with pytest.raises(UsageError, match=r"^nothing can be compared by speedup: it is exact by definition"):
-        gate(*only, [Threshold.parse("speedup=-3%")])
+        gate(eager[0], eager[1], [Threshold.parse("speedup=-3%")])
 
 
 def test_a_round_alone_tells_nothing_and_is_not_green() -> None:

@@ -173,3 +173,20 @@ def test_an_objective_is_the_same_metric_for_every_verb() -> None:
         assert recommend(frame, objective=name).attrs["metric"] == metric
         assert recommend(frame, front=[name]).attrs["front"] == [metric]
     assert OBJECTIVES["latency"] == "latency_p50_ms"
+
+
+def test_a_cell_whose_rounds_differ_too_much_leaves_it_open_and_shows_no_interval() -> None:
+    frame = cells(
+        compiler=["openvino", "tvm"], compiler_label=["openvino", "tvm"], batch=[8, 1], throughput=[300.0, 100.0]
+    )
+    frame = frame.assign(throughput_log_se=[0.01, 0.9], throughput_df=4.0)
+    table = recommend(frame)
+    assert not table["best"].any()
+    assert table["ci_low"].isna().tolist() == [False, True]
+    (doubt,) = table.attrs["undecided"]
+    assert (
+        "tvm at batch 1 (0.333 of that, measured at another time; no interval: the rounds differ too much)"
+        in doubt["said"]
+    )
+    (rival,) = doubt["rivals"]
+    assert (rival["ratio_ci_low"], rival["ratio_ci_high"]) == (None, None)

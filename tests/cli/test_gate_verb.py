@@ -59,12 +59,12 @@ def test_a_run_against_a_run(recorded: Recorded, cli, tmp_path: Path) -> None:
     code, out, err = cli(*arguments, "--summary", str(summary), "--junit", str(junit))
     assert (code, err) == (1, "")
     assert "gate failed" in out
-    assert "3 of 13 comparisons (3 failed)" in out.replace("\n", " ")
+    assert "3 of 7 comparisons (3 failed)" in out.replace("\n", " ")
     assert summary.read_text().startswith("### ❌ gate failed")
     assert summary.read_text().count("| failed |") == 3
     suite = ET.fromstring(junit.read_text()).find("testsuite")
     assert suite is not None
-    assert (suite.get("tests"), suite.get("failures")) == ("13", "3")
+    assert (suite.get("tests"), suite.get("failures")) == ("7", "3")
     failures = suite.findall("testcase/failure")
     assert len(failures) == 3
     assert all("more than chance" in str(one.get("message")) for one in failures)
@@ -76,9 +76,37 @@ def test_it_passes_where_it_may(recorded: Recorded, cli, cli_json) -> None:
     assert code == 0
     assert "gate passed" in out
     found = cli_json(*arguments, "--compilers", "onnxruntime,identity")
-    assert found["passed"] is True
-    assert {cell["compiler_label"] for cell in found["cells"]} == {"identity", "onnxruntime[opt_level=2]"}
+    assert found["outcome"] == "passed"
+    assert {cell["compiler_label"] for cell in found["cells"]} == {"onnxruntime[opt_level=2]"}
+    assert all(cell["notices"] < 0.03 for cell in found["cells"])
     assert cli("gate", "--candidate", recorded.old, "--baseline", recorded.new)[0] == 0
+
+
+def test_what_could_not_be_told_is_neither_green_nor_red(recorded: Recorded, cli, tmp_path: Path) -> None:
+    summary, junit = tmp_path / "summary.md", tmp_path / "junit.xml"
+    arguments = ("gate", "--candidate", recorded.old, "--baseline", recorded.new, "--threshold", "speedup=-0.1%")
+    code, out, err = cli(*arguments, "--summary", str(summary), "--junit", str(junit))
+    assert (code, err) == (3, "")
+    assert "gate could not tell" in out
+    assert "7 of 7 comparisons (7 could not tell)" in out.replace("\n", " ")
+    assert summary.read_text().startswith("### ❔ gate could not tell")
+    assert "has to be a change of" in summary.read_text()
+    suite = ET.fromstring(junit.read_text()).find("testsuite")
+    assert suite is not None
+    assert (suite.get("failures"), suite.get("skipped")) == ("0", "7")
+    assert all("it notices a fall of" in str(one.get("message")) for one in suite.findall("testcase/skipped"))
+
+
+def test_sides_without_a_cell_in_common_are_told_first(recorded: Recorded, cli, tmp_path: Path) -> None:
+    path = tmp_path / "others.parquet"
+    frame = results.load(recorded.uri)
+    frame = frame[frame["run_id"] == recorded.old]
+    frame.assign(workload="timm:others", label="others").to_parquet(path, index=False)
+    for form in ("table", "markdown"):
+        code, out, _ = cli("gate", "--candidate", recorded.new, "--baseline", str(path), "--format", form)
+        assert code == 1
+        told = out.splitlines()[0 if form == "table" else 2]
+        assert told == "no cell in common: the candidate has deit-t, resnet18; the baseline has others"
 
 
 def test_models_and_lanes_and_files(recorded: Recorded, cli, tmp_path: Path) -> None:
@@ -158,7 +186,7 @@ def test_studies_by_their_names(recorded: Recorded, cli, cli_json) -> None:
     old, new = "quick-0123abcd-20251009-090000", "quick-0123abcd-20251009-090001"
     code, out, _ = cli("gate", "--candidate", "quick", "--baseline", old)
     assert code == 1
-    assert f"quick (the latest of 2 studies, {new}) against {old} ({old}), 3 of 13" in out.replace("\n", " ")
+    assert f"quick (the latest of 2 studies, {new}) against {old} ({old}), 3 of 7" in out.replace("\n", " ")
     out = cli("diff", old, "quick")[1]
     assert f"left: {old} ({old}); right: quick (the latest of 2 studies, {new})" in out
     assert "results: 3 of 18 cells that both have differ" in out

@@ -319,6 +319,27 @@ def test_noise_widens_the_intervals_of_absolute_figures_alone(drawn: Slices, nam
         assert noisy[key] == quiet[key]
 
 
+def test_rounds_that_differ_too_much_give_figures_and_errors_without_ends(drawn: Slices) -> None:
+    apart = np.exp([0.0, 2.0, -2.0, 3.0, 1.0])[:, None]
+    metrics = written({**drawn, ("fast", 4): np.round(64 * drawn["fast", 4] * apart) / 64}).cell("fast", 4).metrics
+    for name in ("throughput", "throughput_mean", "latency_p50_ms", "speedup", "rtr", "ase", "bsr"):
+        assert metrics[name] > 0
+        assert metrics[f"{name}_log_se"] > 0.3
+        assert not {f"{name}_ci_low", f"{name}_ci_high"} & set(metrics)
+    beside = written(drawn).cell("fast", 4).metrics
+    assert beside["throughput_ci_high"] < 10 * beside["throughput_ci_low"]
+
+
+def test_throughputs_have_the_order_of_speed_ups(drawn: Slices) -> None:
+    """One repetition of a hundred times its length moves a mean, and nothing that lanes are ordered by."""
+    held_up = drawn["fast", 1].copy()
+    held_up[2, 3] *= 100
+    script = written({**drawn, ("fast", 1): held_up})
+    fast, eager = (script.cell(name, 1).metrics for name in ("fast", "identity"))
+    assert fast["throughput_mean"] < eager["throughput_mean"]
+    assert fast["throughput"] / eager["throughput"] == pytest.approx(fast["speedup"])
+
+
 def test_an_engine_says_what_it_cost(drawn: Slices) -> None:
     script = written(drawn).built("fast", [1, 4])
     script.events[-1].update(built_beside=3, size_bytes=1_500_000, stages={"export": 1.0, "compile": 2.5})

@@ -88,9 +88,9 @@ def test_a_paired_ratio_scales_and_inverts(values, factor):
     plain, scaled = statistics.paired_ratio(values, other), statistics.paired_ratio(factor * values, other)
     inverse = statistics.paired_ratio(other, values)
     assert scaled.value == pytest.approx(factor * plain.value)
-    assert plain.times(factor).interval() == pytest.approx(scaled.interval())
+    assert plain.times(factor).ends == pytest.approx(scaled.ends)
     assert inverse.value == pytest.approx(1 / plain.value)
-    assert inverse.interval() == pytest.approx(tuple(1 / end for end in reversed(plain.interval())))
+    assert inverse.ends == pytest.approx(tuple(1 / end for end in reversed(plain.ends)))
 
 
 @given(st.lists(st.floats(0.5, 2.0), min_size=8, max_size=60), st.integers(0, 10))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from mlflow_ngraph.analysis.contest import MARGIN
 from mlflow_ngraph.estimates import Estimate
 from mlflow_ngraph.metrics import BASELINE_COLUMN, EAGER, called, with_estimates
 from mlflow_ngraph.tables import baselines
-from mlflow_ngraph.text import missing
+from mlflow_ngraph.text import NO_INTERVAL, missing
 from mlflow_ngraph.verdicts import Verdict
 
 Places = NDArray[np.int64]
@@ -210,7 +211,8 @@ def percent(ratio: float) -> str:
 def change(ratios: Estimate, place: int) -> str:
     """A ratio as a change, with its interval."""
     value, low, high = figures_of(ratios, place).values()
-    return f"{percent(value)} [{percent(low)}, {percent(high)}]"
+    ends = NO_INTERVAL if math.isnan(low) else f"{percent(low)}, {percent(high)}"
+    return f"{percent(value)} [{ends}]"
 
 
 def figures_of(ratios: Estimate, place: int) -> dict[str, float]:

@@ -41,7 +41,8 @@ def glance(prepared: Prepared) -> Table | Missing:
                 continue
             parts = significance.figures(compared, "speedup")
             mean = combined.geometric_mean(parts)
-            sides = Counter(value.side_of(1.0) for value in combined.values(parts))
+            low, high = parts.ends
+            sides = Counter(int(above) - int(below) for above, below in zip(low > 1, high < 1, strict=True))
             row.update(speedup=mean.value, speedup_ci_low=mean.low, speedup_ci_high=mean.high)
             row.update(faster=sides[1], slower=sides[-1], undecided=sides[0])
             rows.append([*shown, texts.estimate(mean), *(TableCell(str(sides[side])) for side in (1, -1, 0))])
