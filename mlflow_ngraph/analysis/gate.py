@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from mlflow_ngraph.analysis import between_studies, significance
 from mlflow_ngraph.analysis.between_studies import Between, Machine
 from mlflow_ngraph.analysis.compare import ALIKE
+from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.estimates import Estimate
 from mlflow_ngraph.metrics import Metric, is_complement
@@ -247,7 +248,7 @@ def _judged(
     if not pairs:
         return rows
     bottoms, tops = (np.array(side, np.int64) for side in zip(*pairs, strict=True))
-    plainly = {name: significance.ratios(both, name, tops, bottoms) for name in bounds}
+    plainly = {name: Comparison(both, metrics[name]).ratios(tops, bottoms) for name in bounds}
     ratios = {
         name: between_studies.allowed_for(ratio, both, tops, bottoms, between[name]) for name, ratio in plainly.items()
     }

@@ -86,7 +86,7 @@ def _rivals(ranking: Ranking, place: int, servers: Mapping[str, str], rules: Rul
     Another batch size of the chosen engine is no other choice.
     """
     chosen = ranking.candidates[place]
-    able = [rival for rival in ranking.rivals_of(place) if rival.row["model_id"] != chosen.model_id]
+    able = [rival for rival in ranking.rivals_of(place) if not rival.same_engine]
     without = [rival for rival in able if rival.row["model_id"] is None and rival.row["device"] == chosen.row["device"]]
     logged = [rival for rival in able if rival.row["model_id"] is not None]
     looked = _looked_at([Candidate(rival.row, rival.metric) for rival in logged], servers, rules)

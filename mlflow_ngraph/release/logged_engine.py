@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from mlflow_ngraph.analysis import contest, results
+from mlflow_ngraph.analysis import results
 from mlflow_ngraph.analysis.compare import latest
+from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph.execute import journal
@@ -116,8 +117,10 @@ def rivals(candidate: LoggedEngine, cell: Mapping[str, Any], metric: str, batch:
     frame = latest(results.select(meant, candidate.remote.tracking_uri))
     others = frame["model_id"].fillna("") != candidate.model_id
     here = frame["fingerprint"] == origin.fingerprint.get("digest")
-    known = [pd.DataFrame([dict(cell)]), frame[others & here.fillna(False)]]
-    return contest.rivals(typed(pd.concat(known, ignore_index=True), COLUMNS), CELL_METRICS[metric], 0)
+    own = candidate.cells[candidate.cells["cell"] != cell["cell"]]
+    known = [pd.DataFrame([dict(cell)]), *([own] if batch is None else []), frame[others & here.fillna(False)]]
+    compared = Comparison(typed(pd.concat(known, ignore_index=True), COLUMNS), CELL_METRICS[metric])
+    return tuple(rival for rival in compared.rivals(0) if not rival.same_engine)
 
 
 def _cells(model: LoggedModel, manifest: Manifest, tracking_uri: str) -> pd.DataFrame:

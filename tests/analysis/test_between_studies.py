@@ -15,7 +15,7 @@ from mlflow_ngraph.analysis.between_studies import FEWEST, Between, estimated
 from mlflow_ngraph.analysis.recommend import recommend
 from tests.support.tidy import Drawn, grid
 
-SPEED = {"identity": 50.0, "onnxruntime": 100.0, "openvino": 103.0, "tvm": 60.0}
+SPEED = {"identity": 50.0, "onnxruntime": 100.0, "openvino": 103.2, "tvm": 60.0}
 BATCHES = [1, 2, 4, 8]
 
 
