@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from mlflow_ngraph.analysis import comparison
 from mlflow_ngraph.analysis.comparison import TIED_FROM, Comparison
+from mlflow_ngraph.analysis.undecided import Rival
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.metrics import COLUMNS, METRICS, is_complement
 from mlflow_ngraph.tables import baselines
@@ -93,8 +95,34 @@ def best(cells: pd.DataFrame, metric: str, batch: int | None = None) -> Mapping[
     measured = trusted if len(trusted) else measured
     if measured.empty:
         return None
-    ordered = measured.sort_values(metric, ascending=METRICS[metric].better == "lower", kind="stable")
-    return dict(ordered.iloc[0])
+    compared = Comparison(measured, METRICS[metric])
+    ranked = np.flatnonzero(compared.ranks)
+    return dict(
+        measured.iloc[compared.leader(ranked) if len(ranked) else compared.ordered(np.arange(len(measured)))[0]]
+    )
+
+
+def rivals(
+    cells: pd.DataFrame, cell: Mapping[str, Any], others: pd.DataFrame, metric: str, batch: int | None = None
+) -> tuple[Rival, ...]:
+    """The cells of other engines that could beat an engine.
+
+    Parameters
+    ----------
+    cells : pd.DataFrame
+        Those of the engine: what loses to it at one of its batch sizes does not beat it.
+    cell : Mapping[str, Any]
+        The one that the engine is judged by.
+    others : pd.DataFrame
+        Cells of other engines of the same model, precision and machine.
+    batch : int or None
+        The only batch size that counts, where there is one.
+    """
+    beside = pd.concat([cells[cells["cell"] != cell["cell"]], others])
+    beside = beside if batch is None else beside[beside["batch"] == batch]
+    frame = typed(pd.concat([pd.DataFrame([dict(cell)]), beside], ignore_index=True), COLUMNS)
+    found = Comparison(frame, METRICS[metric]).rivals(0)
+    return tuple(rival for rival in found if not rival.same_engine)
 
 
 def compare(

@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 
 from mlflow_ngraph.analysis import comparison, significance
-from mlflow_ngraph.analysis.comparison import TIED_FROM, Comparison
+from mlflow_ngraph.analysis.comparison import TIED_FROM, Comparison, Mask, Places
 from mlflow_ngraph.analysis.selection import FILTERED, Selection
 from mlflow_ngraph.errors import UnknownNameError, UsageError
-from mlflow_ngraph.estimates import Estimate
+from mlflow_ngraph.estimates import Array, Estimate
 from mlflow_ngraph.metrics import NOISE, VARIABLES, Metric, with_estimates
 from mlflow_ngraph.tables import baselines, vocabulary
 from mlflow_ngraph.tables.summary import fallback_nodes
@@ -104,7 +104,7 @@ def compare(
     kept = chosen.drop(left_out.index)
     baselines.check_one(kept, [measured])
     without = 0
-    shown = Shown(kept, measured)
+    shown = Shown(Comparison(kept, measured), np.arange(len(kept)))
     if relative_to is not None:
         base = _baselines(frame, asked, relative_to, trusted)
         baselines.check_one(pd.concat([kept, base]), [measured])
@@ -131,89 +131,98 @@ def compare(
 class Shown:
     """Cells with the numbers that are shown of them."""
 
-    frame: pd.DataFrame
-    metric: Metric
+    compared: Comparison
+    """All cells that may be shown."""
+    places: Places
+    """Where those stand that are."""
     divided: Estimate | None = None
-    """The ratios to the baseline, row by row, where the numbers are such."""
-    touched: np.ndarray[Any, Any] | None = None
+    """The ratios to the baseline, cell by cell, where the numbers are such."""
+    touched: Mask | None = None
     """Of ratios, which of them noise touches: all but those of shared rounds."""
 
     @cached_property
-    def compared(self) -> Comparison:
-        """The cells as they compare with each other."""
-        return Comparison(self.frame, self.metric)
+    def frame(self) -> pd.DataFrame:
+        """The rows of the cells."""
+        rows: pd.DataFrame = self.compared.frame.iloc[self.places]
+        return rows
 
     @property
-    def values(self) -> pd.Series[float]:
+    def metric(self) -> Metric:
+        """What is shown, or divided."""
+        return self.compared.metric
+
+    @property
+    def values(self) -> Array:
         """The numbers."""
-        if self.divided is None:
-            return self.frame[self.metric.name]
-        return pd.Series(self.divided.value, self.frame.index)
+        return self.compared.numbers[self.places] if self.divided is None else self.divided.value
 
     @property
-    def interval(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def interval(self) -> tuple[Array, Array]:
         """The ends of the intervals; NaN where there are none."""
         if self.divided is not None:
             return self.divided.interval()
         return significance.interval(self.frame, self.metric.name)
 
-    def take(self, places: np.ndarray[Any, Any]) -> Shown:
-        """The cells at some places."""
-        divided = None if self.divided is None else self.divided.take(places)
-        touched = None if self.touched is None else self.touched[places]
-        return replace(self, frame=self.frame.iloc[places], divided=divided, touched=touched)
+    @property
+    def badness(self) -> Array:
+        """The numbers, turned so that the best one is the smallest."""
+        return self.values if self.metric.better == "lower" else -self.values
+
+    def take(self, own: Places) -> Shown:
+        """Some of the cells, by their positions."""
+        divided = None if self.divided is None else self.divided.take(own)
+        touched = None if self.touched is None else self.touched[own]
+        return Shown(self.compared, self.places[own], divided, touched)
 
     def best(self, by: Sequence[str]) -> Shown:
         """Of the cells that fall together the best one, a trustworthy one before all others."""
-        values = self.values
-        known = (values.notna() & self.frame[list(by)].notna().all(axis=1)).to_numpy(bool)
-        places = np.flatnonzero(known)
-        keys = self.frame.iloc[places][list(by)]
+        known = ~np.isnan(self.values) & self.frame[list(by)].notna().all(axis=1).to_numpy(bool)
+        positions = np.flatnonzero(known)
+        keys = self.frame.iloc[positions][list(by)]
         if self.metric.better == "neither" and keys.duplicated().any():
             raise UsageError(
                 f"several cells fall together, and no {self.metric.name} is the better one: add 'batch' to the rows"
             )
-        doubtful = (self.frame["verdict"].to_numpy(str) != str(Verdict.OK))[places]
-        order = places[np.lexsort((self.badness(places), doubtful))]
+        doubtful = (self.frame["verdict"].to_numpy(str) != str(Verdict.OK))[positions]
+        order = positions[np.lexsort((self.badness[positions], doubtful))]
         together = self.frame.iloc[order].groupby(list(by), sort=False).indices.values()
         return self.take(np.sort(np.array([self._best(order[inside]) for inside in together], int)))
-
-    def _best(self, places: np.ndarray[Any, Any]) -> int:
-        """The best of cells that fall together, which stand in the order of their numbers."""
-        if len(places) > 1 and self.divided is None:
-            ranked = places[self.compared.ranks[places]]
-            return self.compared.leader(ranked) if len(ranked) else int(places[0])
-        return int(places[0])
 
     def leaders(self, by: Sequence[str]) -> Shown:
         """The best of each group, and what cannot be told from it."""
         leads, ties = self.marks(by)
         return self.take(np.flatnonzero(leads | ties))
 
-    def marks(self, by: Sequence[str]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def marks(self, by: Sequence[str]) -> tuple[Mask, Mask]:
         """Which cells are the best of their group, and which cannot be told from it.
 
         Only cells that can rank take part; see `Comparison.ranks`. p-values are adjusted within each group.
         """
-        leads, ties = np.zeros(len(self.frame), bool), np.zeros(len(self.frame), bool)
+        leads, ties = np.zeros(len(self.places), bool), np.zeros(len(self.places), bool)
         if self.metric.better == "neither":
             return leads, ties
-        ok = np.flatnonzero(self.compared.ranks)
+        ok = np.flatnonzero(self.compared.ranks[self.places])
         groups = self.frame.iloc[ok].groupby(list(by), sort=False, dropna=False).indices if by else {(): range(len(ok))}
         for inside in groups.values():
-            places = ok[np.asarray(inside, int)]
-            if not len(places):
+            own = ok[np.asarray(inside, int)]
+            if not len(own):
                 continue
-            if self.divided is None:
-                lead = self.compared.leader(places)
-                ties[places] = self.compared.tied(lead, places)
-            else:
-                lead = int(places[np.argsort(self.badness(places), kind="stable")[0]])
-                followers = places[places != lead]
-                against = self.divided.take(followers).over(self.divided.take(np.full(len(followers), lead)))
-                ties[followers] = significance.holm(against.p_differs()) >= TIED_FROM
+            lead = self._best(own[np.argsort(self.badness[own], kind="stable")])
             leads[lead] = True
+            if self.divided is None:
+                ties[own] = self.compared.tied(int(self.places[lead]), self.places[own])
+            else:
+                others = own[own != lead]
+                against = self.divided.take(others).over(self.divided.take(np.full(len(others), lead)))
+                ties[others] = significance.holm(against.p_differs()) >= TIED_FROM
         return leads, ties
+
+    def _best(self, own: Places) -> int:
+        """The position of the best of some cells, which stand in the order of their numbers."""
+        ranked = own[self.compared.ranks[self.places[own]]]
+        if self.divided is not None or len(ranked) < 2:
+            return int((ranked if len(ranked) and self.divided is None else own)[0])
+        return int(own[self.places[own] == self.compared.leader(self.places[ranked])][0])
 
     def described(self, rows: Sequence[str], names: Sequence[str], *, relative: bool) -> list[dict[str, Any]]:
         """What a reader has to know about each number; plain values, so that the table can be copied."""
@@ -221,7 +230,7 @@ class Shown:
         if relative and self.divided is not None:
             ties = significance.holm(self.divided.p_differs()) >= TIED_FROM
         low, high = self.interval
-        estimate = self.compared.figures if self.divided is None else self.divided
+        estimate = self.compared.figures.take(self.places) if self.divided is None else self.divided
         touched = significance.unsteady(self.frame, self.metric.name) if self.touched is None else self.touched
         records = self.frame.to_dict("records")
         return [
@@ -245,11 +254,6 @@ class Shown:
             }
             for place, (row, value) in enumerate(zip(records, self.values, strict=True))
         ]
-
-    def badness(self, places: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The numbers at some places, turned so that the best one is the smallest."""
-        values: np.ndarray[Any, Any] = self.values.to_numpy(float)[places]
-        return values if self.metric.better == "lower" else -values
 
 
 def _fallback_nodes(flags: str | None) -> int:
@@ -317,19 +321,17 @@ def _divided(shown: Shown, base: pd.DataFrame, relative_to: tuple[str, str]) -> 
     keys = [name for name in ALIKE if name not in apart and name in shown.frame.columns]
     both = pd.concat([shown.frame, base[base[shown.metric.name].notna()]], ignore_index=True)
     marks = pd.MultiIndex.from_frame(both[keys].astype("string").fillna(""))
-    bottoms = Shown(both.iloc[len(shown.frame) :], shown.metric)
-    order = np.argsort(bottoms.badness(np.arange(len(bottoms.frame))), kind="stable") + len(shown.frame)
+    compared = Comparison(both, shown.metric)
     where: dict[Any, int] = {}
-    for place in order:
-        where.setdefault(marks[place], int(place))
+    for place in np.argsort(compared.badness, kind="stable"):
+        if place >= len(shown.frame):
+            where.setdefault(marks[place], int(place))
     base_places = np.array([where.get(mark, -1) for mark in marks[: len(shown.frame)]], int)
     places = np.flatnonzero(base_places >= 0)
-    compared = Comparison(both, shown.metric)
     ratios: Estimate = compared.ratios(places, base_places[places])
     numbers = np.flatnonzero(~np.isnan(ratios.value))
     places, ratios = places[numbers], ratios.take(numbers)
-    touched = compared.touched(places, base_places[places])
-    divided = replace(shown, frame=shown.frame.iloc[places], divided=ratios, touched=touched)
+    divided = Shown(compared, places, ratios, compared.touched(places, base_places[places]))
     return divided, len(shown.frame) - len(places)
 
 

@@ -80,6 +80,7 @@ class Answer:
             "device": self.device,
             "said": self.said,
             "decided": self.decided,
+            "cell": None if self.row is None else self.row["cell"],
             "rivals": [rival.to_plain() for rival in self.rivals],
         }
 

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlflow_ngraph.analysis import contest, results
+from mlflow_ngraph.analysis import results
+from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.cli import transfers
 from mlflow_ngraph.compilers.base import Availability
 from mlflow_ngraph.compilers.openvino.adapter import OpenVINO
 from mlflow_ngraph.engines.package import open_package
+from mlflow_ngraph.metrics import METRICS
 from tests.support.logged import WORKLOAD, Logged
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -50,7 +52,7 @@ def test_an_engine_is_pulled_by_its_id_and_then_only_verified(
 def test_the_best_engine_is_found_by_question(logged: Logged, cli: Cli, cli_json: Callable[..., Any]) -> None:
     table = results.load(logged.uri, cache=False)
     table = table.sort_values("throughput", ascending=False).reset_index(drop=True)
-    best = table.iloc[contest.leader(table, "throughput", "higher", np.arange(len(table)))]
+    best = table.iloc[Comparison(table, METRICS["throughput"]).leader(np.arange(len(table)))]
     asked = ("pull", "--workload", WORKLOAD.replace("?", "?depth=1&"), "--device", "here", "--tracking-uri", logged.uri)
     # How near to each other they are is a matter of chance.
     document = cli_json(*asked, "--accept-undecided", "--objective", "throughput", "--max-latency-ms", "1e9")
