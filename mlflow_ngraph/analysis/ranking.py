@@ -108,6 +108,8 @@ class Ranking:
     """The rows of those of them that keep all bounds, and could be better than they look."""
     rivals: tuple[Rival, ...]
     """The cells that could beat the first candidate."""
+    tied: tuple[str, ...]
+    """The candidates that cannot be told from the first one, by their cells."""
 
     def rivals_of(self, place: int) -> tuple[Rival, ...]:
         """The cells that could beat a candidate and stand behind the others that are before it."""
@@ -125,6 +127,7 @@ class Ranking:
             "left_out": dict(self.left_out),
             "unsure": [dict(row) for row in self.unsure],
             "rivals": [rival.to_plain() for rival in self.rivals],
+            "tied": list(self.tied),
         }
 
     @classmethod
@@ -133,7 +136,8 @@ class Ranking:
         metric = str(content["metric"])
         rivals = tuple(Rival(**rival) for rival in content["rivals"])
         candidates = tuple(Candidate(row, metric) for row in content["rows"])
-        return cls(candidates, dict(content["left_out"]), tuple(content["unsure"]), rivals)
+        tied = tuple(map(str, content["tied"]))
+        return cls(candidates, dict(content["left_out"]), tuple(content["unsure"]), rivals, tied)
 
 
 def rank(frame: pd.DataFrame, question: EngineQuestion) -> Ranking:
@@ -186,7 +190,8 @@ def rank(frame: pd.DataFrame, question: EngineQuestion) -> Ranking:
     unsure = np.flatnonzero(compared.doubtful & (within | compared.untried))
     candidates = tuple(Candidate(row, question.metric) for row in _plain(newest.iloc[ordered]))
     rivals = compared.rivals(lead, np.concatenate([ordered, unsure]))
-    return Ranking(candidates, dict(left_out), tuple(_plain(newest.iloc[unsure])), rivals)
+    tied = tuple(newest["cell"].iloc[ordered[compared.tied(lead, ordered)]].astype(str))
+    return Ranking(candidates, dict(left_out), tuple(_plain(newest.iloc[unsure])), rivals, tied)
 
 
 def _rivals(rows: Sequence[Mapping[str, Any]], metric: str) -> tuple[Rival, ...]:

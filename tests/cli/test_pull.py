@@ -66,7 +66,7 @@ def test_the_best_engine_is_found_by_question(logged: Logged, cli: Cli, cli_json
     code, out, _ = cli(*asked, "--accept-undecided")
     assert code == 0
     assert f": {best['label']} by {best['compiler_label']}, fp32, batch {best['batch']}" in out
-    assert "it has the highest throughput of 6 cells with an engine" in out
+    assert "it is the best by throughput of 6 cells with an engine" in out
     assert "the next is" in out
     assert "was there already" in out
 
@@ -160,7 +160,7 @@ def test_a_dry_run_brings_nothing(logged: Logged, cli: Cli, cli_json: Callable[.
     code, out, _ = cli(*asked)
     assert code == 0
     assert "chosen: " in out or "looks best: " in out
-    assert "it has the lowest latency_p50_ms of 6 cells" in out
+    assert "it is the best by latency_p50_ms of 6 cells" in out
     document = cli_json(*asked)
     assert (document["directory"], document["answer"]["objective"]) == (None, "latency_p50_ms")
     assert not (tmp_path / "home" / "pulled").exists()

@@ -39,7 +39,7 @@ def table(rng: np.random.Generator) -> pd.DataFrame:
             sizes = {name: float(rng.choice([10.0, 10.1, 20.0])) for name in compilers}
             shared = rng.normal(0, common, rounds)
             for batch in batches:
-                study, several = f"study-{int(rng.integers(0, 2)) if not raced else 0}", rng.random() < 0.3
+                study, several = f"{device}-{0 if raced else int(rng.integers(0, 2))}", rng.random() < 0.3
                 shared = shared if raced else rng.normal(0, common, rounds)
                 for number, name in enumerate(compilers):
                     speed = 5 + speeds[name] + growth * np.log(batch) + rng.normal(0, 0.01)
