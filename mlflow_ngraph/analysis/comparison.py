@@ -141,8 +141,8 @@ class Comparison:
         nothing, how = unknown(len(top)), np.full(len(top), APART, object)
         found = self.figures.take(top).over(self.figures.take(bottom))
         found = found.where(np.isfinite(self.figures.log[bottom]), nothing)
-        for name, linked in ((CHAIN, self._chained), (SAME_ROUNDS, self._paired)):
-            better = linked(top, bottom)
+        paired = self._paired(top, bottom)
+        for name, better in ((SAME_ROUNDS, paired), (CHAIN, self._chained(top, bottom, ~paired.known))):
             known = better.known & np.isfinite(found.log)
             found, how[known] = better.where(known, found), name
         found = nothing.where(self._bases[top] != self._bases[bottom], found)
@@ -308,10 +308,11 @@ class Comparison:
         return mask
 
     def _codes(self, names: Sequence[str]) -> Places:
-        """Equal numbers for cells that are equal in all of these columns; a missing value equals a missing value."""
+        """Equal numbers for cells that are equal in those of these columns that there are; missing values are equal."""
         known = self._keys.get(tuple(names))
         if known is None:
-            values = [self.frame[name].to_numpy(object) for name in names]
+            values = [self.frame[name].to_numpy(object) for name in names if name in self.frame.columns]
+            values.append(np.zeros(len(self.frame), object))
             keys = zip(*(np.where(pd.isna(column), "", column).tolist() for column in values), strict=True)
             numbers: dict[tuple[object, ...], int] = {}
             known = self._keys[tuple(names)] = np.array([numbers.setdefault(key, len(numbers)) for key in keys], int)
@@ -326,8 +327,10 @@ class Comparison:
         return alike
 
     def _other_choice(self, place: int, places: Places) -> Mask:
-        """Which cells differ from one in more than the batch size; all where that is not known."""
-        return ~self._alike(CHOICE, places, np.full(len(places), place))
+        """Which cells differ from one in more than the batch size."""
+        choice = self._codes(CHOICE)
+        other: Mask = choice[places] != choice[place]
+        return other
 
     def _paired(self, tops: Places, bottoms: Places) -> Estimate:
         """Ratios round by round; NaN where cells share fewer than two rounds."""
@@ -356,21 +359,19 @@ class Comparison:
             known = self._rounds[place] = json.loads(text) if isinstance(text, str) and text else {}
         return known
 
-    def _chained(self, tops: Places, bottoms: Places) -> Estimate:
+    def _chained(self, tops: Places, bottoms: Places, asked: Mask) -> Estimate:
         """Ratios through a third cell of the same study, the surest one where there are several; NaN where there is none.
 
         It has rounds in common with both or, of two batch sizes, is one side's choice at the other one's: its own figures
         lead from one batch size to the other, and the rounds from there.
         """
         found = unknown(len(tops))
-        if not self._has_rounds or not set(CHOICE) <= set(self.frame.columns):
+        if not self._has_rounds:
             return found
-        study, choice = self._codes(FIELD[:2]), self._codes(CHOICE)
-        field = self._codes(FIELD)
-        for place in np.flatnonzero((study[tops] == study[bottoms]) & (choice[tops] != choice[bottoms])).tolist():
+        study, field, choice = self._codes(FIELD[:2]), self._codes(FIELD), self._codes(CHOICE)
+        related = asked & (study[tops] == study[bottoms]) & (choice[tops] != choice[bottoms])
+        for place in np.flatnonzero(related).tolist():
             top, bottom = int(tops[place]), int(bottoms[place])
-            if self._paired(tops[[place]], bottoms[[place]]).known[0]:
-                continue
             if field[top] == field[bottom]:
                 third = np.flatnonzero((field == field[top]) & self._ok)
                 ways = self._steps(top, third, bottom, own=None)
@@ -401,7 +402,7 @@ class Comparison:
 
     def _fastest(self, places: Places) -> int:
         """The best cell by pairs: the best of each field in its rounds, and of these the best one."""
-        field = self._codes(FIELD)[places] if set(FIELD) <= set(self.frame.columns) else np.zeros(len(places), int)
+        field = self._codes(FIELD)[places]
         leads = [self._first(places[field == number]) for number in dict.fromkeys(field.tolist())]
         return self._first(np.array(leads, int))
 
@@ -436,21 +437,16 @@ class Comparison:
 
     def _beaten(self, places: Places) -> Mask:
         """Which of some cells that rank another one of the same field beats for sure: they are not the best, whatever is."""
-        beaten = self.left(places, places)
-        if not set(FIELD) <= set(self.frame.columns):
-            return beaten
         field = self._codes(FIELD)[places]
         leads = {number: self._first(places[field == number]) for number in set(field.tolist())}
         low, high = _ends(self.ratios(places, [leads[number] for number in field.tolist()]))
         with np.errstate(invalid="ignore"):
-            return beaten | (low > 1 if self._low_is_better else high < 1)
+            return self.left(places, places) | (low > 1 if self._low_is_better else high < 1)
 
     def _covered(self, answer: int, places: Places) -> Mask:
         """Which cells cannot beat the answer's own choice at their batch size: with that choice nothing is lost to them."""
         covered = np.zeros(len(places), bool)
-        if not {*CHOICE, "batch"} <= set(self.frame.columns):
-            return covered
-        batch = self.frame["batch"].to_numpy(float)
+        batch = self._codes(["batch"])
         for cell in self.of_choice(answer, places).tolist():
             same = np.flatnonzero((batch[places] == batch[cell]) & self._other_choice(answer, places))
             ratios = self.ratios(places[same], np.full(len(same), cell))
@@ -493,11 +489,11 @@ class Comparison:
         cells = rows.reindex(columns=list(COLUMNS))
         texts = cells.astype(object).where(cells.notna(), None).to_dict("records")
         values = [self.numbers[places], *significance.interval(rows, self.metric.name)]
-        answers = np.full(len(places), 0 if answer is None else answer)
-        choice = self._alike(CHOICE, places, answers) & (answer is not None)
-        engine = [choice & self._alike((name,), places, answers) & rows[name].fillna("").ne("").to_numpy(bool)
-                  for name in ("model_id", "engine") if name in rows]  # fmt: skip
-        same = np.logical_or.reduce([np.zeros(len(places), bool), *engine])
+        choice = np.zeros(len(places), bool) if answer is None else ~self._other_choice(answer, places)
+        same = np.zeros(len(places), bool)
+        for name in ("model_id", "engine"):
+            if answer is not None and name in rows and (own := plain(self.frame[name].iat[answer])):
+                same |= choice & (rows[name] == own).fillna(False).to_numpy(bool)
         for place, row in enumerate(texts):
             value, low, high = (plain(part[place]) for part in values)
             yield {
