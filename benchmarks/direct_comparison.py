@@ -18,8 +18,10 @@ import numpy as np
 import pandas as pd
 
 from mlflow_ngraph import home
-from mlflow_ngraph.analysis import shared_rounds, significance
+from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis.comparison import SAME_ROUNDS, Comparison
 from mlflow_ngraph.execute import fold
+from mlflow_ngraph.metrics import METRICS
 from mlflow_ngraph.tables import results
 
 ENOUGH = 0.75
@@ -52,15 +54,16 @@ def compared(frame: pd.DataFrame, one: str, other: str) -> Iterator[tuple[str, f
     """The name of a cell, the ratio of the first compiler over the second, and how far both intervals reach."""
     frame = frame[frame["verdict"] == "ok"].reset_index(drop=True)
     speedups = significance.figures(frame, "speedup")
+    compared = Comparison(frame, METRICS["throughput"])
     for cell, places in frame.groupby(["label", "batch"]).indices.items():
         workload, batch = cast("tuple[str, int]", cell)
         own = {str(frame["compiler_label"].iloc[place]): int(place) for place in places}
         if one not in own or other not in own:
             continue
         top, bottom = np.array([own[one]]), np.array([own[other]])
-        direct = shared_rounds.throughput_ratios(frame, top, bottom)
+        direct = compared.ratios(top, bottom)
         over = speedups.take(top).over(speedups.take(bottom))
-        if direct.known[0] and over.known[0]:
+        if direct.how[0] == SAME_ROUNDS and over.known[0]:
             yield f"{workload} batch {batch}", float(direct.value[0]), float(direct.reach()[0]), float(over.reach()[0])
 
 

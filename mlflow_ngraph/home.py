@@ -9,6 +9,9 @@ import platformdirs
 
 from mlflow_ngraph.errors import UsageError
 
+STUDY_FILE = "study.yaml"
+"""In the directory of a study: the study itself, as it was asked for."""
+
 
 def engine_store(home_directory: Path) -> Path:
     """Engines that studies share."""

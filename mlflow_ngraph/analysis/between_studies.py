@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mlflow_ngraph.analysis import shared_rounds, significance
+from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.compare import ALIKE
 from mlflow_ngraph.estimates import Array, Estimate
 from mlflow_ngraph.metrics import FREEDOM, LOG_ERROR, reciprocal_of
@@ -156,4 +156,5 @@ def allowed_for(
     if not between:
         return ratios
     wider = widened(ratios, machines(frame.iloc[bottoms]), between, studies=2)
-    return wider.where(wider.known & ~shared_rounds.alike(frame, ("study_id",), tops, bottoms), ratios)
+    study = frame["study_id"].to_numpy(object)
+    return wider.where(wider.known & (study[tops] != study[bottoms]), ratios)

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mlflow_ngraph.analysis import shared_rounds, significance
-from mlflow_ngraph.analysis.compare import TIED_FROM
+from mlflow_ngraph.analysis import comparison
+from mlflow_ngraph.analysis.comparison import TIED_FROM, Comparison
+from mlflow_ngraph.analysis.undecided import Rival
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.metrics import COLUMNS, METRICS, is_complement
 from mlflow_ngraph.tables import baselines
@@ -20,10 +21,16 @@ from mlflow_ngraph.verdicts import Verdict
 
 METRIC = "throughput"
 """What engines are compared by where nothing else is said."""
+_HOW = {
+    comparison.SAME_ROUNDS: "paired",
+    comparison.CHAIN: "by a chain of pairs",
+    comparison.APART: "not paired",
+}
+"""How a comparison was made, as a sentence ends."""
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Duel:
     """A candidate beside a champion."""
 
     metric: str
@@ -36,8 +43,8 @@ class Comparison:
     ci_high: float | None
     p_value: float | None
     """Two-sided, against no difference at all."""
-    paired: bool
-    """Whether both were measured in the same rounds of one study."""
+    how: str
+    """As `comparison.Ratios` says it: whether it is of the same rounds of one study, or what else."""
 
     @property
     def better(self) -> bool:
@@ -53,8 +60,7 @@ class Comparison:
         text = f"{self.metric} ratio {self.ratio:.3f}"
         if self.ci_low is None or self.ci_high is None or self.p_value is None:
             return f"{text}, without an interval"
-        how = "paired" if self.paired else "not paired"
-        return f"{text} [{self.ci_low:.3f}, {self.ci_high:.3f}], p {_p(self.p_value)}, {how}"
+        return f"{text} [{self.ci_low:.3f}, {self.ci_high:.3f}], p {_p(self.p_value)}, {_HOW[self.how]}"
 
 
 def check_metric(metric: str) -> str:
@@ -89,28 +95,62 @@ def best(cells: pd.DataFrame, metric: str, batch: int | None = None) -> Mapping[
     measured = trusted if len(trusted) else measured
     if measured.empty:
         return None
-    ordered = measured.sort_values(metric, ascending=METRICS[metric].better == "lower", kind="stable")
-    return dict(ordered.iloc[0])
+    compared = Comparison(measured, METRICS[metric])
+    ranked = np.flatnonzero(compared.ranks)
+    return dict(
+        measured.iloc[compared.leader(ranked) if len(ranked) else compared.ordered(np.arange(len(measured)))[0]]
+    )
 
 
-def compare(candidate: Mapping[str, Any], champion: Mapping[str, Any], metric: str) -> Comparison:
+def rivals(
+    cells: pd.DataFrame, cell: Mapping[str, Any], others: pd.DataFrame, metric: str, batch: int | None = None
+) -> tuple[Rival, ...]:
+    """The cells of other engines that could beat an engine.
+
+    Parameters
+    ----------
+    cells : pd.DataFrame
+        Those of the engine: what loses to it at one of its batch sizes does not beat it.
+    cell : Mapping[str, Any]
+        The one that the engine is judged by.
+    others : pd.DataFrame
+        Cells of other engines of the same model, precision and machine.
+    batch : int or None
+        The only batch size that counts, where there is one.
+    """
+    beside = pd.concat([cells[cells["cell"] != cell["cell"]], others])
+    beside = beside if batch is None else beside[beside["batch"] == batch]
+    frame = typed(pd.concat([pd.DataFrame([dict(cell)]), beside], ignore_index=True), COLUMNS)
+    found = Comparison(frame, METRICS[metric]).rivals(0)
+    return tuple(rival for rival in found if not rival.same_engine)
+
+
+def compare(
+    candidate: Mapping[str, Any], champion: Mapping[str, Any], metric: str, beside: pd.DataFrame | None = None
+) -> Duel:
     """How two cells differ. Cells of one study are compared by what they have in common; see docs/method.md.
+
+    Parameters
+    ----------
+    beside : pd.DataFrame or None
+        Other cells of both engines: where the two share no rounds, they may lead from one to the other.
 
     Raises
     ------
     UsageError
         The metric refers to one baseline in the candidate, and to another one in the champion.
     """
-    frame = typed(pd.DataFrame([dict(candidate), dict(champion)]), COLUMNS)
+    both = pd.DataFrame([dict(candidate), dict(champion)])
+    frame = typed(pd.concat([both, *([] if beside is None else [beside])], ignore_index=True), COLUMNS)
     if baselines.differ(frame, metric, [0], [1]).any():
-        now, before = baselines.labels(frame)
+        now, before = baselines.labels(frame)[:2]
         raise UsageError(
             f"{metric} is over {now} in the candidate and over {before} in the champion, which are different figures: compare "
             f"them by another metric, such as {METRIC}"
         )
-    ratio = significance.ratios(frame, metric, [0], [1])
+    ratio = Comparison(frame, METRICS[metric]).ratios([0], [1])
     low, high = ratio.interval()
-    return Comparison(
+    return Duel(
         metric=metric,
         candidate=float(candidate[metric]),
         champion=float(champion[metric]),
@@ -118,15 +158,8 @@ def compare(candidate: Mapping[str, Any], champion: Mapping[str, Any], metric: s
         ci_low=plain(low[0]),
         ci_high=plain(high[0]),
         p_value=plain(ratio.p_differs()[0]),
-        paired=_paired(frame, metric),
+        how=str(ratio.how[0]),
     )
-
-
-def _paired(frame: pd.DataFrame, metric: str) -> bool:
-    rows = np.arange(2)
-    together = shared_rounds.together(metric)
-    ratios = shared_rounds.throughput_ratios(frame, rows[:1], rows[1:], together)
-    return bool(METRICS[metric].by_round and ratios.known.all())
 
 
 def _p(value: float) -> str:

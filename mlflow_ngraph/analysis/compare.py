@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from mlflow_ngraph.analysis import contest, shared_rounds, significance
+from mlflow_ngraph.analysis import comparison, significance
+from mlflow_ngraph.analysis.comparison import TIED_FROM, Comparison, Mask, Places
 from mlflow_ngraph.analysis.selection import FILTERED, Selection
 from mlflow_ngraph.errors import UnknownNameError, UsageError
-from mlflow_ngraph.estimates import Estimate
-from mlflow_ngraph.metrics import METRICS, NOISE, VARIABLES, Metric, with_estimates
+from mlflow_ngraph.estimates import Array, Estimate
+from mlflow_ngraph.metrics import NOISE, VARIABLES, Metric, with_estimates
 from mlflow_ngraph.tables import baselines, vocabulary
 from mlflow_ngraph.tables.summary import fallback_nodes
 from mlflow_ngraph.text import plain
@@ -24,13 +26,11 @@ ALIKE = ("device", "workload", "compiler_label", "precision", "mode", "threads",
 """What tells cells apart within a study; a baseline shares all but what it is the baseline of."""
 _SETS_APART = {"compiler": ("compiler_label",), "study": (), "study_id": (), "git_commit": (), "label": ("workload",)}
 """Of `ALIKE`, what a baseline that is chosen by a column need not share, where it is not that column itself."""
-TIED_FROM = 0.05
-"""p-value from which on two figures are not told apart."""
 
 
 def needed(rows: Sequence[str], columns: Sequence[str], metric: str, more: Collection[str] = ()) -> list[str]:
     """The columns of the tidy table that `compare` looks at."""
-    figures = with_estimates([metric, "speedup"])
+    figures = [*sorted(comparison.needed(metric)), *with_estimates(["speedup"])]
     own = ["cell", "verdict", "flags", "precision_in_force", "study_id", "started_at", "finished_at", "fingerprint"]
     filtered = [name for names in FILTERED.values() for name in names]
     return list(dict.fromkeys([*rows, *columns, *figures, *own, *ALIKE, *filtered, *more]))
@@ -104,7 +104,7 @@ def compare(
     kept = chosen.drop(left_out.index)
     baselines.check_one(kept, [measured])
     without = 0
-    shown = Shown(kept, metric, measured.better)
+    shown = Shown(Comparison(kept, measured), np.arange(len(kept)))
     if relative_to is not None:
         base = _baselines(frame, asked, relative_to, trusted)
         baselines.check_one(pd.concat([kept, base]), [measured])
@@ -131,78 +131,98 @@ def compare(
 class Shown:
     """Cells with the numbers that are shown of them."""
 
-    frame: pd.DataFrame
-    metric: str
-    better: str
+    compared: Comparison
+    """All cells that may be shown."""
+    places: Places
+    """Where those stand that are."""
     divided: Estimate | None = None
-    """The ratios to the baseline, row by row, where the numbers are such."""
-    touched: np.ndarray[Any, Any] | None = None
+    """The ratios to the baseline, cell by cell, where the numbers are such."""
+    touched: Mask | None = None
     """Of ratios, which of them noise touches: all but those of shared rounds."""
 
-    @property
-    def values(self) -> pd.Series[float]:
-        """The numbers."""
-        if self.divided is None:
-            return self.frame[self.metric]
-        return pd.Series(self.divided.value, self.frame.index)
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """The rows of the cells."""
+        rows: pd.DataFrame = self.compared.frame.iloc[self.places]
+        return rows
 
     @property
-    def interval(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def metric(self) -> Metric:
+        """What is shown, or divided."""
+        return self.compared.metric
+
+    @property
+    def values(self) -> Array:
+        """The numbers."""
+        return self.compared.numbers[self.places] if self.divided is None else self.divided.value
+
+    @property
+    def interval(self) -> tuple[Array, Array]:
         """The ends of the intervals; NaN where there are none."""
         if self.divided is not None:
             return self.divided.interval()
-        return significance.interval(self.frame, self.metric)
+        return significance.interval(self.frame, self.metric.name)
 
-    def take(self, places: np.ndarray[Any, Any]) -> Shown:
-        """The cells at some places."""
-        divided = None if self.divided is None else self.divided.take(places)
-        touched = None if self.touched is None else self.touched[places]
-        return replace(self, frame=self.frame.iloc[places], divided=divided, touched=touched)
+    @property
+    def badness(self) -> Array:
+        """The numbers, turned so that the best one is the smallest."""
+        return self.values if self.metric.better == "lower" else -self.values
+
+    def take(self, own: Places) -> Shown:
+        """Some of the cells, by their positions."""
+        divided = None if self.divided is None else self.divided.take(own)
+        touched = None if self.touched is None else self.touched[own]
+        return Shown(self.compared, self.places[own], divided, touched)
 
     def best(self, by: Sequence[str]) -> Shown:
         """Of the cells that fall together the best one, a trustworthy one before all others."""
-        values = self.values
-        known = (values.notna() & self.frame[list(by)].notna().all(axis=1)).to_numpy(bool)
-        places = np.flatnonzero(known)
-        keys = self.frame.iloc[places][list(by)]
-        if self.better == "neither" and keys.duplicated().any():
+        known = ~np.isnan(self.values) & self.frame[list(by)].notna().all(axis=1).to_numpy(bool)
+        positions = np.flatnonzero(known)
+        keys = self.frame.iloc[positions][list(by)]
+        if self.metric.better == "neither" and keys.duplicated().any():
             raise UsageError(
-                f"several cells fall together, and no {self.metric} is the better one: add 'batch' to the rows"
+                f"several cells fall together, and no {self.metric.name} is the better one: add 'batch' to the rows"
             )
-        doubtful = (self.frame["verdict"].to_numpy(str) != str(Verdict.OK))[places]
-        order = np.lexsort((self.badness(places), doubtful))
-        first = ~keys.iloc[order].duplicated().to_numpy(bool)
-        return self.take(np.sort(places[order[first]]))
+        doubtful = (self.frame["verdict"].to_numpy(str) != str(Verdict.OK))[positions]
+        order = positions[np.lexsort((self.badness[positions], doubtful))]
+        together = self.frame.iloc[order].groupby(list(by), sort=False).indices.values()
+        return self.take(np.sort(np.array([self._best(order[inside]) for inside in together], int)))
 
     def leaders(self, by: Sequence[str]) -> Shown:
         """The best of each group, and what cannot be told from it."""
         leads, ties = self.marks(by)
         return self.take(np.flatnonzero(leads | ties))
 
-    def marks(self, by: Sequence[str]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def marks(self, by: Sequence[str]) -> tuple[Mask, Mask]:
         """Which cells are the best of their group, and which cannot be told from it.
 
-        Only cells that can rank take part; see `contest.ranks`. p-values are adjusted within each group.
+        Only cells that can rank take part; see `Comparison.ranks`. p-values are adjusted within each group.
         """
-        leads, ties = np.zeros(len(self.frame), bool), np.zeros(len(self.frame), bool)
-        if self.better == "neither":
+        leads, ties = np.zeros(len(self.places), bool), np.zeros(len(self.places), bool)
+        if self.metric.better == "neither":
             return leads, ties
-        ok = np.flatnonzero(contest.ranks(self.frame, self.metric))
+        ok = np.flatnonzero(self.compared.ranks[self.places])
         groups = self.frame.iloc[ok].groupby(list(by), sort=False, dropna=False).indices if by else {(): range(len(ok))}
-        followers, led = [np.zeros(0, int)], [np.zeros(0, int)]
         for inside in groups.values():
-            places = ok[np.asarray(inside, int)]
-            if len(places):
-                lead = self._lead(places)
-                leads[lead] = True
-                followers.append(places[places != lead])
-                led.append(np.full(len(places) - 1, lead))
-        # All groups at once: each look at the table costs more than what is computed from it.
-        p_values = self._ratios(np.concatenate(followers), np.concatenate(led)).p_differs()
-        ends = np.cumsum([len(others) for others in followers])
-        for others, own in zip(followers, np.split(p_values, ends[:-1]), strict=True):
-            ties[others] = significance.holm(own) >= TIED_FROM
+            own = ok[np.asarray(inside, int)]
+            if not len(own):
+                continue
+            lead = self._best(own[np.argsort(self.badness[own], kind="stable")])
+            leads[lead] = True
+            if self.divided is None:
+                ties[own] = self.compared.tied(int(self.places[lead]), self.places[own])
+            else:
+                others = own[own != lead]
+                against = self.divided.take(others).over(self.divided.take(np.full(len(others), lead)))
+                ties[others] = significance.holm(against.p_differs()) >= TIED_FROM
         return leads, ties
+
+    def _best(self, own: Places) -> int:
+        """The position of the best of some cells, which stand in the order of their numbers."""
+        ranked = own[self.compared.ranks[self.places[own]]]
+        if self.divided is not None or len(ranked) < 2:
+            return int((ranked if len(ranked) and self.divided is None else own)[0])
+        return int(own[self.places[own] == self.compared.leader(self.places[ranked])][0])
 
     def described(self, rows: Sequence[str], names: Sequence[str], *, relative: bool) -> list[dict[str, Any]]:
         """What a reader has to know about each number; plain values, so that the table can be copied."""
@@ -210,8 +230,8 @@ class Shown:
         if relative and self.divided is not None:
             ties = significance.holm(self.divided.p_differs()) >= TIED_FROM
         low, high = self.interval
-        estimate = significance.figures(self.frame, self.metric) if self.divided is None else self.divided
-        touched = significance.unsteady(self.frame, self.metric) if self.touched is None else self.touched
+        estimate = self.compared.figures.take(self.places) if self.divided is None else self.divided
+        touched = significance.unsteady(self.frame, self.metric.name) if self.touched is None else self.touched
         records = self.frame.to_dict("records")
         return [
             {
@@ -234,23 +254,6 @@ class Shown:
             }
             for place, (row, value) in enumerate(zip(records, self.values, strict=True))
         ]
-
-    def _lead(self, places: np.ndarray[Any, Any]) -> int:
-        """The best of some places."""
-        order = places[np.argsort(self.badness(places), kind="stable")]
-        return (
-            int(order[0]) if self.divided is not None else contest.leader(self.frame, self.metric, self.better, order)
-        )
-
-    def badness(self, places: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The numbers at some places, turned so that the best one is the smallest."""
-        values: np.ndarray[Any, Any] = self.values.to_numpy(float)[places]
-        return values if self.better == "lower" else -values
-
-    def _ratios(self, tops: np.ndarray[Any, Any], bottoms: np.ndarray[Any, Any]) -> Estimate:
-        if self.divided is not None:
-            return self.divided.take(tops).over(self.divided.take(bottoms))
-        return significance.ratios(self.frame, self.metric, tops, bottoms)
 
 
 def _fallback_nodes(flags: str | None) -> int:
@@ -316,26 +319,19 @@ def _divided(shown: Shown, base: pd.DataFrame, relative_to: tuple[str, str]) -> 
     column = relative_to[0]
     apart = {column, *_SETS_APART.get(column, ())}
     keys = [name for name in ALIKE if name not in apart and name in shown.frame.columns]
-    both = pd.concat([shown.frame, base[base[shown.metric].notna()]], ignore_index=True)
+    both = pd.concat([shown.frame, base[base[shown.metric.name].notna()]], ignore_index=True)
     marks = pd.MultiIndex.from_frame(both[keys].astype("string").fillna(""))
-    bottoms = Shown(both.iloc[len(shown.frame) :], shown.metric, shown.better)
-    order = np.argsort(bottoms.badness(np.arange(len(bottoms.frame))), kind="stable") + len(shown.frame)
+    compared = Comparison(both, shown.metric)
     where: dict[Any, int] = {}
-    for place in order:
-        where.setdefault(marks[place], int(place))
+    for place in np.argsort(compared.badness, kind="stable"):
+        if place >= len(shown.frame):
+            where.setdefault(marks[place], int(place))
     base_places = np.array([where.get(mark, -1) for mark in marks[: len(shown.frame)]], int)
     places = np.flatnonzero(base_places >= 0)
-    ratios = significance.ratios(both, shown.metric, places, base_places[places])
+    ratios: Estimate = compared.ratios(places, base_places[places])
     numbers = np.flatnonzero(~np.isnan(ratios.value))
     places, ratios = places[numbers], ratios.take(numbers)
-    tops, bases = shown.frame.iloc[places], both.iloc[base_places[places]]
-    touched = significance.unsteady(tops, shown.metric) | significance.unsteady(bases, shown.metric)
-    if shown.metric in METRICS and METRICS[shown.metric].by_round:
-        together = shared_rounds.together(shown.metric)
-        paired = shared_rounds.throughput_ratios(both, places, base_places[places], together).known
-        loaded = significance.unsteady(tops, "speedup") | significance.unsteady(bases, "speedup")
-        touched = np.where(paired, loaded, touched)
-    divided = replace(shown, frame=tops, divided=ratios, touched=touched)
+    divided = Shown(compared, places, ratios, compared.touched(places, base_places[places]))
     return divided, len(shown.frame) - len(places)
 
 
@@ -350,7 +346,7 @@ def _pivot(shown: Shown, rows: Sequence[str], columns: Sequence[str], sort: str 
     if name not in (*rows, "value"):
         raise UnknownNameError("row to sort by", name, [*rows, "value"])
     if name == "value":
-        key = table.min(axis=1) if shown.better == "lower" else table.max(axis=1)
+        key = table.min(axis=1) if shown.metric.better == "lower" else table.max(axis=1)
         order: pd.Index[Any] = key.sort_values(ascending=not descending, kind="stable").index
     else:
         order = table.index.sort_values() if table.index.nlevels == 1 else table.sort_index(level=name).index

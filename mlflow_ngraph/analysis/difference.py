@@ -16,6 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from mlflow_ngraph.analysis import results, significance, study_names
+from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.listing import Server, study_run
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.errors import TrackingError, UnknownNameError, UsageError
@@ -214,7 +215,7 @@ def _results(both: pd.DataFrame, pairs: Sequence[tuple[int, int]], asked: Metric
         return []
     metric = asked.name
     old, new = (np.array(side, np.int64) for side in zip(*pairs, strict=True))
-    ratios = significance.ratios(both, metric, new, old)
+    ratios = Comparison(both, asked).ratios(new, old)
     ok: NDArray[np.bool_] = (both["verdict"] == str(Verdict.OK)).to_numpy(bool)
     adjusted = significance.holm(np.where(ok[old] & ok[new], ratios.p_differs(), np.nan))
     low, high = ratios.interval()

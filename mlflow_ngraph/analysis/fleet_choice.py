@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from mlflow_ngraph.analysis import significance
-from mlflow_ngraph.analysis.compare import TIED_FROM
+from mlflow_ngraph.analysis.comparison import TIED_FROM, Comparison
 from mlflow_ngraph.estimates import Estimate, satterthwaite
 from mlflow_ngraph.metrics import Metric, is_complement
 
@@ -71,7 +71,7 @@ def _of_workload(
         scores = relative.min(axis=1) if rule == "maximin" else np.exp(np.log(relative).mean(axis=1))
     order = np.lexsort((np.arange(len(names)), -scores))
     lead = int(order[0])
-    against = _against(candidates, metric, rows, tops, relative, lead, rule)
+    against = _against(Comparison(candidates, metric), rows, tops, relative, lead, rule)
     adjusted = significance.holm(np.where(np.arange(len(names)) != lead, against.p_differs(), np.nan))
     low, high = against.interval()
     tested = np.isfinite(against.error) & (not is_complement(metric.name))
@@ -99,8 +99,7 @@ def _of_workload(
 
 
 def _against(
-    candidates: pd.DataFrame,
-    metric: Metric,
+    compared: Comparison,
     rows: Places,
     tops: Places,
     relative: NDArray[np.float64],
@@ -116,12 +115,11 @@ def _against(
     relative : NDArray[np.float64]
         Performance of each choice on each device, relative to the best cell.
     """
-    sign = 1 if metric.better == "higher" else -1
+    sign = 1 if compared.metric.better == "higher" else -1
     if rule == "geomean":
         # The best cells of the devices stand on both sides, and cancel.
         parts = [
-            significance.ratios(candidates, metric.name, rows[:, column], np.full(len(rows), rows[lead, column]))
-            for column in range(rows.shape[1])
+            compared.ratios(rows[:, column], np.full(len(rows), rows[lead, column])) for column in range(rows.shape[1])
         ]
         logs, errors, freedoms = (
             np.stack([getattr(part, name) for part in parts]) for name in ("log", "error", "freedom")
@@ -132,8 +130,8 @@ def _against(
     worst = relative.argmin(axis=1)
     own = rows[np.arange(len(rows)), worst]
     its = np.full(len(rows), rows[lead, worst[lead]])
-    direct = significance.ratios(candidates, metric.name, own, its)
-    mine = significance.ratios(candidates, metric.name, own, tops[worst])
-    theirs = significance.ratios(candidates, metric.name, its, np.full(len(rows), tops[worst[lead]]))
+    direct = compared.ratios(own, its)
+    mine = compared.ratios(own, tops[worst])
+    theirs = compared.ratios(its, np.full(len(rows), tops[worst[lead]]))
     ratios = direct.where(worst == worst[lead], mine.over(theirs))
     return Estimate(sign * ratios.log, ratios.error, ratios.freedom)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from mlflow_ngraph.analysis import between_studies, significance
 from mlflow_ngraph.analysis.between_studies import Between, Machine
 from mlflow_ngraph.analysis.compare import ALIKE
+from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.estimates import Estimate
 from mlflow_ngraph.metrics import Metric, is_complement
@@ -278,7 +279,7 @@ def _judged(
     sides = {name: tuple(np.array(own, np.int64).reshape(-1, 2).T) for name, own in compared.items()}
     ratios = {
         name: between_studies.allowed_for(
-            significance.ratios(both, name, tops, bottoms), both, tops, bottoms, between[name]
+            Comparison(both, metrics[name]).ratios(tops, bottoms), both, tops, bottoms, between[name]
         )
         for name, (bottoms, tops) in sides.items()
     }

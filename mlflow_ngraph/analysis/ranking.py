@@ -11,7 +11,7 @@ from mlflow_ngraph import objectives
 from mlflow_ngraph.analysis.undecided import Rival
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.metrics import CELL_METRICS, COLUMNS, TABLE, with_estimates
-from mlflow_ngraph.objectives import Limit
+from mlflow_ngraph.objectives import SECOND, Limit
 from mlflow_ngraph.text import rounded
 from mlflow_ngraph.verdicts import Verdict
 
@@ -23,7 +23,7 @@ FIGURES = ("throughput", "latency_p50_ms", "latency_p99_ms", "cpu_percent", "pea
 _IDENTITY = (
     "study_id", "study", "device", "fingerprint", "workload", "label", "compiler", "compiler_label", "precision",
     "precision_in_force", "batch", "mode", "threads", "verdict", "reason", "cell", "model_id", "started_at", "finished_at",
-    "tracking_uri", "rounds", "repetitions", "load_s", "first_inference_s",
+    "tracking_uri", "rounds", "repetitions", "load_s", "first_inference_s", "run_id", "engine", "baseline", *SECOND,
 )  # fmt: skip
 
 
@@ -108,6 +108,8 @@ class Ranking:
     """The rows of those of them that keep all bounds, and could be better than they look."""
     rivals: tuple[Rival, ...]
     """The cells that could beat the first candidate."""
+    tied: tuple[str, ...]
+    """The candidates that cannot be told from the first one, by their cells."""
 
     def rivals_of(self, place: int) -> tuple[Rival, ...]:
         """The cells that could beat a candidate and stand behind the others that are before it."""
@@ -125,6 +127,7 @@ class Ranking:
             "left_out": dict(self.left_out),
             "unsure": [dict(row) for row in self.unsure],
             "rivals": [rival.to_plain() for rival in self.rivals],
+            "tied": list(self.tied),
         }
 
     @classmethod
@@ -133,7 +136,8 @@ class Ranking:
         metric = str(content["metric"])
         rivals = tuple(Rival(**rival) for rival in content["rivals"])
         candidates = tuple(Candidate(row, metric) for row in content["rows"])
-        return cls(candidates, dict(content["left_out"]), tuple(content["unsure"]), rivals)
+        tied = tuple(map(str, content["tied"]))
+        return cls(candidates, dict(content["left_out"]), tuple(content["unsure"]), rivals, tied)
 
 
 def rank(frame: pd.DataFrame, question: EngineQuestion) -> Ranking:
@@ -151,54 +155,53 @@ def rank(frame: pd.DataFrame, question: EngineQuestion) -> Ranking:
     """
     import numpy as np
 
-    from mlflow_ngraph.analysis import contest
     from mlflow_ngraph.analysis.compare import latest
+    from mlflow_ngraph.analysis.comparison import Comparison
 
     models = sorted(frame["workload"].dropna().unique())
     if len(models) > 1:
         raise UsageError(f"engines of several models fit: name one with --workloads: {', '.join(models)}")
-    metric = question.metric
     newest = latest(frame)
-    ok = newest[newest["verdict"] == str(Verdict.OK)]
-    logged = ok[ok["model_id"].notna()]
-    measured = logged[logged[metric].notna()]
-    several = measured[contest.ranks(measured, metric)]
-    kept = several
-    for limit in question.limits:
-        kept = kept[limit.kept(kept)]
+    compared = Comparison(newest, CELL_METRICS[question.metric])
+    ok = (newest["verdict"] == str(Verdict.OK)).to_numpy(bool)
+    logged = ok & newest["model_id"].notna().to_numpy(bool)
+    measured = logged & newest[question.metric].notna().to_numpy(bool)
+    several = measured & compared.ranks
+    within = np.logical_and.reduce([np.ones(len(newest), bool), *(limit.kept(newest) for limit in question.limits)])
+    kept = several & within
     left_out = Counter({str(name): int(count) for name, count in newest["verdict"].value_counts().items()})
     del left_out[str(Verdict.OK)]
     for why, more, less in (
         ("without an engine on the server", ok, logged),
-        (f"without {metric}", logged, measured),
-        ("of one round only", measured, several),
+        (f"without {question.metric}", logged, measured),
+        ("without an interval", measured, several),
         ("beyond a bound", several, kept),
     ):
-        if len(more) > len(less):
-            left_out[why] = len(more) - len(less)
-    if kept.empty:
-        raise UsageError(_nothing(several, question, left_out))
-    ordered = kept.sort_values(
-        [metric, "started_at", "model_id", "batch"], ascending=[question.ascending, False, True, True], kind="stable"
-    )
-    lead = contest.leader(ordered, metric, CELL_METRICS[metric].better, np.arange(len(ordered)))
-    ordered = ordered.iloc[[lead, *(place for place in range(len(ordered)) if place != lead)]]
-    unsure = newest[contest.doubtful(newest, metric)]
-    for limit in question.limits:
-        unsure = unsure[limit.kept(unsure) | contest.untried(unsure)]
-    rows, others = _plain(ordered), _plain(unsure)
-    candidates = tuple(Candidate(row, metric) for row in rows)
-    return Ranking(candidates, dict(left_out), tuple(others), _rivals([*rows, *others], metric))
+        if more.sum() > less.sum():
+            left_out[why] = int(more.sum() - less.sum())
+    if not kept.any():
+        raise UsageError(_nothing(newest[several], question, left_out))
+    lead = compared.leader(np.flatnonzero(kept))
+    ordered = newest.assign(place=np.arange(len(newest)), led=np.arange(len(newest)) != lead)[kept].sort_values(
+        ["led", question.metric, "started_at", "model_id", "batch"],
+        ascending=[True, question.ascending, False, True, True],
+        kind="stable",
+    )["place"].to_numpy(int)  # fmt: skip
+    unsure = np.flatnonzero(compared.doubtful & (within | compared.untried))
+    candidates = tuple(Candidate(row, question.metric) for row in _plain(newest.iloc[ordered]))
+    rivals = compared.rivals(lead, np.concatenate([ordered, unsure]))
+    tied = tuple(newest["cell"].iloc[ordered[compared.tied(lead, ordered)]].astype(str))
+    return Ranking(candidates, dict(left_out), tuple(_plain(newest.iloc[unsure])), rivals, tied)
 
 
 def _rivals(rows: Sequence[Mapping[str, Any]], metric: str) -> tuple[Rival, ...]:
     """The cells that could beat the first one."""
     import pandas as pd
 
-    from mlflow_ngraph.analysis import contest
+    from mlflow_ngraph.analysis.comparison import Comparison
     from mlflow_ngraph.tables.columns import typed
 
-    return contest.rivals(typed(pd.DataFrame(map(dict, rows)), COLUMNS), CELL_METRICS[metric], 0)
+    return Comparison(typed(pd.DataFrame(map(dict, rows)), COLUMNS), CELL_METRICS[metric]).rivals(0)
 
 
 def _plain(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -12,10 +12,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from mlflow_ngraph import objectives
-from mlflow_ngraph.analysis import between_studies, contest, doubts, fleet_choice, significance
+from mlflow_ngraph.analysis import between_studies, comparison, decision, fleet_choice, significance
 from mlflow_ngraph.analysis.between_studies import Between, Machine
-from mlflow_ngraph.analysis.compare import TIED_FROM, latest
-from mlflow_ngraph.analysis.fleet_choice import CONFIGURATION
+from mlflow_ngraph.analysis.compare import latest
+from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.selection import FILTERED, Selection
 from mlflow_ngraph.analysis.serving_rates import AT_RATE, AT_RATE_METRIC
 from mlflow_ngraph.errors import UnknownNameError, UsageError
@@ -51,7 +51,7 @@ def recommend(
     """The best cell for each workload and device, what is as good, and what everything else costs.
 
     Of a cell that was measured several times the latest study counts. Only ``ok`` cells are recommended, and none where
-    another one could be better by more than `contest.MARGIN`, for all that can be told. Limits are compared with the
+    another one could be better by more than `objectives.AS_GOOD`, for all that can be told. Limits are compared with the
     numbers as they were measured, not with the ends of their intervals.
 
     Parameters
@@ -76,8 +76,8 @@ def recommend(
     pd.DataFrame
         One row a cell that keeps all limits (with ``fleet``: whose choice does on all devices), the best first, with
         the columns of `COLUMNS`; docs/how-to/decide.md explains them. ``attrs["nothing"]`` has the workloads and
-        devices for which nothing keeps all limits, with the reasons, and ``attrs["undecided"]`` those for which nothing
-        is ``best`` because of ``rivals`` that could beat it; ``attrs["between_studies"]`` what another study changes on the
+        devices for which nothing keeps all limits, with the reasons, ``attrs["answers"]`` the sentence for each other one, and
+        ``attrs["undecided"]`` those of them for which nothing is ``best`` because of ``rivals`` that could beat it; ``attrs["between_studies"]`` what another study changes on the
         machines of which that can be told; ``attrs`` also says ``objective``, ``metric``, ``baseline`` (of ratios), ``unit``,
         ``better``, ``limits``, ``fleet`` and ``front``.
 
@@ -102,24 +102,26 @@ def recommend(
     _check_measured(chosen, metric)
     asked_for = list(dict.fromkeys([metric, *shown, *(limit.metric for limit in limits)]))
     baselines.check_one(chosen, [metrics[name] for name in asked_for])
-    fitting, why = _fitting(chosen, metric, limits)
-    candidates = chosen[fitting].reset_index(drop=True)
+    compared = Comparison(chosen, metrics[metric])
+    fitting, why = _fitting(compared, limits)
     timed = metric in METRICS and METRICS[metric].by_round
     between = between_studies.of_machines(frame, set(chosen["device"])) if timed else {}
-    if fleet is None:
-        ranked = _per_device(candidates, metrics[metric], between)
-    else:
-        ranked = fleet_choice.ranked(candidates, metrics[metric], chosen, fleet)
-    table = _described(ranked, candidates, metric, shown, metrics)
     kept = np.logical_and.reduce([np.ones(len(chosen), bool), *(limit.kept(chosen) for limit in limits)])
-    noisy = chosen[contest.doubtful(chosen, metric) & (kept | contest.untried(chosen))]
+    noisy = compared.doubtful & (kept | compared.untried)
     if fleet is None:
-        undecided = list(doubts.of_devices(table, pd.concat([candidates, noisy], ignore_index=True), metrics[metric]))
+        found = list(decision.answers(compared, fitting | noisy))
+        answers = [answer for answer, _ in found]
+        ranked = _per_device(compared, [places for _, places in found if len(places)], between)
+        table = _described(ranked, chosen, metric, shown, metrics)
     else:
-        undecided = list(doubts.of_fleet(table, candidates, noisy, metrics[metric], chosen, fleet))
-    for doubt in undecided:
-        own = table["workload"] == doubt.workload
-        table.loc[own & (table["device"] == doubt.device if doubt.device is not None else True), "best"] = False
+        candidates = chosen[fitting].reset_index(drop=True)
+        ranked = fleet_choice.ranked(candidates, metrics[metric], chosen, fleet)
+        table = _described(ranked, candidates, metric, shown, metrics)
+        answers = list(decision.of_fleet(table, candidates, chosen[noisy], metrics[metric], chosen, fleet))
+    undecided = [answer for answer in answers if not answer.decided]
+    for answer in undecided:
+        own = table["workload"] == answer.workload
+        table.loc[own & (table["device"] == answer.device if answer.device is not None else True), "best"] = False
     table.attrs = {
         "objective": objective,
         "metric": metric,
@@ -130,7 +132,8 @@ def recommend(
         "fleet": fleet,
         "front": shown,
         "nothing": _nothing(chosen, table, why, fleet),
-        "undecided": [doubt.to_plain() for doubt in undecided],
+        "answers": [answer.to_plain() for answer in answers],
+        "undecided": [answer.to_plain() for answer in undecided],
         "between_studies": [known.to_plain(machine) for machine, known in between.items()],
     }
     return table
@@ -146,7 +149,7 @@ def _columns(metrics: Sequence[str]) -> set[str]:
     filtered = {name for names in FILTERED.values() for name in names}
     return {
         *COLUMNS,
-        *contest.needed(metrics[0]),
+        *comparison.needed(metrics[0]),
         *filtered,
         *with_estimates(metrics),
         "fingerprint",
@@ -176,12 +179,11 @@ def _check_measured(chosen: pd.DataFrame, metric: str) -> None:
         raise UsageError(f"none of these {len(chosen)} cells has {metric}{hint}")
 
 
-def _fitting(
-    chosen: pd.DataFrame, metric: str, limits: Sequence[Limit]
-) -> tuple[NDArray[np.bool_], list[tuple[str, ...]]]:
+def _fitting(compared: Comparison, limits: Sequence[Limit]) -> tuple[NDArray[np.bool_], list[tuple[str, ...]]]:
     """Which cells are candidates, and of each cell what speaks against it."""
+    chosen, metric = compared.frame, compared.metric.name
     ok = (chosen["verdict"] == str(Verdict.OK)).to_numpy(bool)
-    has, ranks = chosen[metric].notna().to_numpy(bool), contest.ranks(chosen, metric)
+    has, ranks = chosen[metric].notna().to_numpy(bool), compared.ranks
     kept = [limit.kept(chosen) for limit in limits]
     why: list[tuple[str, ...]] = []
     for place, verdict in enumerate(chosen["verdict"]):
@@ -190,61 +192,32 @@ def _fitting(
             continue
         broken = [f"not {limit}" for limit, mask in zip(limits, kept, strict=True) if not mask[place]]
         alone = has[place] and not ranks[place]
-        why.append((*broken, *([] if has[place] else [f"no {metric}"]), *(["one round only"] if alone else [])))
+        why.append((*broken, *([] if has[place] else [f"no {metric}"]), *(["without an interval"] if alone else [])))
     fitting: NDArray[np.bool_] = np.array([not reasons for reasons in why], bool)
     return fitting, why
 
 
-def _per_device(candidates: pd.DataFrame, metric: Metric, between: Mapping[Machine, Between]) -> pd.DataFrame:
+def _per_device(
+    compared: Comparison, groups: Sequence[NDArray[np.int_]], between: Mapping[Machine, Between]
+) -> pd.DataFrame:
     """Candidates with rank, ties and losses, within each workload and device, and which may lead in another study."""
-    groups = [
-        np.asarray(inside, int)
-        for inside in candidates.groupby(["workload", "device"], sort=False, dropna=False).indices.values()
-    ]
-    groups = [_led(candidates, metric, places[order(candidates.iloc[places], metric)]) for places in groups]
-    empty = np.zeros(0, int)
-    tops = np.concatenate([empty, *groups])
-    ratios = significance.ratios(
-        candidates, metric.name, tops, np.concatenate([empty, *(np.full(len(places), places[0]) for places in groups)])
-    )
-    p_values, numbers = ratios.p_differs(), candidates[metric.name].to_numpy(float)
-    near = contest.could_beat(
-        between_studies.widened(ratios, between_studies.machines(candidates.iloc[tops]), between), metric
-    )
-    parts, start = [], 0
+    parts = []
     for places in groups:
-        own = slice(start, start + len(places))
-        start += len(places)
         first = np.arange(len(places)) == 0
-        values = numbers[places]
-        tied = significance.holm(np.where(first, np.nan, p_values[own])) >= TIED_FROM
-        # Without intervals only equal numbers are known to be equally good.
-        tied |= (values == values[0]) & ~first
-        left = contest.left(candidates, metric, places)
-        tied &= ~left
-        may_lead = near[own] & ~(tied | left | first)
-        cost = losses(ratios.take(np.arange(own.start, own.stop)), values, metric)
+        ratios = compared.ratios(places, np.full(len(places), places[0]))
+        tied = compared.tied(int(places[0]), places)
+        hours = between_studies.widened(ratios, between_studies.machines(compared.frame.iloc[places]), between)
+        may_lead = compared.could_beat(hours) & ~(tied | compared.left(places, places) | first)
+        cost = losses(ratios, compared.numbers[places], compared.metric)
         parts.append(
             {"place": places, "rank": np.arange(1, len(places) + 1), "tied": tied, "may_lead": may_lead, **cost}
         )
     names = ("place", "rank", "tied", "may_lead", "loss", "loss_ci_low", "loss_ci_high")
+    empty = np.zeros(0, int)
     table: pd.DataFrame = pd.DataFrame(
         {name: np.concatenate([empty, *(part[name] for part in parts)]) for name in names}
     )
     return table
-
-
-def _led(candidates: pd.DataFrame, metric: Metric, places: NDArray[np.int_]) -> NDArray[np.int_]:
-    """Places by their figures, but for the one that is the best in the rounds that it shares with the first."""
-    lead = contest.leader(candidates, metric.name, metric.better, places)
-    return np.concatenate([[lead], places[places != lead]])
-
-
-def order(rows: pd.DataFrame, metric: Metric) -> NDArray[np.int64]:
-    """Positions of rows, the best first; what is equal stands in the order of names."""
-    values = rows[metric.name].to_numpy(float)
-    keys = [pd.factorize(rows[name], sort=True)[0] for name in reversed(CONFIGURATION)]
-    return np.asarray(np.lexsort((*keys, values if metric.better == "lower" else -values)), np.int64)
 
 
 def losses(ratios: Estimate, values: Floats, metric: Metric) -> dict[str, Floats]:

@@ -1,21 +1,16 @@
-"""Whether two figures of the tidy table differ, from their intervals: Welch's test on the logarithmic scale, and Holm's
-correction for many of them. docs/method.md says what is compared with what.
+"""Figures of the tidy table with their errors, and Holm's correction of many tests of them.
 
 Errors and degrees of freedom are columns of the table, as they were estimated from the rounds.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from mlflow_ngraph.analysis import shared_rounds
-from mlflow_ngraph.estimates import Array, Estimate, exactly
-from mlflow_ngraph.metrics import FREEDOM, HIGH, LOG_ERROR, LOW, METRICS, UNSTEADY, is_complement, reciprocal_of
-from mlflow_ngraph.tables import baselines
+from mlflow_ngraph.estimates import Array, Estimate
+from mlflow_ngraph.metrics import FREEDOM, HIGH, LOG_ERROR, LOW, UNSTEADY, is_complement, reciprocal_of
 
 
 def figures(frame: pd.DataFrame, metric: str) -> Estimate:
@@ -61,26 +56,6 @@ def unsteady(frame: pd.DataFrame, metric: str) -> NDArray[np.bool_]:
     if UNSTEADY not in frame.columns:
         return np.zeros(len(frame), bool)
     return np.array([metric in str(names).split(",") for names in frame[UNSTEADY].fillna("")], bool)
-
-
-def ratios(frame: pd.DataFrame, metric: str, tops: ArrayLike, bottoms: ArrayLike) -> Estimate:
-    """The metric of some rows over that of others, by their places in ``frame``.
-
-    Throughputs, latencies and speed-ups of rows that share rounds of a study are compared round by round: what slowed a
-    round down is in neither. Everything else is compared as it stands. A number over itself is 1; another one over zero,
-    such as the page faults of an engine that causes none, is NaN, as is a speed-up over one baseline over that over another.
-    """
-    top, bottom = np.asarray(tops, int), np.asarray(bottoms, int)
-    whole = figures(frame, metric)
-    quotients = whole.take(top).over(whole.take(bottom))
-    quotients = quotients.where(np.isfinite(whole.log[bottom]), exactly(np.full(len(top), np.nan)))
-    by_round = METRICS[metric].by_round if metric in METRICS else 0
-    if by_round:
-        direct = shared_rounds.throughput_ratios(frame, top, bottom, shared_rounds.together(metric))
-        direct = replace(direct, log=by_round * direct.log)
-        quotients = quotients.where(~(direct.known & np.isfinite(quotients.log)), direct)
-    quotients = quotients.where(~baselines.differ(frame, metric, top, bottom), exactly(np.full(len(top), np.nan)))
-    return quotients.where(~shared_rounds.alike(frame, ("study_id", "cell"), top, bottom), exactly(np.ones(len(top))))
 
 
 def holm(p_values: ArrayLike, hypotheses: int | None = None) -> Array:

@@ -1,4 +1,4 @@
-"""What could beat an answer, in words. Who could, `contest` decides; a kept answer is read without pandas."""
+"""What could beat an answer, in words. Who could, `comparison` decides; a kept answer is read without pandas."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import urlencode
 
+from mlflow_ngraph import home
 from mlflow_ngraph.text import NO_INTERVAL, counted, rounded
 from mlflow_ngraph.verdicts import Verdict
 
+_FOUND = {"chain": ", by a chain of pairs", "apart": ", measured at another time"}
+"""What a sentence says of ratios that are not of the same rounds."""
 _SHOWN = 3
 """Rivals that a sentence names before it counts the others."""
 COLUMNS = (
     "workload", "label", "device", "compiler", "compiler_label", "precision", "mode", "threads", "batch", "verdict",
-    "reason", "noise", "cell", "study", "study_id", "model_id", "tracking_uri",
+    "reason", "noise", "cell", "study", "study_id", "run_id", "model_id", "engine", "tracking_uri",
 )  # fmt: skip
 """The columns of the tidy table that are told of a rival."""
 
@@ -34,12 +37,16 @@ class Rival:
     """None where it was not measured."""
     ci_low: float | None
     ci_high: float | None
+    same_choice: bool = False
+    """Whether it differs from the answer in its batch size alone."""
+    same_engine: bool = False
+    """Whether the answer's engine serves it as well: then nothing else has to be taken."""
     ratio: float | None = None
-    """To the answer; None where the cell cannot rank, because it did not end well or has one round only."""
+    """To the answer; None where the cell cannot rank, or nothing tells the ratio."""
     ratio_ci_low: float | None = None
     ratio_ci_high: float | None = None
-    paired: bool = False
-    """Whether that is of the rounds that both share, and not of absolute figures."""
+    how: str = ""
+    """How that was found: ``same rounds``, ``chain`` (of such pairs), or ``apart`` (figures as they stand)."""
     repetitions: int | None = None
     """How many would tell, if both are as they seem."""
     minutes: float | None = None
@@ -49,14 +56,14 @@ class Rival:
     def said(self) -> str:
         """For people, in one clause."""
         if self.ratio is not None:
-            apart = "" if self.paired else ", measured at another time"
+            found = _FOUND.get(self.how, "")
             if self.ratio_ci_low is None or self.ratio_ci_high is None:
-                return f"{named(self.row)} ({self.ratio:.3g} of that{apart}; {NO_INTERVAL})"
-            return f"{named(self.row)} ({self.ratio:.3g} [{self.ratio_ci_low:.3g}, {self.ratio_ci_high:.3g}] of that{apart})"
+                return f"{named(self.row)} ({self.ratio:.3g} of that{found}; {NO_INTERVAL})"
+            return f"{named(self.row)} ({self.ratio:.3g} [{self.ratio_ci_low:.3g}, {self.ratio_ci_high:.3g}] of that{found})"
         if self.value is None:
             return f"{named(self.row)} was left out ({self.row['reason']})"
         if self.row["verdict"] == str(Verdict.OK):
-            return f"{named(self.row)} measured {figure(self.value, self.metric, self.unit)} in one round, which tells nothing"
+            return f"{named(self.row)} measured {figure(self.value, self.metric, self.unit)}, which has no interval"
         reason = f" ({self.row['reason']})" if self.row["reason"] else ""
         return f"{named(self.row)} measured {figure(self.value, self.metric, self.unit)} but is {self.row['verdict']}{reason}"
 
@@ -71,7 +78,7 @@ def said(rivals: Sequence[Rival], answer: Mapping[str, Any] | None, figures: str
     Parameters
     ----------
     rivals : sequence of Rival
-        At least one, as `contest.rivals` gives them.
+        At least one, as `Comparison.rivals` gives them.
     answer : mapping of str to Any, optional
         The row of the best that can be named.
     figures : str
@@ -85,10 +92,10 @@ def said(rivals: Sequence[Rival], answer: Mapping[str, Any] | None, figures: str
     named_answer = f"{named(answer)} ({figures})" if answer is not None else ""
     clauses = []
     if close:
-        head += f" between {named_answer} and {_listed(close)}"
+        head += f" between {named_answer} and {listed(close)}"
     if unsure:
         beaten = f"{'it' if len(unsure) == 1 else 'they'} could beat {'these' if close else named_answer}"
-        clauses.append(f"{_listed(unsure)}; {beaten if named_answer else 'nothing else is ok'}")
+        clauses.append(f"{listed(unsure)}; {beaten if named_answer else 'nothing else is ok'}")
     text = "; ".join([head, *clauses]) if close else f"{head}: {clauses[0]}"
     return f"{text}; {again(rivals, answer)}"
 
@@ -111,9 +118,15 @@ def again(rivals: Sequence[Rival], answer: Mapping[str, Any] | None) -> str:
     if answer is not None and any(rival.ratio is not None for rival in meant):
         rows = [answer, *rows]
     compilers = list(dict.fromkeys(_compiler(str(row["compiler_label"])) for row in rows))
-    if "#" in workload or any("," in text for text in (workload, *compilers)):
-        return f"run study {first['study'] or first['study_id']} again"  # it has what no command line can hold
-    words = ["mlflow-ngraph", "benchmark", "--workloads", workload, "--compilers", ",".join(compilers)]
+    before: list[list[str]] = []
+    words = ["mlflow-ngraph", "benchmark"]
+    if "#" in workload or "," in workload:  # the study has what no option can hold
+        before, file = _study_file(first)
+        words += [file]
+    else:
+        words += ["--workloads", workload]
+    if not any("," in text for text in compilers):
+        words += ["--compilers", ",".join(compilers)]
     words += ["--batch-sizes", ",".join(map(str, sorted({int(row["batch"]) for row in rows})))]
     words += ["--precision", str(first["precision"]), "--device", str(first["device"])]
     threads = "default" if first["threads"] is None else str(first["threads"])
@@ -123,13 +136,27 @@ def again(rivals: Sequence[Rival], answer: Mapping[str, Any] | None) -> str:
         words += ["--repetitions", str(max(repetitions))]
     minutes = [rival.minutes for rival in meant if rival.minutes is not None]
     does = f"about {_duration(max(minutes))} would tell:" if minutes else "measure again with"
-    return f"{does} {shlex.join(words)}"
+    return f"{does} {' && '.join(map(shlex.join, [*before, words]))}"
+
+
+def _study_file(row: Mapping[str, Any]) -> tuple[list[list[str]], str]:
+    """The file of the study that measured a cell, and the command that brings it where it is not on this machine."""
+    kept = home.location() / "studies" / str(row["study_id"]) / home.STUDY_FILE
+    if kept.is_file() or not row["run_id"]:
+        return [], str(kept)
+    run = ["mlflow", "artifacts", "download", "--run-id", str(row["run_id"]), "--artifact-path", home.STUDY_FILE]
+    return [[*run, "--dst-path", "."]], home.STUDY_FILE
 
 
 def named(row: Mapping[str, Any]) -> str:
-    """What was chosen, without the model: ``onnxruntime at batch 8``, ``openvino bf16 at batch 1``."""
+    """A cell without the model: ``onnxruntime at batch 8``, ``openvino bf16 at batch 1``."""
+    return f"{chosen(row)} at batch {row['batch']}"
+
+
+def chosen(row: Mapping[str, Any]) -> str:
+    """A compiler with its flags, and the precision where it is another one than fp32."""
     precision = "" if row["precision"] == "fp32" else f" {row['precision']}"
-    return f"{row['compiler_label']}{precision} at batch {row['batch']}"
+    return f"{row['compiler_label']}{precision}"
 
 
 def figure(value: float, metric: str, unit: str) -> str:
@@ -143,7 +170,8 @@ def _compiler(label: str) -> str:
     return f"{name}?{urlencode(dict(part.partition('=')[::2] for part in flags.split(',')))}" if bracket else name
 
 
-def _listed(clauses: Sequence[str]) -> str:
+def listed(clauses: Sequence[str]) -> str:
+    """Some clauses, and how many more there are."""
     more = f"; and {len(clauses) - _SHOWN} more" if len(clauses) > _SHOWN else ""
     return "; ".join(clauses[:_SHOWN]) + more
 

@@ -64,24 +64,14 @@ def _undecided(answer: BestEngine) -> str:
 def _why(answer: BestEngine) -> str:
     """Why it is this one."""
     chosen, other = answer.chosen, answer.next_best
-    better = "highest" if CELL_METRICS[chosen.metric].better == "higher" else "lowest"
     fitting = ", of those that fit this machine" if answer.passed_over else ""
-    said = f"it has the {better} {chosen.metric} of {answer.considered} cells with an engine{fitting}"
+    said = f"it is the best by {chosen.metric} of {answer.considered} cells with an engine{fitting}"
     if answer.left_out:
         said += f" ({', '.join(f'{count} {why}' for why, count in answer.left_out.items())} left out)"
     if other is None:
         return f"{said}; there is no other engine behind it"
-    apart = "" if _apart(chosen, other) else ", which its interval does not tell apart"
+    apart = "" if answer.told_apart else ", which cannot be told from it"
     return f"{said}; the next is {other.name} with {_text(other, chosen.metric)}{apart}"
-
-
-def _apart(chosen: Candidate, other: Candidate) -> bool:
-    """Whether the intervals of two figures do not meet; those that are unknown do not."""
-    ends = [(figure[1], figure[2]) for figure in (chosen.figure(chosen.metric), other.figure(chosen.metric)) if figure]
-    (low, high), (other_low, other_high) = ends
-    if low is None or high is None or other_low is None or other_high is None:
-        return True
-    return low > other_high or other_low > high
 
 
 def _text(candidate: Candidate, metric: str) -> str:

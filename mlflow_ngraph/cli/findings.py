@@ -16,6 +16,7 @@ from mlflow_ngraph.cli.filters import Asked, filter_options
 from mlflow_ngraph.cli.kept import KeptCommand
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import UnknownNameError
+from mlflow_ngraph.objectives import AS_GOOD
 from mlflow_ngraph.text import counted
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ _LIMIT = 20
 def findings(kinds: str | None, limit: int, form: str | None, target: str | None, as_json: bool, **given: Any) -> int:
     """Say what the results show: reversals, losses, knees, friction, regressions, and cells without a number.
 
-    Everything that is tested, is tested as one family against a margin of 2 %. The most important finding comes first.
+    Everything that is tested, is tested as one family against a margin of 3 %. The most important finding comes first.
     """
     asked = Asked(given)
     form = writing.form("json" if as_json else form, target, FORMATS, {".md": "markdown", ".json": "json"})
@@ -72,7 +73,7 @@ def _text(shown: Sequence[Finding], count: int, survey: Survey, form: str) -> st
     from mlflow_ngraph.analysis import findings as finding
 
     if form == "json":
-        about = {"cells": survey.cells, "hypotheses": survey.hypotheses, "margin": finding.MARGIN, "count": count}
+        about = {"cells": survey.cells, "hypotheses": survey.hypotheses, "margin": AS_GOOD, "count": count}
         return output.json_text({**about, "findings": [asdict(entry) for entry in shown]})
     if form == "markdown":
         return f"{finding.markdown(list(shown))}\n{_tally(len(shown), count, survey)}\n"
@@ -93,6 +94,4 @@ def _show(shown: Sequence[Finding], count: int, survey: Survey) -> None:
 
 def _tally(shown: int, count: int, survey: Survey) -> str:
     more = f", of which {shown} are shown (--limit 0 shows all)" if shown < count else ""
-    return (
-        f"{counted(count, 'finding')}{more}; {survey.tested} tested, against a margin of 2 % and as one family at 5 %"
-    )
+    return f"{counted(count, 'finding')}{more}; {survey.tested} tested, against a margin of {100 * AS_GOOD:g} % and as one family at 5 %"

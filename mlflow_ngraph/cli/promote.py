@@ -49,7 +49,7 @@ def promote(
     MODEL is models:/MODEL_ID, the bare id, or models:/NAME/VERSION; RUN is the id of a study or lane run with a single
     engine, or with a single one at --batch. The engine has to be ok at all its batch sizes. It is compared with the
     champion at the batch size that each of them does best, or at --batch. Another engine of the model that was measured
-    on the same machine, and may be better by more than 2 %, leaves undecided which is best. The evidence becomes the
+    on the same machine, and may be better by more than 3 %, leaves undecided which is best. The evidence becomes the
     description of the version. The exit code is 3 if the engine is not good enough.
     """
     from mlflow_ngraph.release import promotion

@@ -87,7 +87,7 @@ def pull(
 
     Without --to the engine becomes a directory in 'pulled' below the home directory. A call that was interrupted is
     taken up where it stopped, and an engine that is there is verified, not brought again. The exit code is 3, and nothing
-    is brought, where another one could be better by more than 2 %, for all that can be told.
+    is brought, where another one could be better by more than 3 %, for all that can be told.
     """
     limits = objectives.limits({name: given.pop(name) for name in _BOUNDS})
     if source is not None and (objective or limits or dry_run or accept_undecided):

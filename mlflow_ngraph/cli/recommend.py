@@ -65,7 +65,7 @@ def recommend(
     """Recommend compiler, flags, precision and batch size for each workload and device.
 
     Shows what cannot be told from the best, what other choices cost, and the command that pulls the winner. Where another
-    cell could be better by more than 2 %, for all that the rounds tell, nothing is recommended and the exit code is 3.
+    cell could be better by more than 3 %, for all that the rounds tell, nothing is recommended and the exit code is 3.
     """
     bounds = {name: given.pop(name) for name in BOUNDS}
     asked = Asked(given)
@@ -133,7 +133,7 @@ def _text(table: pd.DataFrame, form: str, alternatives: int) -> str:
     if form == "json":
         choices = [{key: plain(value) for key, value in row.items()} for row in table.to_dict("records")]
         return output.json_text({**table.attrs, "choices": choices})
-    parts = [f"{doubt['said']}\n" for doubt in table.attrs["undecided"]]
+    parts = [f"{answer['said']}\n" for answer in table.attrs["answers"]]
     for title, rows in _tables(table, alternatives):
         body = "\n".join(markdown_table(_titles(table), rows))
         parts.append(f"### {title}\n\n{body}\n" if form == "markdown" else f"{title}\n{body}\n")
@@ -146,8 +146,8 @@ def _show(table: pd.DataFrame, alternatives: int) -> None:
     options = {1: {}, 2: {}, 5: tables.spare(1, tables.RIGHT), 7: tables.spare(2, tables.RIGHT)}
     columns: list[tables.Column] = [(title, options.get(place, tables.RIGHT))
                                     for place, title in enumerate(_titles(table))]  # fmt: skip
-    for doubt in table.attrs["undecided"]:
-        console.print(doubt["said"], style="yellow", markup=False, soft_wrap=True)
+    for answer in table.attrs["answers"]:
+        console.print(answer["said"], style="bold" if answer["decided"] else "yellow", markup=False, soft_wrap=True)
     for title, rows in _tables(table, alternatives):
         console.print(title, style="bold")
         tables.show(console, columns, rows)

@@ -41,6 +41,8 @@ class BestEngine:
     """Those that would have been better, best first, with the reason."""
     next_best: Candidate | None
     """The best of the other engines behind it, which nobody has looked at."""
+    told_apart: bool
+    """Whether it is known to be better than that one; of what was passed over nobody asks."""
     considered: int
     """Cells that are ok, have an engine and keep all bounds."""
     left_out: Mapping[str, int]
@@ -71,10 +73,11 @@ def answer(ranking: Ranking, servers: Mapping[str, str], rules: Rules = trusting
         if not reason and remote is not None and manifest is not None:
             behind = [other for other in ranked[len(passed_over) + 1 :] if other.model_id != candidate.model_id]
             next_best = behind[0] if behind else None
-            rivals = _rivals(ranking, len(passed_over), servers, rules)
+            told_apart = bool(passed_over) or next_best is None or next_best.row["cell"] not in ranking.tied
             return BestEngine(
-                candidate, remote, manifest, tuple(passed_over), next_best, len(ranked), ranking.left_out, rivals
-            )
+                candidate, remote, manifest, tuple(passed_over), next_best, told_apart, len(ranked), ranking.left_out,
+                _rivals(ranking, len(passed_over), servers, rules),
+            )  # fmt: skip
         first = first or manifest
         passed_over.append((candidate, reason))
     raise EngineError(_none(passed_over, first))
@@ -86,7 +89,7 @@ def _rivals(ranking: Ranking, place: int, servers: Mapping[str, str], rules: Rul
     Another batch size of the chosen engine is no other choice.
     """
     chosen = ranking.candidates[place]
-    able = [rival for rival in ranking.rivals_of(place) if rival.row["model_id"] != chosen.model_id]
+    able = [rival for rival in ranking.rivals_of(place) if not rival.same_engine]
     without = [rival for rival in able if rival.row["model_id"] is None and rival.row["device"] == chosen.row["device"]]
     logged = [rival for rival in able if rival.row["model_id"] is not None]
     looked = _looked_at([Candidate(rival.row, rival.metric) for rival in logged], servers, rules)

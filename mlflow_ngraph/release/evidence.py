@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mlflow_ngraph.analysis.champion import Comparison
+from mlflow_ngraph.analysis.champion import Duel
 from mlflow_ngraph.metrics import BASELINE_COLUMN, CELL_METRICS, EAGER, METRICS
 from mlflow_ngraph.release.logged_engine import LoggedEngine
 from mlflow_ngraph.tables.summary import precisions
@@ -31,7 +31,7 @@ def markdown(
     candidate: LoggedEngine,
     cell: Mapping[str, Any] | None,
     over: tuple[str, Mapping[str, Any] | None] | None,
-    comparison: Comparison | None,
+    comparison: Duel | None,
     overruled: Sequence[str],
 ) -> str:
     """The description.

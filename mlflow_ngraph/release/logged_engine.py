@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from mlflow_ngraph.analysis import contest, results
+from mlflow_ngraph.analysis import champion, results
 from mlflow_ngraph.analysis.compare import latest
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph.execute import journal
-from mlflow_ngraph.metrics import CELL_METRICS, COLUMNS
+from mlflow_ngraph.metrics import COLUMNS
 from mlflow_ngraph.tables.columns import typed
 from mlflow_ngraph.tracking import download, sources
 from mlflow_ngraph.tracking.schema import Tag
@@ -116,8 +116,7 @@ def rivals(candidate: LoggedEngine, cell: Mapping[str, Any], metric: str, batch:
     frame = latest(results.select(meant, candidate.remote.tracking_uri))
     others = frame["model_id"].fillna("") != candidate.model_id
     here = frame["fingerprint"] == origin.fingerprint.get("digest")
-    known = [pd.DataFrame([dict(cell)]), frame[others & here.fillna(False)]]
-    return contest.rivals(typed(pd.concat(known, ignore_index=True), COLUMNS), CELL_METRICS[metric], 0)
+    return champion.rivals(candidate.cells, cell, frame[others & here.fillna(False)], metric, batch)
 
 
 def _cells(model: LoggedModel, manifest: Manifest, tracking_uri: str) -> pd.DataFrame:

@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import pandas as pd
+
 from mlflow_ngraph.analysis import champion as champions
 from mlflow_ngraph.analysis import undecided
-from mlflow_ngraph.analysis.champion import Comparison
+from mlflow_ngraph.analysis.champion import Duel
 from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph.release import evidence, logged_engine
 from mlflow_ngraph.release.logged_engine import LoggedEngine
@@ -40,7 +42,7 @@ class Promotion:
     """Of the candidate; None where it is not registered under this name."""
     over: str | None
     """The version of the champion before; None where there was none."""
-    comparison: Comparison | None
+    comparison: Duel | None
     objections: tuple[str, ...]
     """What speaks against it; overruled where it is promoted nevertheless."""
     description: str
@@ -77,7 +79,7 @@ def promote(
 
     It has to be ``ok`` at every batch size and, where there is a champion, significantly better than that: by ``metric``
     at the batch size that each of them does best, or both at ``batch``, on equal machines. Nothing that was measured of
-    the same model and precision on this machine may be able to beat it, for all that can be told; see `contest`.
+    the same model and precision on this machine may be able to beat it, for all that can be told; see `Comparison.rivals`.
 
     Parameters
     ----------
@@ -118,8 +120,9 @@ def promote(
         before = _champion(client, names, name, chosen, uri, metric, batch)
         cell = champions.best(candidate.cells, metric, batch)
         comparison = None
-        if before is not None and before.cell is not None and cell is not None:
-            comparison = champions.compare(cell, before.cell, metric)
+        if before is not None and before.engine is not None and before.cell is not None and cell is not None:
+            beside = pd.concat([candidate.cells, before.engine.cells])
+            comparison = champions.compare(cell, before.cell, metric, beside)
         objections = _objections(candidate, cell, before, comparison, metric, batch)
         refused = bool(objections)
         rivals = logged_engine.rivals(candidate, cell, metric, batch) if cell is not None else ()
@@ -203,7 +206,7 @@ def _objections(
     candidate: LoggedEngine,
     cell: Mapping[str, Any] | None,
     before: _Champion | None,
-    comparison: Comparison | None,
+    comparison: Duel | None,
     metric: str,
     batch: int | None,
 ) -> tuple[str, ...]:
@@ -246,7 +249,7 @@ def _tags(promotion: Promotion, metric: str, cell: Mapping[str, Any] | None) -> 
         "ci_low": compared.ci_low if compared else None,
         "ci_high": compared.ci_high if compared else None,
         "p_value": compared.p_value if compared else None,
-        "paired": compared.paired if compared else None,
+        "how": compared.how if compared else None,
         "overruled": list(promotion.objections),
     }
     tags = package_tags(candidate.manifest, candidate.remote.digest or "")

@@ -15,7 +15,7 @@ from mlflow_ngraph.analysis.between_studies import FEWEST, Between, estimated
 from mlflow_ngraph.analysis.recommend import recommend
 from tests.support.tidy import Drawn, grid
 
-SPEED = {"identity": 50.0, "onnxruntime": 100.0, "openvino": 103.0, "tvm": 60.0}
+SPEED = {"identity": 50.0, "onnxruntime": 100.0, "openvino": 103.2, "tvm": 60.0}
 BATCHES = [1, 2, 4, 8]
 
 
@@ -96,10 +96,10 @@ def measured(studies: int, deviation: float, **axes: list[Any]) -> pd.DataFrame:
 
 
 def test_what_is_behind_by_less_than_studies_differ_may_lead() -> None:
-    table = recommend(measured(4, 0.03))
+    table = recommend(measured(4, 0.04))
     (between,) = table.attrs["between_studies"]
     assert {"device": "xeon", "fingerprint": "f", "figures": 12, "studies": 4}.items() <= between.items()
-    assert between["deviation"] == pytest.approx(0.03, rel=0.4)
+    assert between["deviation"] == pytest.approx(0.04, rel=0.4)
     near = table[table["may_lead"]]
     assert list(zip(near["compiler_label"], near["batch"], strict=True)) == [("onnxruntime", 8)]
     assert not (table["may_lead"] & (table["tied"] | (table["rank"] == 1))).any()

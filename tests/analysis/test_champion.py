@@ -28,14 +28,14 @@ def test_more_throughput_wins_if_it_is_significant(throughput: float, better: bo
     assert found.ci_low is not None
     assert found.ci_high is not None
     assert found.ci_low < found.ratio < found.ci_high
-    assert not found.paired
+    assert found.how == "apart"
 
 
 def test_within_a_study_the_pairs_count() -> None:
     rounds = [json.dumps({f"0.{place}": base + place for place in range(4)}) for base in (1.0, 1.0 + math.log(1.2))]
     candidate, before = two(study_id=["same", "same"], throughput=[110.0, 100.0], log_medians=rounds)
     found = champion.compare(candidate, before, "throughput")
-    assert found.paired
+    assert found.how == "same rounds"
     assert found.ratio == pytest.approx(1.2)
     assert "paired" in found.said
 

@@ -190,10 +190,10 @@ def test_what_cannot_be_told_from_the_best_is_a_tie() -> None:
     assert {one["compiler_label"] for one in only.attrs["values"]} == {"a", "b"}
 
 
-def test_metrics_without_intervals_have_no_ties() -> None:
-    frame = cells(compiler_label=["a", "b"], peak_memory_mb=[100.0, 100.0])
+def test_of_metrics_without_intervals_equal_numbers_are_ties() -> None:
+    frame = cells(compiler_label=["a", "b", "c"], peak_memory_mb=[100.0, 100.0, 100.1])
     found = compare(frame, metric="peak_memory_mb").attrs["values"]
-    assert [(one["best"], one["tied"]) for one in found] == [(True, False), (False, False)]
+    assert [(one["best"], one["tied"]) for one in found] == [(True, False), (False, True), (False, False)]
 
 
 @pytest.mark.parametrize(

@@ -69,20 +69,6 @@ def test_a_complement_has_the_logarithm_of_what_is_left() -> None:
     assert left.freedom.tolist() == [4.0, np.inf], "what is known without an error is known exactly"
 
 
-def test_a_row_over_itself_is_one_and_over_nothing_is_unknown() -> None:
-    frame = cells(throughput=[100.0, 0.0, 50.0], batch=[1, 2, 4]).assign(page_faults_per_sample=[3.0, 0.0, 6.0])
-    with np.errstate(all="raise"):
-        faults = significance.ratios(frame, "page_faults_per_sample", [0, 0, 1, 2], [0, 1, 1, 0])
-    assert faults.value == pytest.approx([1.0, np.nan, 1.0, 2.0], nan_ok=True)
-    assert faults.error[[0, 2]].tolist() == [0.0, 0.0]
-    frame = frame.assign(of_mine=[2.0, 4.0, 8.0], batch=1, log_medians='{"0.0": 1.0, "0.1": 1.1}')
-    declared = significance.ratios(frame, "of_mine", [2], [0])
-    assert declared.value == pytest.approx([4.0])
-    twice = pd.concat([frame.assign(study_id="one"), frame.assign(study_id="two")], ignore_index=True)
-    others = significance.ratios(twice, "page_faults_per_sample", [0, 3], [3, 0])
-    assert np.isnan(others.error).all(), "the same cell of another study is another measurement"
-
-
 def test_a_mean_latency_has_the_error_of_the_throughput() -> None:
     frame = cells(throughput=[100.0, 120.0])
     speed, latency = (significance.figures(frame, name) for name in ("throughput_mean", "latency_mean_ms"))

@@ -45,7 +45,7 @@ def test_nothing_is_recommended_that_a_noisy_cell_could_beat(verdict: str) -> No
     said, _, command = doubt["said"].partition("; measure again with ")
     assert said == (
         f"undecided for resnet18 on xeon: onnxruntime[opt_level=2] at batch 8 measured 31.1 samples/s but is {verdict} "
-        "(other processes used 90 %); it could beat tvm at batch 8 (0.32 samples/s)"
+        "(other processes used 90 %); it could beat tvm at batch 8 (0.32 samples/s [0.319, 0.321])"
     )
     assert command == (
         "mlflow-ngraph benchmark --workloads timm:resnet18 --compilers 'onnxruntime?opt_level=2' --batch-sizes 8 "
@@ -67,7 +67,7 @@ def test_nothing_is_recommended_that_a_cell_could_beat_which_there_was_no_time_f
         (doubt,) = table.attrs["undecided"]
         assert doubt["said"].startswith(
             "undecided for resnet18 on xeon: onnxruntime[opt_level=2] at batch 8 was left out (the time of the study was up); "
-            "it could beat tvm at batch 8 (0.32 samples/s)"
+            "it could beat tvm at batch 8 (0.32 samples/s [0.319, 0.321])"
         )
     assert [rival.row["compiler"] for rival in rank(untried, EngineQuestion()).rivals] == ["onnxruntime"]
     json.dumps([rival.to_plain() for rival in rank(untried, EngineQuestion()).rivals])
@@ -148,7 +148,10 @@ def test_a_choice_for_a_fleet_that_another_one_could_beat(rule: str) -> None:
 def test_findings_say_so() -> None:
     (found,) = [one for one in find(doubtful()) if one.kind == "undecided"]
     assert found.title == "what runs resnet18 fastest on xeon is undecided"
-    assert "could beat tvm at batch 8 (0.32 samples/s); measure again with mlflow-ngraph benchmark" in found.text
+    assert (
+        "could beat tvm at batch 8 (0.32 samples/s [0.319, 0.321]); measure again with mlflow-ngraph benchmark"
+        in found.text
+    )
     assert [one["row"]["compiler"] for one in found.evidence] == ["onnxruntime"]
     assert not [one for one in find(doubtful("parity_failed")) if one.kind == "undecided"]
 

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlflow_ngraph.analysis import contest, results
+from mlflow_ngraph.analysis import results
+from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.cli import transfers
 from mlflow_ngraph.compilers.base import Availability
 from mlflow_ngraph.compilers.openvino.adapter import OpenVINO
 from mlflow_ngraph.engines.package import open_package
+from mlflow_ngraph.metrics import METRICS
 from tests.support.logged import WORKLOAD, Logged
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -50,7 +52,7 @@ def test_an_engine_is_pulled_by_its_id_and_then_only_verified(
 def test_the_best_engine_is_found_by_question(logged: Logged, cli: Cli, cli_json: Callable[..., Any]) -> None:
     table = results.load(logged.uri, cache=False)
     table = table.sort_values("throughput", ascending=False).reset_index(drop=True)
-    best = table.iloc[contest.leader(table, "throughput", "higher", np.arange(len(table)))]
+    best = table.iloc[Comparison(table, METRICS["throughput"]).leader(np.arange(len(table)))]
     asked = ("pull", "--workload", WORKLOAD.replace("?", "?depth=1&"), "--device", "here", "--tracking-uri", logged.uri)
     # How near to each other they are is a matter of chance.
     document = cli_json(*asked, "--accept-undecided", "--objective", "throughput", "--max-latency-ms", "1e9")
@@ -64,7 +66,7 @@ def test_the_best_engine_is_found_by_question(logged: Logged, cli: Cli, cli_json
     code, out, _ = cli(*asked, "--accept-undecided")
     assert code == 0
     assert f": {best['label']} by {best['compiler_label']}, fp32, batch {best['batch']}" in out
-    assert "it has the highest throughput of 6 cells with an engine" in out
+    assert "it is the best by throughput of 6 cells with an engine" in out
     assert "the next is" in out
     assert "was there already" in out
 
@@ -158,7 +160,7 @@ def test_a_dry_run_brings_nothing(logged: Logged, cli: Cli, cli_json: Callable[.
     code, out, _ = cli(*asked)
     assert code == 0
     assert "chosen: " in out or "looks best: " in out
-    assert "it has the lowest latency_p50_ms of 6 cells" in out
+    assert "it is the best by latency_p50_ms of 6 cells" in out
     document = cli_json(*asked)
     assert (document["directory"], document["answer"]["objective"]) == (None, "latency_p50_ms")
     assert not (tmp_path / "home" / "pulled").exists()

@@ -6,8 +6,7 @@
 ...     print(finding.title, finding.text)
 """
 
-from mlflow_ngraph.analysis.contest import MARGIN
 from mlflow_ngraph.analysis.findings.base import KINDS, NEEDED, Finding
 from mlflow_ngraph.analysis.findings.survey import Survey, find, markdown, survey
 
-__all__ = ["KINDS", "MARGIN", "NEEDED", "Finding", "Survey", "find", "markdown", "survey"]
+__all__ = ["KINDS", "NEEDED", "Finding", "Survey", "find", "markdown", "survey"]

@@ -13,11 +13,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis import comparison, significance
 from mlflow_ngraph.analysis.compare import ALIKE
-from mlflow_ngraph.analysis.contest import MARGIN
 from mlflow_ngraph.estimates import Estimate
 from mlflow_ngraph.metrics import BASELINE_COLUMN, EAGER, called, with_estimates
+from mlflow_ngraph.objectives import AS_GOOD
 from mlflow_ngraph.tables import baselines
 from mlflow_ngraph.text import NO_INTERVAL, missing
 from mlflow_ngraph.verdicts import Verdict
@@ -25,14 +25,13 @@ from mlflow_ngraph.verdicts import Verdict
 Places = NDArray[np.int64]
 """Rows of a table, by their positions."""
 
-NEEDED = (
+NEEDED = tuple(dict.fromkeys((
     "study_id", "study", "device", "fingerprint", "workload", "label", "family", "compiler", "compiler_label",
-    "precision", "mode", "verdict", "reason", "cell", "threads", "batch", "started_at", "finished_at", "rounds",
-    "git_commit", "model_id", "tracking_uri", "repetitions", "load_s", "first_inference_s",
-    *with_estimates(("throughput", "speedup", "ase", "bsr")),
-)  # fmt: skip
+    "precision", "mode", "verdict", "reason", "cell", "threads", "batch", "started_at", "finished_at", "git_commit",
+    *with_estimates(("throughput", "speedup", "ase", "bsr")), *sorted(comparison.needed("throughput")),
+)))  # fmt: skip
 """The columns of the tidy table that findings look at."""
-ABOVE, BELOW = 1 + MARGIN, 1 / (1 + MARGIN)
+ABOVE, BELOW = 1 + AS_GOOD, 1 / (1 + AS_GOOD)
 """Differences up to the margin are trivial: every test is against it, not against no difference."""
 ALPHA = 0.05
 """Of the whole family of hypotheses."""

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mlflow_ngraph.analysis import between_studies, significance
+from mlflow_ngraph.analysis import between_studies
 from mlflow_ngraph.analysis.compare import ALIKE
+from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.findings.base import (
     BELOW,
     Finding,
@@ -27,7 +28,7 @@ from mlflow_ngraph.analysis.findings.base import (
     sentence,
     weight,
 )
-from mlflow_ngraph.metrics import EAGER
+from mlflow_ngraph.metrics import EAGER, METRICS
 from mlflow_ngraph.tables import baselines
 from mlflow_ngraph.verdicts import Verdict
 
@@ -37,7 +38,7 @@ def regressions(table: Table) -> Questions:
     rows, now, before = _runs(table)
     earlier = rows[~rows.index.isin(now)]
     between = between_studies.of_machines(earlier, set(rows["device"].dropna()), "throughput")
-    plainly = significance.ratios(rows, "throughput", now, before)
+    plainly = Comparison(rows, METRICS["throughput"]).ratios(now, before)
     ratios = between_studies.allowed_for(plainly, rows, now, before, between)
 
     def answer(sure: Places, adjusted: NDArray[np.float64]) -> list[Finding]:

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mlflow_ngraph.analysis import contest, significance
+from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.findings.base import (
     ABOVE,
     BELOW,
@@ -90,10 +91,11 @@ def _doubtful(table: Table, knee: Places) -> NDArray[np.bool_]:
     """Behind which batch sizes a larger one stands that cannot rank, and may pay."""
     lane = ["place", "threads", "workload", "compiler_label", "precision", "mode"]
     throughput = CELL_METRICS["throughput"]
-    unsure = table.latest[contest.doubtful(table.latest, throughput.name)]
+    compared = Comparison(table.latest, throughput)
+    unsure = table.latest[compared.doubtful]
     if unsure.empty:
         return np.zeros(len(knee), bool)
-    hoped = unsure[[*lane, "batch"]].assign(hoped=contest.hopeful(unsure, throughput))
+    hoped = unsure[[*lane, "batch"]].assign(hoped=compared.hopes[compared.doubtful])
     asked = table.ok.iloc[knee][[*lane, "batch", throughput.name]].reset_index(drop=True).reset_index(names="knee")
     both = asked.merge(hoped, on=lane, suffixes=("", "_later"))
     pays = (both["batch_later"] > both["batch"]) & (both["hoped"] > FLAT * both[throughput.name])

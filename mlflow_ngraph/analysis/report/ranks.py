@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from mlflow_ngraph.analysis import significance
-from mlflow_ngraph.analysis.compare import TIED_FROM
+from mlflow_ngraph.analysis.comparison import TIED_FROM
 from mlflow_ngraph.analysis.report import style, texts
 from mlflow_ngraph.analysis.report.blocks import Figure, Missing
 from mlflow_ngraph.analysis.report.curves import shortened

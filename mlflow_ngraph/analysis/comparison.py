@@ -1,0 +1,546 @@
+"""Answer "is A better than B, by how much, how sure" for the cells of one table: the one place that every verb asks.
+
+Cells that share rounds are compared round by round, since what slowed a round down is in neither. Where they share none, a
+chain of such pairs leads from one to the other; figures as they stand are compared only where there is none. docs/method.md
+has the rules.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis.undecided import COLUMNS, Rival
+from mlflow_ngraph.estimates import LEVEL, Array, Estimate, exactly, quantile, unknown
+from mlflow_ngraph.measure import statistics
+from mlflow_ngraph.metrics import BEATEN_BY, METRICS, ROUNDS, Metric, is_complement, with_estimates
+from mlflow_ngraph.objectives import AS_GOOD, SECOND
+from mlflow_ngraph.tables import baselines
+from mlflow_ngraph.text import plain
+from mlflow_ngraph.verdicts import Verdict
+
+SAME_ROUNDS, CHAIN, APART = "same rounds", "chain", "apart"
+"""How two cells were compared."""
+FIELD = ("study_id", "workload", "batch")
+"""Columns in which cells that may share rounds are equal."""
+CHOICE = ("device", "workload", "compiler_label", "precision", "mode", "threads")
+"""Columns in which cells are equal that differ in their batch size alone."""
+PER_SAMPLE = ("throughput",)
+"""Metrics that compare batch sizes by shared rounds as well, where these race with each other."""
+TIED_FROM = 0.05
+"""p-value from which on two figures are not told apart."""
+FEWEST = 2
+"""Rounds from which on a pair has an interval."""
+_RETRYABLE = frozenset(str(verdict) for verdict in Verdict if verdict.retryable)
+"""Verdicts of cells that may be right and could end differently; of all others the function or the compiler is at fault."""
+_COST = ("rounds", "repetitions", "throughput", "batch", "speedup", "load_s", "first_inference_s")
+"""Columns from which the time of more rounds is estimated."""
+_STARTING_S = 2.0
+"""Seconds that a fresh process of a lane takes before it loads its engine, about."""
+_MORE = np.geomspace(1, 1e4, 400)
+"""Factors by which more rounds are considered."""
+Mask = NDArray[np.bool_]
+Places = NDArray[np.int_]
+
+
+def needed(metric: str) -> set[str]:
+    """The columns of the tidy table that comparisons look at."""
+    return {*COLUMNS, *_COST, *FIELD, *CHOICE, *SECOND, BEATEN_BY, *with_estimates([metric])}
+
+
+@dataclass(frozen=True)
+class Ratios(Estimate):
+    """Ratios, each with the way in which it was found."""
+
+    how: NDArray[np.object_]
+
+
+class Comparison:
+    """The cells of a table, by their places, compared by one metric.
+
+    Parameters
+    ----------
+    frame : pd.DataFrame
+        The tidy table, or rows of it.
+    metric : Metric
+        What they are compared by.
+    """
+
+    def __init__(self, frame: pd.DataFrame, metric: Metric) -> None:
+        self.frame = frame
+        self.metric = metric
+        self._by_round = METRICS[metric.name].by_round if metric.name in METRICS else 0
+        self._has_rounds = bool(self._by_round) and {*FIELD, ROUNDS} <= set(frame.columns)
+        self._rounds: dict[int, dict[str, float]] = {}
+        self._pairs: dict[tuple[int, int], tuple[float, float, float]] = {}
+        self._keys: dict[tuple[str, ...], Places] = {}
+
+    @cached_property
+    def figures(self) -> Estimate:
+        """The figures as they stand."""
+        return significance.figures(self.frame, self.metric.name)
+
+    @cached_property
+    def numbers(self) -> Array:
+        """The figures as the table has them; of a complement not what is left."""
+        numbers: Array = self.frame[self.metric.name].to_numpy(float)
+        return numbers
+
+    @cached_property
+    def ranks(self) -> Mask:
+        """Cells that can be named the best: ``ok``, and measured in more than one round where rounds tell how sure it is.
+
+        Rounds that are shared with another cell tell it as well as an interval of the cell's own.
+        """
+        able: Mask = self._ok & self._measured & ~self._alone
+        for place in np.flatnonzero(self._ok & self._measured & self._alone):
+            others = np.flatnonzero(self._ok & self._measured & (self._together == self._together[place]))
+            able[place] = bool(self._paired(np.full(len(others), place), others).known.any())
+        return able
+
+    @cached_property
+    def doubtful(self) -> Mask:
+        """Cells that do not rank and may be the best all the same: their figure could be right, or nobody knows it."""
+        possible: Mask = self._measured & (self._ok | self._verdicts(_RETRYABLE)) & ~self.ranks
+        return possible | self.untried
+
+    @cached_property
+    def untried(self) -> Mask:
+        """Cells without a figure, because there was no time for them."""
+        return self._verdicts({str(Verdict.LEFT_OUT)})
+
+    @cached_property
+    def hopes(self) -> Array:
+        """The best that each figure can be, by its interval."""
+        low, high = significance.interval(self.frame, self.metric.name)
+        ends = (np.fmin(self.numbers, low), np.fmax(self.numbers, high))
+        return ends[self.metric.better != "lower"]
+
+    @cached_property
+    def badness(self) -> Array:
+        """The figures, turned so that the best one is the smallest."""
+        return self.numbers * (1.0 if self.metric.better == "lower" else -1.0)
+
+    def ratios(self, tops: ArrayLike, bottoms: ArrayLike) -> Ratios:
+        """The metric of some cells over that of others: paired, else by a chain of pairs, else as the figures stand.
+
+        A number over itself is 1; another one over zero, such as the page faults of an engine that causes none, is NaN, as is
+        a speed-up over one baseline over that over another.
+        """
+        top, bottom = np.asarray(tops, int), np.asarray(bottoms, int)
+        nothing, how = unknown(len(top)), np.full(len(top), APART, object)
+        found = self.figures.take(top).over(self.figures.take(bottom))
+        found = found.where(np.isfinite(self.figures.log[bottom]), nothing)
+        paired = self._paired(top, bottom)
+        for name, better in ((SAME_ROUNDS, paired), (CHAIN, self._chained(top, bottom, ~paired.known))):
+            known = better.known & np.isfinite(found.log)
+            found, how[known] = better.where(known, found), name
+        found = nothing.where(self._bases[top] != self._bases[bottom], found)
+        same = (top == bottom) | self._alike(("study_id", "cell"), top, bottom)
+        found, how[same] = exactly(np.ones(len(top))).where(same, found), SAME_ROUNDS
+        return Ratios(found.log, found.error, found.freedom, how)
+
+    def touched(self, tops: Places, bottoms: Places) -> Mask:
+        """Ratios that the noise of the machine touches: of shared rounds where it touches speed-ups, else where it does figures."""
+        noisy, loaded = (significance.unsteady(self.frame, name) for name in (self.metric.name, "speedup"))
+        paired = self.ratios(tops, bottoms).how == SAME_ROUNDS
+        touched: Mask = np.where(paired, loaded[tops] | loaded[bottoms], noisy[tops] | noisy[bottoms])
+        return touched
+
+    def ordered(self, places: ArrayLike) -> Places:
+        """Some cells by their figures, the best first; equal ones by name."""
+        asked = np.asarray(places, int)
+        order: Places = asked[np.lexsort((self._names[asked], self.badness[asked]))]
+        return order
+
+    def leader(self, places: ArrayLike) -> int:
+        """The best of some cells that rank; of those that are as good, the one that is best by `SECOND`.
+
+        A cell that is as good takes the lead only where no more could beat it than could beat the fastest one: of the same
+        choice at another batch size, or of another choice.
+        """
+        asked = self.ordered(places)
+        first = self._fastest(asked)
+        good = self.equals(first, asked)
+        if len(good) == 1:
+            return first
+        open_ = np.array([self._openness(place, asked) for place in good.tolist()])
+        known = open_[good == first][0]
+        return self._leanest(first, good[open_ <= known] if known < 2 else np.array([first]))[0]
+
+    def equals(self, place: int, places: ArrayLike) -> Places:
+        """The cells among some that are as good as one of them: the interval of the ratio is within ± `AS_GOOD`."""
+        asked = np.asarray(places, int)
+        ratios = self.ratios(asked, np.full(len(asked), place))
+        low, high = ratios.ends
+        with np.errstate(invalid="ignore"):
+            within = (low >= 1 / (1 + AS_GOOD)) & (high <= 1 + AS_GOOD)
+        within |= ~ratios.known & (self.numbers[asked] == self.numbers[place])
+        equal: Places = asked[(within & ~self.left(asked, asked)) | (asked == place)]
+        return equal
+
+    def criterion(self, answer: int, equals: Places) -> str:
+        """By what an answer was chosen among cells that are as good; empty where it is the fastest of them."""
+        return self._leanest(answer, equals)[1]
+
+    def tied(self, lead: int, places: ArrayLike) -> Mask:
+        """Which of some cells cannot be told from the one that leads them; p-values are adjusted among them.
+
+        Cells that lose for sure in rounds of their own are told from it.
+        """
+        asked = np.asarray(places, int)
+        p_values = self.ratios(asked, np.full(len(asked), lead)).p_differs()
+        unlike = asked != lead
+        ties: Mask = significance.holm(np.where(unlike, p_values, np.nan)) >= TIED_FROM
+        if ties.any():
+            ties &= ~(self._beaten(asked) | self._covered(lead, asked))
+        ties[np.isin(asked, self.equals(lead, asked))] = True
+        others: Mask = ties & unlike
+        return others
+
+    def rivals(self, answer: int | None, places: ArrayLike | None = None) -> tuple[Rival, ...]:
+        """The cells that could beat an answer: first those that rank, then those that cannot, the best first.
+
+        One that ranks could if the interval of the ratio reaches more than `AS_GOOD` beyond the answer; unless another cell
+        beats it for sure in rounds of its own, or it cannot beat what was chosen at its own batch size. One that does not rank
+        could if the good end of its interval, or its figure where it has none, is better; or if nobody measured it.
+
+        Parameters
+        ----------
+        answer : int or None
+            The place of the answer; None where there is none.
+        places : ArrayLike or None
+            The cells that could have been the answer; all where left out.
+        """
+        asked = np.arange(len(self.frame)) if places is None else np.asarray(places, int)
+        unsure = asked[self.doubtful[asked]]
+        if answer is None:
+            return tuple(Rival(**fields) for fields in self._described(unsure))
+        better = (
+            self.hopes < self.numbers[answer] if self.metric.better == "lower" else self.hopes > self.numbers[answer]
+        )
+        unsure = unsure[self.untried[unsure] | better[unsure]]
+        ranked = asked[self.ranks[asked]]
+        near = ranked[self._near(answer, ranked)]
+        return (
+            *self._told(near, answer),
+            *(Rival(**fields) for fields in self._described(unsure, answer)),
+        )
+
+    def of_choice(self, place: int, places: Places) -> Places:
+        """Those of some cells that differ from one in their batch size at most."""
+        return places[~self._other_choice(place, places)]
+
+    def left(self, places: Places, among: Places) -> Mask:
+        """Which of some cells have left a race because of one among others that ranks."""
+        beaten = np.zeros(len(places), bool)
+        if BEATEN_BY not in self.frame.columns or not self._has_rounds:
+            return beaten
+        texts = [self.frame[name].to_numpy(object) for name in ("study_id", "cell", BEATEN_BY)]
+        where = {(texts[0][place], texts[1][place]): place for place in among[self.ranks[among]]}
+        rivals = np.array([where.get((texts[0][place], texts[2][place]), -1) for place in places], int)
+        beaten[:] = rivals >= 0
+        beaten[beaten] = self._together[places[beaten]] == self._together[rivals[beaten]]
+        return beaten
+
+    def could_beat(self, ratios: Estimate) -> Mask:
+        """Whose ratio to an answer may be better than one by more than `AS_GOOD`; without an interval nobody's."""
+        low, high = ratios.ends
+        with np.errstate(invalid="ignore"):
+            able: Mask = low < 1 / (1 + AS_GOOD) if self._low_is_better else high > 1 + AS_GOOD
+        return able & ratios.known & (ratios.error > 0)
+
+    @property
+    def _low_is_better(self) -> bool:
+        """Of a complement the ratio is that of what is left."""
+        return self.metric.better == "lower" or is_complement(self.metric.name)
+
+    @cached_property
+    def _bases(self) -> NDArray[np.object_]:
+        """The baseline that the metric of each cell refers to; the same for all where it refers to none."""
+        if baselines.is_ratio(self.metric):
+            return baselines.labels(self.frame)
+        return np.full(len(self.frame), "", object)
+
+    @cached_property
+    def _ok(self) -> Mask:
+        return self._verdicts({str(Verdict.OK)})
+
+    @cached_property
+    def _measured(self) -> Mask:
+        return ~np.isnan(self.numbers)
+
+    @cached_property
+    def _alone(self) -> Mask:
+        """Cells whose figure has no interval of its own, though it is of a metric that has them."""
+        if self.metric.name not in METRICS or METRICS[self.metric.name].interval == "none":
+            return np.zeros(len(self.frame), bool)
+        return ~self.figures.known
+
+    @cached_property
+    def _together(self) -> Places:
+        """Equal numbers for cells that may share rounds; another one for each where there are no rounds."""
+        if not self._has_rounds:
+            return np.arange(len(self.frame))
+        per_sample = self.metric.name in PER_SAMPLE
+        return self._codes([name for name in FIELD if name != "batch" or not per_sample])
+
+    @cached_property
+    def _names(self) -> Places:
+        """Numbers in the order of the cells' names."""
+        names = [name for name in (*CHOICE, "batch") if name in self.frame.columns]
+        keys = [pd.factorize(self.frame[name], sort=True)[0] for name in reversed(names)]
+        ranks = np.empty(len(self.frame), int)
+        ranks[np.lexsort(keys)] = np.arange(len(self.frame))
+        return ranks
+
+    def _verdicts(self, names: Iterable[str]) -> Mask:
+        mask: Mask = self.frame["verdict"].isin(list(names)).to_numpy(bool)
+        return mask
+
+    def _codes(self, names: Sequence[str]) -> Places:
+        """Equal numbers for cells that are equal in those of these columns that there are; missing values are equal."""
+        known = self._keys.get(tuple(names))
+        if known is None:
+            values = [self.frame[name].to_numpy(object) for name in names if name in self.frame.columns]
+            values.append(np.zeros(len(self.frame), object))
+            keys = zip(*(np.where(pd.isna(column), "", column).tolist() for column in values), strict=True)
+            numbers: dict[tuple[object, ...], int] = {}
+            known = self._keys[tuple(names)] = np.array([numbers.setdefault(key, len(numbers)) for key in keys], int)
+        return known
+
+    def _alike(self, names: Sequence[str], one: Places, other: Places) -> Mask:
+        """Which cells are equal in all of these columns; none where a column is missing."""
+        if not set(names) <= set(self.frame.columns):
+            return np.zeros(len(one), bool)
+        codes = self._codes(names)
+        alike: Mask = codes[one] == codes[other]
+        return alike
+
+    def _other_choice(self, place: int, places: Places) -> Mask:
+        """Which cells differ from one in more than the batch size."""
+        choice = self._codes(CHOICE)
+        other: Mask = choice[places] != choice[place]
+        return other
+
+    def _paired(self, tops: Places, bottoms: Places) -> Estimate:
+        """Ratios round by round; NaN where cells share fewer than two rounds."""
+        found = unknown(len(tops))
+        differences: dict[int, dict[tuple[int, int], Array]] = defaultdict(dict)
+        related = np.flatnonzero((self._together[tops] == self._together[bottoms]) & (tops != bottoms)).tolist()
+        asked = {place: (int(tops[place]), int(bottoms[place])) for place in related} if self._has_rounds else {}
+        for pair in set(asked.values()) - self._pairs.keys():
+            top, bottom = map(self._logs, pair)
+            logs = np.array([self._by_round * (bottom[name] - log) for name, log in top.items() if name in bottom])
+            self._pairs[pair] = (math.nan, math.nan, math.nan)
+            if logs.size >= FEWEST:
+                differences[logs.size][pair] = logs
+        for pairs in differences.values():  # those with equally many rounds at once
+            several = statistics.trimmed_mean(np.stack(list(pairs.values())))
+            self._pairs.update(zip(pairs, zip(several.log, several.error, several.freedom, strict=True), strict=True))
+        for place, pair in asked.items():
+            found.log[place], found.error[place], found.freedom[place] = self._pairs[pair]
+        return found
+
+    def _logs(self, place: int) -> dict[str, float]:
+        """The logarithms of the durations of a cell, by round."""
+        known = self._rounds.get(place)
+        if known is None:
+            text = self.frame[ROUNDS].iat[place]
+            known = self._rounds[place] = json.loads(text) if isinstance(text, str) and text else {}
+        return known
+
+    def _chained(self, tops: Places, bottoms: Places, asked: Mask) -> Estimate:
+        """Ratios through a third cell of the same study, the surest one where there are several; NaN where there is none.
+
+        It has rounds in common with both or, of two batch sizes, is one side's choice at the other one's: its own figures
+        lead from one batch size to the other, and the rounds from there.
+        """
+        found = unknown(len(tops))
+        if not self._has_rounds:
+            return found
+        study, field, choice = self._codes(FIELD[:2]), self._codes(FIELD), self._codes(CHOICE)
+        related = asked & (study[tops] == study[bottoms]) & (choice[tops] != choice[bottoms])
+        for place in np.flatnonzero(related).tolist():
+            top, bottom = int(tops[place]), int(bottoms[place])
+            if field[top] == field[bottom]:
+                third = np.flatnonzero((field == field[top]) & self._ok)
+                ways = self._steps(top, third, bottom, own=None)
+            else:
+                here = np.flatnonzero((choice == choice[top]) & (field == field[bottom]) & self._ok)
+                there = np.flatnonzero((choice == choice[bottom]) & (field == field[top]) & self._ok)
+                ways = _joined(self._steps(top, here, bottom, own="top"), self._steps(top, there, bottom, own="bottom"))
+            if ways.known.any():
+                best = int(np.nanargmin(ways.error))
+                found.log[place], found.error[place], found.freedom[place] = (
+                    part[best] for part in (ways.log, ways.error, ways.freedom)
+                )
+        return found
+
+    def _steps(self, top: int, third: Places, bottom: int, own: str | None) -> Estimate:
+        """The ratio of two cells by way of each of some others.
+
+        Parameters
+        ----------
+        own : str or None
+            The side whose step is between its own figures; the other step is by rounds, as both are where it is None.
+        """
+        ends = np.full(len(third), top), np.full(len(third), bottom)
+        figures = self.figures.take(ends[0]).over(self.figures.take(third)), self.figures.take(third).over(self.figures.take(ends[1]))  # fmt: skip
+        first = figures[0] if own == "top" else self._paired(ends[0], third)
+        second = figures[1] if own == "bottom" else self._paired(third, ends[1])
+        return first.over(replace(second, log=-second.log))
+
+    def _fastest(self, places: Places) -> int:
+        """The best cell by pairs: the best of each field in its rounds, and of these the best one."""
+        field = self._codes(FIELD)[places]
+        leads = [self._first(places[field == number]) for number in dict.fromkeys(field.tolist())]
+        return self._first(np.array(leads, int))
+
+    def _first(self, places: Places) -> int:
+        """The best of some cells in comparison with the one of the best figure, which has an interval if any has."""
+        if len(places) == 1:
+            return int(places[0])
+        ordered = places[np.lexsort((self.badness[places], self._alone[places]))]
+        ratios = self.ratios(ordered, np.full(len(ordered), ordered[0]))
+        gains = ratios.log * (-1 if self._low_is_better else 1)
+        paired = (ratios.how != APART) & ratios.known
+        gains[~paired] = -np.inf
+        gains[0] = 0.0
+        return int(ordered[np.argmax(gains)])
+
+    def _near(self, answer: int, places: Places) -> Mask:
+        """Which of some cells that rank could beat an answer."""
+        ratios = self.ratios(places, np.full(len(places), answer))
+        near = self.could_beat(ratios)
+        if self.metric.name in METRICS and METRICS[self.metric.name].interval != "none":
+            gain = self.badness[answer] - self.badness[places]
+            near |= ~ratios.known & (gain > AS_GOOD * abs(self.badness[answer]))
+        near &= places != answer
+        if near.any():
+            near &= ~(self._beaten(places) | self._covered(answer, places))
+        return near
+
+    def _openness(self, answer: int, places: Places) -> int:
+        """2 where another choice could beat an answer, 1 where another batch size of its own could, else 0."""
+        near = places[self._near(answer, places)]
+        return 2 if self._other_choice(answer, near).any() else int(len(near) > 0)
+
+    def _beaten(self, places: Places) -> Mask:
+        """Which of some cells that rank another one of the same field beats for sure: they are not the best, whatever is."""
+        field = self._codes(FIELD)[places]
+        leads = {number: self._first(places[field == number]) for number in set(field.tolist())}
+        low, high = self.ratios(places, [leads[number] for number in field.tolist()]).ends
+        with np.errstate(invalid="ignore"):
+            return self.left(places, places) | (low > 1 if self._low_is_better else high < 1)
+
+    def _covered(self, answer: int, places: Places) -> Mask:
+        """Which cells cannot beat the answer's own choice at their batch size: with that choice nothing is lost to them."""
+        covered = np.zeros(len(places), bool)
+        batch = self._codes(["batch"])
+        for cell in self.of_choice(answer, places).tolist():
+            same = np.flatnonzero((batch[places] == batch[cell]) & self._other_choice(answer, places))
+            ratios = self.ratios(places[same], np.full(len(same), cell))
+            covered[same] |= ratios.known & ~self.could_beat(ratios)
+        return covered
+
+    def _leanest(self, first: int, places: Places) -> tuple[int, str]:
+        """The best of equally good cells by the first of `SECOND` in which they differ, and what it is then."""
+        for name, said in SECOND.items():
+            if name in self.frame.columns:
+                values = self.frame[name].to_numpy(float)[places]
+                if values.max() > (1 + AS_GOOD) * values.min():
+                    return int(places[np.argmin(values)]), said
+        return first, ""
+
+    def _told(self, places: Places, answer: int) -> Iterable[Rival]:
+        """Cells that rank, with how they compare with the answer and what would tell."""
+        places = places[np.argsort(self.badness[places], kind="stable")]
+        ratios = self.ratios(places, np.full(len(places), answer))
+        low, high = ratios.interval()
+        for place, fields in enumerate(self._described(places, answer)):
+            rival, best = self.frame.iloc[places[place]], self.frame.iloc[answer]
+            repetitions, minutes = self._again(rival, best, ratios.take(place))
+            yield Rival(
+                **fields,
+                ratio=plain(ratios.value[place]),
+                ratio_ci_low=plain(low[place]),
+                ratio_ci_high=plain(high[place]),
+                how=str(ratios.how[place]),
+                repetitions=repetitions,
+                minutes=minutes,
+            )
+
+    def _described(self, places: Places, answer: int | None = None) -> Iterable[dict[str, Any]]:
+        """What is told of each cell as a rival, the best figure first."""
+        if not len(places):
+            return
+        places = places[np.argsort(self.badness[places], kind="stable")]
+        rows = self.frame.iloc[places]
+        cells = rows.reindex(columns=list(COLUMNS))
+        texts = cells.astype(object).where(cells.notna(), None).to_dict("records")
+        values = [self.numbers[places], *significance.interval(rows, self.metric.name)]
+        choice = np.zeros(len(places), bool) if answer is None else ~self._other_choice(answer, places)
+        same = np.zeros(len(places), bool)
+        for name in ("model_id", "engine"):
+            if answer is not None and name in rows and (own := plain(self.frame[name].iat[answer])):
+                same |= choice & (rows[name] == own).fillna(False).to_numpy(bool)
+        for place, row in enumerate(texts):
+            value, low, high = (plain(part[place]) for part in values)
+            yield {
+                "row": row,
+                "metric": self.metric.name,
+                "unit": self.metric.unit,
+                "better": self.metric.better,
+                "value": value,
+                "ci_low": low,
+                "ci_high": high,
+                "same_choice": bool(choice[place]),
+                "same_engine": bool(same[place]),
+            }
+
+    def _again(
+        self, rival: pd.Series[Any], answer: pd.Series[Any], ratio: Estimate
+    ) -> tuple[int, float] | tuple[None, None]:
+        """Repetitions that would tell the two apart if both are as they seem, and minutes that they take, as far as known."""
+        rounds, repetitions = _number(rival, "rounds"), _number(rival, "repetitions")
+        if not (rounds >= 2 and repetitions > 0 and ratio.known):
+            return None, None
+        gain = float(ratio.log) * (-1 if self._low_is_better else 1)
+        enough = max(math.log(1 + AS_GOOD) - gain, gain)
+        # Of few rounds the interval is wide because they are few: more of them help by more than their root.
+        freedom = float(ratio.freedom) * (rounds * _MORE - 1) / (rounds - 1)
+        reach = quantile(freedom, LEVEL) * float(ratio.error) / np.sqrt(_MORE)
+        wanted = math.ceil(rounds * (_MORE[reach <= enough][0] if reach[-1] <= enough else _MORE[-1]))
+        seconds = wanted * sum(_round_s(row) for row in (rival, answer))
+        return math.ceil(wanted * repetitions / rounds), seconds / 60
+
+
+def _joined(one: Estimate, other: Estimate) -> Estimate:
+    return Estimate(*(np.concatenate(parts) for parts in zip(
+        (one.log, one.error, one.freedom), (other.log, other.error, other.freedom), strict=True)))  # fmt: skip
+
+
+def _round_s(row: pd.Series[Any]) -> float:
+    """Seconds of a round of a lane and of its baseline, about: fresh processes, and the repetitions of both."""
+    call_s = _number(row, "batch") / _number(row, "throughput")
+    calls = _number(row, "repetitions") / _number(row, "rounds")
+    loading = [_number(row, name) for name in ("load_s", "first_inference_s")]
+    gain = _number(row, "speedup")
+    parts = [call_s * calls * (1 + (gain if math.isfinite(gain) else 0.0)), *loading]
+    return _STARTING_S + sum(part for part in parts if math.isfinite(part))
+
+
+def _number(row: pd.Series[Any], name: str) -> float:
+    value: Any = row.get(name)
+    return math.nan if value is None or pd.isna(value) else float(value)

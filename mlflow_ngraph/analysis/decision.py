@@ -1,0 +1,247 @@
+"""Answers to "what should run here": which compiler, at which batch size, how much it gains, and what is not certain of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from mlflow_ngraph.analysis import fleet_choice, significance, undecided
+from mlflow_ngraph.analysis.comparison import Comparison, Mask, Places
+from mlflow_ngraph.analysis.undecided import Rival
+from mlflow_ngraph.metrics import BASELINE_COLUMN, EAGER, METRICS, Metric, is_complement
+from mlflow_ngraph.objectives import AS_GOOD
+from mlflow_ngraph.text import missing, plain, rounded
+
+_three = partial(rounded, digits=3)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The speed-up of a choice at a batch size."""
+
+    batch: int
+    value: float
+    ci_low: float | None
+    ci_high: float | None
+
+    @property
+    def said(self) -> str:
+        """The number with its interval, where it has one."""
+        ends = "" if self.ci_low is None or self.ci_high is None else f" [{self.ci_low:.2f}, {self.ci_high:.2f}]"
+        return f"{self.value:.2f}{ends}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What to run for a workload, and what could be better."""
+
+    workload: str
+    label: str
+    device: str | None
+    """None where one choice is for all devices."""
+    row: Mapping[str, Any] | None
+    """The cell; None where nothing can be named."""
+    figure: str
+    """What that has."""
+    gains: Sequence[Gain]
+    """Of its compiler at every batch size, its own first; none where ratios to the baseline say nothing of the objective."""
+    equals: Sequence[Mapping[str, Any]]
+    """Other cells that are as good."""
+    criterion: str
+    """Why it is this one of them; empty where it is the fastest."""
+    rivals: Sequence[Rival]
+    """The cells that could beat it."""
+
+    @property
+    def decided(self) -> bool:
+        """Whether it is clear which engine to take; the best batch size of this may be open."""
+        return self.row is not None and all(rival.same_engine for rival in self.rivals)
+
+    @property
+    def said(self) -> str:
+        """One sentence: the compiler with its gain, then its batch size, then what to do where either is open."""
+        where = self.label if self.device is None else f"{self.label} on {self.device}"
+        others = [rival for rival in self.rivals if not rival.same_choice]
+        if self.row is None or others:
+            return undecided.said(others or self.rivals, self.row, self.figure, where)
+        clauses = [*self._choice(self.row), *self._batch_sizes(self.row)]
+        return f"{where}: {'; '.join(clauses)}"
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "workload": self.workload,
+            "label": self.label,
+            "device": self.device,
+            "said": self.said,
+            "decided": self.decided,
+            "cell": None if self.row is None else self.row["cell"],
+            "rivals": [rival.to_plain() for rival in self.rivals],
+        }
+
+    def _choice(self, row: Mapping[str, Any]) -> Iterator[str]:
+        """The compiler, and what it gains."""
+        named = undecided.chosen(row)
+        alike = list(dict.fromkeys(undecided.chosen(other) for other in self.equals))
+        if alike := [name for name in alike if name != named]:
+            reason = f", {self.criterion}" if self.criterion else ""
+            named = f"either of {' and '.join([named, *alike])} (within {100 * AS_GOOD:g} %): {named}{reason}"
+        at = f"at batch {row['batch']} ({self.figure})"
+        base = EAGER if missing(row.get(BASELINE_COLUMN)) else str(row[BASELINE_COLUMN])
+        if row["compiler_label"] == base:
+            yield f"{named} {at}"
+            yield "no compiler was faster than eager execution" if base == EAGER else f"nothing was faster than {base}"
+        elif self.gains and self.gains[0].batch == row["batch"]:
+            yield f"{named}, {self.gains[0].said} times {'eager' if base == EAGER else base} {at}"
+            if rest := [f"{gain.value:.2f} at batch {gain.batch}" for gain in self.gains[1:]]:
+                yield ", ".join(rest)
+        else:
+            yield f"{named} {at}"
+
+    def _batch_sizes(self, row: Mapping[str, Any]) -> Iterator[str]:
+        """Batch sizes that are as good, or could be better."""
+        own = undecided.chosen(row)
+        alike = [str(other["batch"]) for other in self.equals if undecided.chosen(other) == own]
+        if alike:
+            reason = f"; batch {row['batch']}: {self.criterion}" if self.criterion else ""
+            yield f"batch {' or '.join(alike)} is as good (within {100 * AS_GOOD:g} %){reason}"
+        if self.rivals:
+            could = undecided.listed([rival.said for rival in self.rivals])
+            yield f"its batch size is undecided: {could} could be better; {undecided.again(self.rivals, row)}"
+
+
+def answers(
+    comparison: Comparison, able: Mask, by: Sequence[str] = ("workload", "device")
+) -> Iterator[tuple[Answer, Places]]:
+    """The answer for each workload and device, with the cells that rank there: the answer's own first, then by their figures.
+
+    Parameters
+    ----------
+    able : Mask
+        The cells that may be the answer, or could be better than it.
+    by : Sequence[str]
+        The columns in which the cells of one answer are equal.
+    """
+    places = np.flatnonzero(able)
+    for inside in comparison.frame.iloc[places].groupby(list(by), sort=False, dropna=False).indices.values():
+        asked = places[np.asarray(inside, int)]
+        ranked = comparison.ordered(asked[comparison.ranks[asked]])
+        if len(ranked):
+            lead = comparison.leader(ranked)
+            yield _answer(comparison, asked, lead), np.array([lead, *ranked[ranked != lead]], int)
+        elif rivals := comparison.rivals(None, asked):
+            yield _undecided(rivals, str(rivals[0].row["device"]), None, ""), ranked
+
+
+def of_fleet(
+    table: pd.DataFrame,
+    candidates: pd.DataFrame,
+    noisy: pd.DataFrame,
+    metric: Metric,
+    chosen: pd.DataFrame,
+    rule: Literal["maximin", "geomean"],
+) -> Iterator[Answer]:
+    """Workloads of which one choice for all devices may be another one, or would be if the cells that cannot rank were as
+    good as they may be.
+
+    Parameters
+    ----------
+    table : pd.DataFrame
+        A recommendation for the fleet; ``candidates``, ``chosen`` and ``rule`` are what it was made of.
+    noisy : pd.DataFrame
+        Cells that keep all limits and cannot rank.
+    """
+    best = {row["workload"]: row for row in table[table["rank"] == 1].to_dict("records")}
+    doubtful = Comparison(noisy, metric)
+    untried, hoped = noisy[doubtful.untried], noisy.assign(**{metric.name: doubtful.hopes})[~doubtful.untried]
+    noisy = noisy[~doubtful.untried]
+    both = pd.concat([candidates, hoped], keys=["ok", "noisy"])
+    ranked = fleet_choice.ranked(both, metric, chosen, rule).sort_values("rank", kind="stable")
+    for workload, places in ranked.groupby(both["workload"].iloc[ranked["place"]].to_numpy(), sort=False)["place"]:
+        rows, answer = both.iloc[places.to_numpy(int)], best.get(workload)
+        rivals = _near(table[table["workload"] == workload], metric)
+        if answer is None or _choice(rows.iloc[0]) != _choice(answer):
+            ahead = rows if answer is None else rows[~(rows.apply(_choice, axis=1) == _choice(answer)).cummax()]
+            # Also a cell of a choice that not all devices can run has a part in what the others are measured by.
+            new = (
+                noisy.loc[ahead.loc["noisy"].index] if "noisy" in ahead.index else noisy[noisy["workload"] == workload]
+            )
+            rivals = [*rivals, *Comparison(new.reset_index(drop=True), metric).rivals(None)]
+        own = untried[untried["workload"] == workload].reset_index(drop=True)
+        rivals = [*rivals, *Comparison(own, metric).rivals(None)]
+        if rivals:
+            yield _undecided(rivals, None, answer, "" if answer is None else f"score {answer['score']:.3f}")
+
+
+def _answer(comparison: Comparison, asked: Places, lead: int) -> Answer:
+    """The answer that a cell is, among others."""
+    rows, metric = comparison.frame, comparison.metric
+    ranked = asked[comparison.ranks[asked]]
+    equals = comparison.ordered(comparison.equals(lead, ranked))
+    others = equals[equals != lead]
+    row = _row(rows, lead)
+    figure = undecided.figure(row[metric.name], metric.name, metric.unit)
+    low, high = (plain(end[0]) for end in significance.interval(rows.iloc[[lead]], metric.name))
+    if low is not None and high is not None:
+        figure += f" [{_three(low)}, {_three(high)}]"
+    return Answer(
+        workload=str(row["workload"]),
+        label=str(row["label"]),
+        device=str(row["device"]),
+        row=row,
+        figure=figure,
+        gains=_gains(comparison, lead, ranked),
+        equals=[_row(rows, place) for place in others.tolist()],
+        criterion=comparison.criterion(lead, equals) if len(others) else "",
+        rivals=comparison.rivals(lead, asked),
+    )
+
+
+def _gains(comparison: Comparison, lead: int, ranked: Places) -> list[Gain]:
+    """The speed-ups of the choice of a cell at its batch sizes, its own first."""
+    name = comparison.metric.name
+    if name not in METRICS or not METRICS[name].by_round or "speedup" not in comparison.frame:
+        return []
+    own = [lead, *(place for place in comparison.of_choice(lead, ranked).tolist() if place != lead)]
+    rows = comparison.frame.iloc[own]
+    low, high = significance.interval(rows, "speedup")
+    columns = rows["batch"], rows["speedup"], low, high
+    return [
+        Gain(int(batch), float(value), plain(left), plain(right))
+        for batch, value, left, right in zip(*columns, strict=True)
+        if not missing(value)
+    ]
+
+
+def _row(rows: pd.DataFrame, place: int) -> dict[str, Any]:
+    return {str(name): plain(value) for name, value in rows.iloc[place].items()}
+
+
+def _near(table: pd.DataFrame, metric: Metric) -> list[Rival]:
+    """The choices whose scores may be better than the best one's by more than the margin, each by its worst device."""
+    could = table["loss_ci_low"] < -AS_GOOD
+    if metric.interval != "none" and not is_complement(metric.name):  # too uncertain to have an interval
+        could |= table["loss_ci_low"].isna() & (table["rank"] > 1)
+    near = table[could & (table["device"] == table["worst_device"])]
+    rivals = []
+    for row in near.astype(object).where(near.notna(), None).to_dict("records"):
+        low, high = (None if row[name] is None else 1 - row[name] for name in ("loss_ci_high", "loss_ci_low"))
+        cell = {name: row.get(name) for name in undecided.COLUMNS}
+        figures = float(row["value"]), plain(row["ci_low"]), plain(row["ci_high"])
+        ratio = {"ratio": 1 - row["loss"], "ratio_ci_low": low, "ratio_ci_high": high}
+        rivals.append(Rival(cell, metric.name, metric.unit, metric.better, *figures, **ratio))
+    return rivals
+
+
+def _undecided(rivals: Sequence[Rival], device: str | None, row: Mapping[str, Any] | None, figure: str) -> Answer:
+    first = rivals[0].row
+    return Answer(str(first["workload"]), str(first["label"]), device, row, figure, [], [], "", rivals)
+
+
+def _choice(row: Any) -> tuple[str, ...]:
+    return tuple(str(row[name]) for name in fleet_choice.CONFIGURATION)
