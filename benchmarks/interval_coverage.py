@@ -3,8 +3,9 @@
 ``python benchmarks/interval_coverage.py [--trials 400]`` draws studies of two lanes with ten repetitions a round, derives
 their figures with the package's own code, and counts for each number of rounds
 
-- how often the interval of throughput, median latency and speed-up contains the truth. Wanted are at least 93 of 100; more
-  than 97 is too wide, and no error: nobody knows from a few rounds how much alike they are;
+- how often the interval of throughput, median latency and speed-up contains the truth. Wanted are at least 93 of 100, and what
+  is below that by more than three standard errors of the count is an error. More than 97 is too wide, and none: nobody knows
+  from a few rounds how much alike they are;
 - how many have none, because it would be wider than a factor of ten. No interval that is shown may be wider, or reach
   zero;
 - whether the order of the throughputs is that of the speed-ups wherever a speed-up is firm (its interval excludes 1).
@@ -89,10 +90,10 @@ def main() -> int:
             failed |= bool(counts["wrong"] or counts["other order"])
             line = f"{rounds:>8}"
             for name in FIGURES:
-                share = counts[f"{name} covered"] / max(counts[f"{name} shown"], 1)
+                shown = max(counts[f"{name} shown"], 1)
+                share = counts[f"{name} covered"] / shown
                 held = machine is not very_alike or name == "speedup"
-                short = held and share < LEAST
-                failed |= short
+                failed |= held and share < LEAST - 3 * float(np.sqrt(LEAST * (1 - LEAST) / shown))
                 mark = "<" if share < LEAST else ">" if share > MOST else " "
                 line += f"{100 * share:>13.1f} {mark}{100 * (1 - counts[f'{name} shown'] / trials):>5.1f}"
             print(f"{line}{counts['other order']:>12} of {counts['firm']:>6}", flush=True)

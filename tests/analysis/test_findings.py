@@ -119,16 +119,16 @@ def test_what_is_within_the_margin_is_none(factor: float) -> None:
     assert sum(bool(found_in(drawn, seed)) for seed in range(8)) <= 1
 
 
-def test_a_regression_of_five_percent() -> None:
+def test_a_regression_of_six_percent() -> None:
     def change(study_id: str, compiler: str, device: str, **_: Any) -> float:
-        return 0.95 if (study_id, compiler, device) == ("two", "openvino", "xeon") else 1.0
+        return 0.94 if (study_id, compiler, device) == ("two", "openvino", "xeon") else 1.0
 
     finding = always(world(change), "regression")
     assert finding.title.startswith("openvino on xeon became slower since 2025-10-09")
     assert "16 of 16 cells" in finding.text
     assert "Eager execution changed by" in finding.text
     assert "look at the machine" not in finding.text
-    assert all(0.94 < one["value"] < 0.98 and one["than_study_id"] == "one" for one in finding.evidence)
+    assert all(0.92 < one["value"] < 0.96 and one["than_study_id"] == "one" for one in finding.evidence)
 
 
 def test_what_studies_differ_by_without_any_cause_is_no_regression() -> None:
