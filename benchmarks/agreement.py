@@ -36,6 +36,8 @@ def main() -> int:
         for text in disagreements(frame, objective):
             found += 1
             print(f"table {number}, {objective}: {text}", flush=True)
+        if (number - options.first) % 50 == 49:
+            print(f"{number - options.first + 1} tables, {found} disagreements", flush=True)
     print(f"{options.tables} tables, {cells} cells: {found} disagreements, in {time.perf_counter() - started:.0f} s")
     return int(found > 0)
 

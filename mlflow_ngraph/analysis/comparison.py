@@ -11,7 +11,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -361,10 +361,10 @@ class Comparison:
         return known
 
     def _chained(self, tops: Places, bottoms: Places, asked: Mask) -> Estimate:
-        """Ratios through a third cell of the same study, the surest one where there are several; NaN where there is none.
+        """Ratios by way of a third cell of the same study, the surest where there are several; NaN where there is none.
 
-        It has rounds in common with both or, of two batch sizes, is one side's choice at the other one's: its own figures
-        lead from one batch size to the other, and the rounds from there.
+        The third cell has rounds in common with both; or, where batch sizes differ, it is the choice of one at the batch size of
+        the other: from one batch size to the next lead the own figures of that choice, and the rounds from there.
         """
         found = unknown(len(tops))
         if not self._has_rounds:
@@ -372,34 +372,21 @@ class Comparison:
         study, field, choice = self._codes(FIELD[:2]), self._codes(FIELD), self._codes(CHOICE)
         related = asked & (study[tops] == study[bottoms]) & (choice[tops] != choice[bottoms])
         for place in np.flatnonzero(related).tolist():
-            top, bottom = int(tops[place]), int(bottoms[place])
-            if field[top] == field[bottom]:
-                third = np.flatnonzero((field == field[top]) & self._ok)
-                ways = self._steps(top, third, bottom, own=None)
-            else:
-                here = np.flatnonzero((choice == choice[top]) & (field == field[bottom]) & self._ok)
-                there = np.flatnonzero((choice == choice[bottom]) & (field == field[top]) & self._ok)
-                ways = _joined(self._steps(top, here, bottom, own="top"), self._steps(top, there, bottom, own="bottom"))
+            ends = tops[place], bottoms[place]
+            linked = [(field == field[end]) | (choice == choice[end]) for end in ends]
+            third = np.flatnonzero(self._ok & (study == study[ends[0]]) & linked[0] & linked[1])
+            one, other = (self._step(np.full(len(third), end), third) for end in ends)
+            ways = one.over(other)
             if ways.known.any():
-                best = int(np.nanargmin(ways.error))
-                found.log[place], found.error[place], found.freedom[place] = (
-                    part[best] for part in (ways.log, ways.error, ways.freedom)
-                )
+                best = ways.take(np.nanargmin(ways.error))
+                found.log[place], found.error[place], found.freedom[place] = best.log, best.error, best.freedom
         return found
 
-    def _steps(self, top: int, third: Places, bottom: int, own: str | None) -> Estimate:
-        """The ratio of two cells by way of each of some others.
-
-        Parameters
-        ----------
-        own : str or None
-            The side whose step is between its own figures; the other step is by rounds, as both are where it is None.
-        """
-        ends = np.full(len(third), top), np.full(len(third), bottom)
-        figures = self.figures.take(ends[0]).over(self.figures.take(third)), self.figures.take(third).over(self.figures.take(ends[1]))  # fmt: skip
-        first = figures[0] if own == "top" else self._paired(ends[0], third)
-        second = figures[1] if own == "bottom" else self._paired(third, ends[1])
-        return first.over(replace(second, log=-second.log))
+    def _step(self, tops: Places, bottoms: Places) -> Estimate:
+        """Ratios by rounds within a field, and by the figures as they stand between the batch sizes of one choice."""
+        field = self._codes(FIELD)
+        figures = self.figures.take(tops).over(self.figures.take(bottoms))
+        return self._paired(tops, bottoms).where(field[tops] == field[bottoms], figures)
 
     def _fastest(self, places: Places) -> int:
         """The best cell by pairs: the best of each field in its rounds, and of these the best one."""
@@ -524,11 +511,6 @@ class Comparison:
         wanted = math.ceil(rounds * (_MORE[reach <= enough][0] if reach[-1] <= enough else _MORE[-1]))
         seconds = wanted * sum(_round_s(row) for row in (rival, answer))
         return math.ceil(wanted * repetitions / rounds), seconds / 60
-
-
-def _joined(one: Estimate, other: Estimate) -> Estimate:
-    return Estimate(*(np.concatenate(parts) for parts in zip(
-        (one.log, one.error, one.freedom), (other.log, other.error, other.freedom), strict=True)))  # fmt: skip
 
 
 def _round_s(row: pd.Series[Any]) -> float:
