@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -150,7 +151,7 @@ class Asked:
         from mlflow_ngraph.tracking import connection
 
         uris = self._uris or [connection.resolve_uri(None)]
-        with waiting(f"reading which studies there are, from {_named(uris)}", logged=True):
+        with _reading("reading which studies there are", uris):
             from mlflow_ngraph.analysis import listing
 
             return listing.find(uris, self._experiments)
@@ -173,7 +174,7 @@ class Asked:
             A server cannot be reached.
         """
         known = self.find() if found is None else found
-        with waiting(f"reading results, from {_named(known.runs)}", logged=True):
+        with _reading("reading results", known.runs):
             frame = self._read(columns, known)
         if found is None:
             tell(known)
@@ -214,8 +215,11 @@ def tell(found: Found) -> None:
         click.echo(f"note: {harmless(note)}", err=True)
 
 
-def _named(uris: Collection[str]) -> str:
-    return ", ".join(map(shown, uris))
+def _reading(what: str, uris: Collection[str]) -> AbstractContextManager[None]:
+    """Who waits is told from where something is read; in a log that is worth a line where others have a say in how long."""
+    from mlflow_ngraph.tracking import connection
+
+    return waiting(f"{what}, from {', '.join(map(shown, uris))}", logged=any(map(connection.is_server, uris)))
 
 
 def _intervals(columns: Collection[str]) -> set[str]:

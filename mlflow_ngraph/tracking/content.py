@@ -85,9 +85,9 @@ def study_tags(record: StudyRecord) -> dict[str, str]:
     """Tags of a study run."""
     cells = [cell for lane in record.lanes.values() for cell in lane.cells.values()]
     return {
-        **_common_tags(record, Kind.STUDY),
         Tag.VERDICT: _tally(cells),
         Tag.COMPLETE: plain(all(lane.complete for lane in record.lanes.values())),
+        **_common_tags(record, Kind.STUDY),
     }
 
 
@@ -225,22 +225,23 @@ def _headlines(lane: LaneRecord, cells: list[CellRecord], at: int) -> list[Metri
 
 def _lane_tags(record: StudyRecord, lane: LaneRecord, cells: list[CellRecord]) -> dict[str, str]:
     verdict, noisy = worst(cells), [bool(cell.noise) for cell in cells]
+    # MLflow's page shows them in this order: what a person looks for first.
     tags = {
+        Tag.VERDICT: str(verdict),
+        Tag.LABEL: lane.lane.label,
+        Tag.COMPILER: lane.lane.compiler,
+        Tag.PRECISION: lane.lane.precision,
+        Tag.DEVICE: lane.lane.device,
         **_common_tags(record, Kind.LANE),
         Tag.LANE_ID: lane.lane.id,
         Tag.CELLS: json.dumps({batch: lane.lane.cell(batch) for batch in lane.lane.batch_sizes}),
-        Tag.DEVICE: lane.lane.device,
         Tag.WORKLOAD: lane.lane.workload,
-        Tag.LABEL: lane.lane.label,
         Tag.FAMILY: lane.lane.family,
-        Tag.COMPILER: lane.lane.compiler,
         Tag.COMPILER_LABEL: lane.lane.compiler_label if lane.lane.compiler_label != lane.lane.compiler else "",
-        Tag.PRECISION: lane.lane.precision,
         Tag.PRECISION_IN_FORCE: precision_in_force(lane),
         Tag.MODE: lane.lane.mode,
         Tag.BASELINE: record.baseline,
         Tag.REFERENCE_BY: record.reference_by(lane.lane.workload) or "",
-        Tag.VERDICT: str(verdict),
         Tag.VERDICTS: json.dumps({cell.batch: str(cell.verdict) for cell in cells}),
         Tag.NOISE: json.dumps({cell.batch: cell.noise for cell in cells if cell.noise}) if any(noisy) else "",
         Tag.VARIABLES: "; ".join(dict.fromkeys(cell.environment for cell in cells if cell.environment)),

@@ -1,8 +1,8 @@
 """SQLite databases of MLflow, read as they lie there: importing MLflow takes longer than all else that a reader waits for.
 
 Nothing is written, and nothing kept: each question is one transaction on the file, and on its write-ahead log, so what
-somebody has just committed is in the answer. A file that is no database of MLflow's, or is laid out in another way, raises
-`sqlite3.Error`; MLflow's own client has to be asked then, and says what is wrong.
+somebody has just committed is in the answer. A file that is no database of MLflow's, is laid out in another way or has
+workspaces raises `sqlite3.Error`; MLflow's own client has to be asked then, and says what is wrong.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _PATIENCE_S = 20.0
 """How long a writer may hold the file, as MLflow has it."""
 _COARSE_NS = 2_000_000_000
 """What no file system is coarser than."""
+_ELSEWHERE = "SELECT 1 FROM experiments WHERE workspace != 'default' LIMIT 1"
 _STUDIES = """
 SELECT run_uuid, experiments.name, experiment_id, artifact_uri FROM runs JOIN experiments USING (experiment_id)
 JOIN tags USING (run_uuid) WHERE key = ? AND value = ? AND runs.lifecycle_stage = 'active'
@@ -122,4 +123,7 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
     """The database as it is at one moment."""
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_PATIENCE_S)) as database:
         database.execute("BEGIN")
+        columns = [name for _, name, *_ in database.execute("PRAGMA table_info(experiments)")]
+        if "workspace" in columns and database.execute(_ELSEWHERE).fetchone():
+            raise sqlite3.DataError("it has workspaces")
         yield database

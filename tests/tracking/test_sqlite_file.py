@@ -132,6 +132,20 @@ def test_what_is_no_database_of_mlflow_is_left_to_mlflow(content: bytes | None, 
         sqlite_file.study_runs(path)
 
 
+def test_a_database_with_workspaces_is_left_to_mlflow(sqlite_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = connection.database_file(sqlite_uri)
+    assert path is not None
+    with monkeypatch.context() as patch:
+        patch.setenv("MLFLOW_ENABLE_WORKSPACES", "true")
+        assert sqlite_file.of(sqlite_uri) is None
+        client = MlflowClient(sqlite_uri)
+        client.create_workspace("theirs")
+        patch.setenv("MLFLOW_WORKSPACE", "theirs")
+        MlflowClient(sqlite_uri).create_experiment("secret")
+    with pytest.raises(sqlite3.DataError, match="workspaces"):
+        sqlite_file.study_runs(path)
+
+
 @pytest.mark.usefixtures("compilers", "clean_environment")
 @pytest.mark.parametrize("files", [False, True])
 def test_without_a_word_it_is_the_store_that_mlflow_takes(files: bool, tmp_path: Path) -> None:
