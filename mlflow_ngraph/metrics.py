@@ -17,6 +17,8 @@ LOW, HIGH = "_ci_low", "_ci_high"
 """After the name of a metric: the ends of its 95 % interval."""
 ROUNDS, NOISE, UNSTEADY, VARIABLES, BEATEN_BY = "log_medians", "noise", "unsteady", "variables", "beaten_by"
 """Columns of a cell: its rounds, what disturbed the machine, and the names of its figures that this touches."""
+PROFILE = "profile"
+"""Column of results that were read: the device as it was recorded, where ``device`` names the machine."""
 BASELINE_COLUMN, EAGER = "baseline", "identity"
 """Column of a cell: the label of the compiler that its ratios refer to; and what this is in tables that do not say it."""
 LOG_ERROR, FREEDOM = "_log_se", "_df"
@@ -204,6 +206,7 @@ TEXT_COLUMNS = (
     "study",
     "device",
     "fingerprint",
+    "processor",
     "workload",
     "label",
     "family",
@@ -246,5 +249,5 @@ COLUMNS = (*TEXT_COLUMNS, *INTEGER_COLUMNS, *TIME_COLUMNS, *CELL_METRICS, *ESTIM
 """Columns that a table of results always has; metrics that a study declares follow them."""
 RUN_COLUMNS = ("tracking_uri", "experiment", "git_commit")
 """Columns that say where a row was read; they come from the run and stand last."""
-TABLE = (*COLUMNS, *RUN_COLUMNS)
+TABLE = (*COLUMNS, *RUN_COLUMNS, PROFILE)
 """The documented columns of a table that was read from servers; no metric of a study may have one of these names."""

@@ -120,10 +120,11 @@ def refers_to(record: StudyRecord) -> list[str]:
     """What speed-ups and comparisons of outputs refer to, and which workloads have no speed-up for lack of a baseline."""
     known = {ref: record.reference_by(ref) for ref in record.workloads}
     several = len(set(known.values())) > 1
+    labels = {lane.lane.workload: lane.lane.label for lane in record.lanes.values()}
     by: dict[str, list[str]] = {}
     for ref, who in known.items():
         if who is not None:
-            by.setdefault(who, []).append(str(record.workloads[ref].get("info", {}).get("label", ref)))
+            by.setdefault(who, []).append(labels.get(ref, ref))
     those = [f"{who} ({', '.join(labels)})" if several else who for who, labels in by.items()]
     cells = [cell for lane in record.lanes.values() for cell in lane.cells.values()]
     said = [

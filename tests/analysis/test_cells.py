@@ -21,7 +21,7 @@ def cell(label: str = "ResNet-18", compiler: str = "openvino", flags: str = "", 
     compiler_label = f"{compiler}[{flags}]" if flags else compiler
     about = {"precision": "fp32", "study": "quick", "study_id": "quick-1", "device": "host", "verdict": "ok"} | what
     name = hashlib.sha256(f"{label}{compiler_label}{about['precision']}".encode()).hexdigest()[:12]
-    return Cell(f"{name}-b{batch}", label, compiler, compiler_label, batch=batch, **about)
+    return Cell(f"{name}-b{batch}", label, f"timm:{label}", compiler, compiler_label, batch=batch, **about)
 
 
 STUDY = [
@@ -78,7 +78,7 @@ def test_several_names_keep_their_order_and_no_cell_comes_twice() -> None:
     ("query", "candidates"),
     [
         ("resnet18/openvino", "ResNet-18/openvino/b8, ResNet-18/openvino/b1 of study quick-1"),
-        ("resnet18/tvm/b1", "ResNet-18/tvm[tune=True]/b1, ResNet-18/tvm[opt_level=0]/b1"),
+        ("resnet18/tvm/b1", "'ResNet-18/tvm[tune=True]/b1', 'ResNet-18/tvm[opt_level=0]/b1'"),
         ("deit/openvino/b1", "deit/openvino/fp32/b1, deit/openvino/bf16/b1"),
     ],
 )
