@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlflow_ngraph.errors import UsageError
-from mlflow_ngraph.execute import journal
-from mlflow_ngraph.execute.fold import Fold
+from mlflow_ngraph.execute import fold, places
 from mlflow_ngraph.workloads.naming import stem
 
 if TYPE_CHECKING:
@@ -161,30 +160,22 @@ def of_home(home: Path, study: str | None = None) -> Iterator[list[Cell]]:
     Parameters
     ----------
     study : str | None
-        The name or the id of the only study to look at.
+        The only study to look at, as `places.named` takes it; of a name every study counts.
     """
-    started = []
-    for path in (home / "studies").glob("*"):
-        start = journal.first(path) if (path / journal.FILE_NAME).is_file() else None
-        if start is not None and study in (None, start["study_id"], start["study"]["name"]):
-            started.append((start["at"], path))
-    for _, path in sorted(started, reverse=True):
-        yield of_directory(path)
+    alike = [known.directory for known in places.begun(home) if study in (None, known.name)]
+    for directory in alike or ([] if study is None else [places.named(home, study)]):
+        yield of_directory(directory)
 
 
 def of_directory(directory: Path) -> list[Cell]:
     """The cells of a study that have an engine or a verdict.
-
-    Nothing that was measured is taken in, and no figure derived: that takes memory, and the time that a person waits.
 
     Raises
     ------
     JournalError
         There is no readable journal.
     """
-    state = Fold()
-    state.extend(event for event in journal.read(directory) if event["event"] not in _MEASURED)
-    record = state.record
+    record = fold.outline(directory)
     about = {"study": record.name, "study_id": record.id, "device": record.device}
     return [
         cell
@@ -192,9 +183,6 @@ def of_directory(directory: Path) -> list[Cell]:
         for batch in lane.lane.batch_sizes
         if (cell := _recorded(directory, lane, batch, about)) is not None
     ]
-
-
-_MEASURED = ("slice", "arrivals")
 
 
 def _recorded(directory: Path, lane: LaneRecord, batch: int, about: Mapping[str, str]) -> Cell | None:

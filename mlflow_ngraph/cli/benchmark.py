@@ -387,13 +387,36 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
         console.print(f"{what.replace('_', ' ')}: {where}", soft_wrap=True)
     if outcome.unrecorded:
         console.print(
-            f"not everything is recorded: {outcome.unrecorded}; later: mlflow-ngraph sync {shlex.quote(str(outcome.directory))}",
+            f"not everything is recorded: {outcome.unrecorded}; later: mlflow-ngraph sync {shlex.quote(_typed(outcome.directory))}",
             style="yellow",
             soft_wrap=True,
         )
     console.print()
     for answer in answers(outcome.record):
         console.print(answer, style="bold", markup=False, soft_wrap=True)
+    for line in _next_steps(outcome):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _next_steps(outcome: Outcome) -> Iterator[str]:
+    """What is to be typed after a study that is not recorded yet, or was measured before."""
+    from mlflow_ngraph.execute import places
+
+    if outcome.unrecorded:
+        return
+    if not outcome.where:
+        yield f"not recorded yet: mlflow-ngraph sync {shlex.quote(_typed(outcome.directory))}"
+    elif (earlier := places.measured_before(outcome.directory)) is not None:
+        name = shlex.quote(earlier.name)
+        yield (
+            f"measured before as {earlier.study_id}; compare the two with: mlflow-ngraph gate {name}, or "
+            f"mlflow-ngraph diff {name}~1 {name}"
+        )
+
+
+def _typed(directory: Path) -> str:
+    """What names a study where its home is the one that verbs look at, or else its directory."""
+    return directory.name if directory.parent.parent == home_directory.location() else str(directory)
 
 
 def _plan_rows(plan: StudyPlan) -> list[dict[str, Any]]:

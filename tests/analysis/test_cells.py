@@ -11,7 +11,7 @@ import pytest
 
 from mlflow_ngraph.analysis import cells
 from mlflow_ngraph.analysis.cells import Cell, choose
-from mlflow_ngraph.errors import JournalError, UsageError
+from mlflow_ngraph.errors import JournalError, UnknownNameError, UsageError
 from mlflow_ngraph.tables.results import from_record as table_of
 from tests.support.records import study_record
 from tests.support.script import Script
@@ -165,7 +165,8 @@ def test_studies_of_a_home_come_newest_first_and_can_be_chosen(tmp_path: Path) -
     assert [study[0].study_id for study in cells.of_home(tmp_path)] == ["mine-2", "mine-1"]
     assert [study[0].study_id for study in cells.of_home(tmp_path, "mine-1")] == ["mine-1"]
     assert len(list(cells.of_home(tmp_path, "mine"))) == 2
-    assert list(cells.of_home(tmp_path, "yours")) == []
+    with pytest.raises(UnknownNameError, match="yours"):
+        list(cells.of_home(tmp_path, "yours"))
 
 
 def test_a_directory_without_a_study(tmp_path: Path) -> None:
