@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from mlflow_ngraph.analysis import between_studies, significance
 from mlflow_ngraph.analysis.between_studies import Between, Machine
 from mlflow_ngraph.analysis.compare import ALIKE
+from mlflow_ngraph.devices.registry import accelerator
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.estimates import Estimate
 from mlflow_ngraph.metrics import PROFILE, Metric, is_complement
 from mlflow_ngraph.tables import baselines, vocabulary
-from mlflow_ngraph.tables.distinct import accelerator
 from mlflow_ngraph.verdicts import Verdict
 
 ALPHA = 0.05

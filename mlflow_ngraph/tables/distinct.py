@@ -6,9 +6,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from mlflow_ngraph.devices.base import DeviceProfile
-from mlflow_ngraph.devices.registry import DEVICES
-from mlflow_ngraph.errors import DependencyError, UnknownNameError
+from mlflow_ngraph.devices.registry import accelerator, misfit
 from mlflow_ngraph.metrics import BEATEN_BY, PROFILE
 from mlflow_ngraph.workloads import naming
 
@@ -53,25 +51,7 @@ def notes(frame: pd.DataFrame) -> Iterator[str]:
         if profiles.nunique() > 1:
             yield f"{' and '.join(sorted(profiles.unique()))} are one machine, shown as {device}"
     for profile, processors in frame[[PROFILE, "processor"]].dropna().drop_duplicates().groupby(PROFILE)["processor"]:
-        kind = _kind(str(profile))
-        expected = "" if kind is None else kind.processor
-        for processor in processors:
-            if expected not in processor:
-                yield f"{profile} is no {expected} but {processor}: its figures are those of this processor"
-
-
-def accelerator(profile: str) -> str:
-    """What of a machine computes under a profile; of a profile that is not installed here its own name."""
-    kind = _kind(profile)
-    return profile if kind is None else kind.accelerator
-
-
-def _kind(profile: str) -> type[DeviceProfile] | None:
-    """The profile of a name; None where the studies are of a machine with packages that this one lacks."""
-    try:
-        return DEVICES.get(profile)
-    except (UnknownNameError, DependencyError):
-        return None
+        yield from filter(None, (misfit(str(profile), str(processor)) for processor in processors))
 
 
 def _devices(frame: pd.DataFrame) -> pd.Series[str]:

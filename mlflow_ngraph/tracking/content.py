@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlflow_ngraph.compilers.base import FlagValue
+from mlflow_ngraph.devices.fingerprint import processor
 from mlflow_ngraph.execute.record import CellRecord, EngineRecord, LaneRecord, StudyRecord
 from mlflow_ngraph.metrics import FREEDOM, LOG_ERROR, titled
 from mlflow_ngraph.study import CompilerChoice, WorkloadChoice
@@ -251,6 +252,7 @@ def _common_tags(record: StudyRecord, kind: str) -> dict[str, str]:
         Tag.STUDY: record.name,
         Tag.DEVICE: record.device,
         Tag.FINGERPRINT: str(record.fingerprint.get("digest", "")),
+        Tag.PROCESSOR: processor(record.fingerprint),
         Tag.HOST: str(record.fingerprint.get("host", "")),
         Tag.COLOUR: schema.colour(record.device),
         **{schema.metric_name(Tag.VERSION + name): version for name, version in record.versions.items()},

@@ -51,6 +51,7 @@ class Tag:
     REASON = "ngraph.reason"
     COMPLETE = "ngraph.complete"
     FINGERPRINT = "ngraph.fingerprint"
+    PROCESSOR = "ngraph.processor"
     VERSION = "ngraph.version."
     """Followed by the name of a package or compiler."""
     SHA256 = "ngraph.sha256"
