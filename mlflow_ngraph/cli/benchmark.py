@@ -352,7 +352,17 @@ def _notes(plan: StudyPlan, home: Path | None) -> list[str]:
             f"compiling may take up to {wanted / 1e9:.1f} GB of memory and {available / 1e9:.1f} GB are available: cells that run out "
             "of it are oom; free some memory"
         )
-    return [*plan.notes, *planned, *lacking]
+    return [*plan.notes, *planned, *lacking, *_of_the_paper(plan)]
+
+
+def _of_the_paper(plan: StudyPlan) -> Iterator[str]:
+    """What a study that repeats the paper's will be compared with, where its machine is none of the paper's kinds."""
+    from mlflow_ngraph.analysis.report import paper
+
+    if plan.study.name in paper.STUDIES and not plan.study.build_for:
+        from mlflow_ngraph.devices.fingerprint import fingerprint
+
+        yield from filter(None, [paper.told_before(plan.device, fingerprint())])
 
 
 def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
