@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from mlflow_ngraph.metrics import FREEDOM, HIGH, LOG_ERROR, LOW, TABLE, reciproc
 from mlflow_ngraph.tables.columns import typed
 
 FORMS = "the id of a run, models:/NAME@ALIAS, commit:SHA, the name of a study (NAME~1 is the one before the latest), or a file of results (.parquet, .csv, .json)"
-_RUN = re.compile(r"[0-9a-f]{32}")
 _ENDINGS = (".parquet", ".csv", ".json")
 _COMPARED = ("value", "metric", "cell", "verdict")
 """Columns that tell a file of `compare` from the tidy table."""
@@ -48,7 +46,7 @@ def load(text: str, tracking_uris: Sequence[str] | None, everything: Callable[[]
         return Side(text, _of_commit(text.removeprefix("commit:"), everything()))
     if text.startswith("models:/"):
         return Side(text, _first(tracking_uris, lambda uri: _of_model(text, uri)), model=True)
-    if _RUN.fullmatch(text):
+    if study_names.RUN_ID.fullmatch(text):
         return Side(text, _first(tracking_uris, lambda uri: _of_run(text, uri)))
     frame = everything()
     named = study_names.find(frame, text)

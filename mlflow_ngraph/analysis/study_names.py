@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import pandas as pd
 
-from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.analysis import results
+from mlflow_ngraph.analysis.selection import Selection
+from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.execute.places import counted_back, too_few
 
+RUN_ID = re.compile(r"[0-9a-f]{32}")
 COLUMNS = ("study", "study_id", "run_id", "device", "experiment", "started_at")
 """The columns of the tidy table that are looked at."""
 
@@ -29,6 +33,25 @@ class Named:
         """Which one was taken."""
         place = f"{self.back} before the latest" if self.back else "the latest"
         return f"{f'{place} of {self.runs} studies, ' if self.runs > 1 else ''}{self.study_id}"
+
+
+def run_of(named: str, tracking_uri: str | None = None) -> tuple[str, str]:
+    """The id of the run that somebody names by it, or by a study of a server, and what was taken.
+
+    Raises
+    ------
+    UsageError
+        No study is called so, or several may be meant.
+    TrackingError
+        The server cannot be reached.
+    """
+    if RUN_ID.fullmatch(named):
+        return named, named
+    frame = results.select(Selection(), tracking_uri, columns=COLUMNS)
+    study = find(frame, named)
+    if study is None:
+        raise UnknownNameError("study", named, set(frame["study"].dropna()))
+    return study.run_id, f"{named} ({study.said})"
 
 
 def find(frame: pd.DataFrame, name: str) -> Named | None:

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 from mlflow_ngraph.text import counted, rounded
 from mlflow_ngraph.verdicts import Verdict
+from mlflow_ngraph.workloads.naming import stem
 
 _SHOWN = 3
 """Rivals that a sentence names before it counts the others."""
@@ -113,7 +114,7 @@ def again(rivals: Sequence[Rival], answer: Mapping[str, Any] | None) -> str:
         return f"run study {first['study'] or first['study_id']} again"  # it has what no command line can hold
     words = ["mlflow-ngraph", "benchmark", "--workloads", workload, "--compilers", ",".join(compilers)]
     words += ["--batch-sizes", ",".join(map(str, sorted({int(row["batch"]) for row in rows})))]
-    words += ["--precision", str(first["precision"]), "--device", str(first["device"])]
+    words += ["--precision", str(first["precision"]), "--device", stem(str(first["device"]))]
     threads = "default" if first["threads"] is None else str(first["threads"])
     words += ["--mode", str(first["mode"]), "--threads", threads]
     repetitions = [rival.repetitions for rival in meant if rival.repetitions is not None]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mlflow_ngraph.analysis import champion as champions
 from mlflow_ngraph.analysis import undecided
 from mlflow_ngraph.analysis.champion import Comparison
+from mlflow_ngraph.devices.registry import accelerator
 from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph.release import evidence, logged_engine
 from mlflow_ngraph.release.logged_engine import LoggedEngine
@@ -220,7 +221,7 @@ def _objections(
     mine, theirs = candidate.manifest, before.engine.manifest
     for what, value, other in (
         ("workload", mine.about.workload, theirs.about.workload),
-        ("device", mine.origin.device, theirs.origin.device),
+        ("kind of device", accelerator(mine.origin.device), accelerator(theirs.origin.device)),
         ("machine", mine.origin.fingerprint.get("digest"), theirs.origin.fingerprint.get("digest")),
     ):
         if value != other:

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from mlflow_ngraph.analysis.compare import compare, latest
+from mlflow_ngraph.analysis.report.prepared import prepare
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.tables.distinct import distinct, notes
 from tests.support.tidy import cells
@@ -36,6 +37,14 @@ def test_two_models_of_one_label_are_two_rows() -> None:
         "classifier (onnx)": {"identity": 70, "openvino": 571},
         "classifier (torch)": {"identity": 64, "openvino": 472},
     }
+
+
+def test_two_flag_sets_of_one_compiler_are_two_columns() -> None:
+    labels = ["openvino", "openvino[performance_hint=throughput]"]
+    frame = table(compiler="openvino", compiler_label=labels, throughput=[100, 120])
+    shown = compare(frame, rows=("label",), columns=("compiler_label",))
+    assert shown.to_dict("index") == {"resnet18": dict(zip(labels, [100, 120], strict=True))}
+    assert set(prepare(frame).counted["series"]) == set(labels)
 
 
 def test_a_filter_takes_the_name_the_label_and_the_reference() -> None:
