@@ -29,18 +29,6 @@ def location(given: Path | None = None) -> Path:
     return path.expanduser().absolute()
 
 
-def study(name: str, given: Path | None = None) -> Path:
-    """The directory of a study that somebody names: by its path, or by its name among all studies.
-
-    Parameters
-    ----------
-    given : Path | None
-        As in `location`.
-    """
-    path = Path(name)
-    return path if path.is_dir() else directory(given) / "studies" / name
-
-
 def directory(given: Path | None = None) -> Path:
     """The directory of `location`, made where it is missing.
 

@@ -21,6 +21,8 @@ LOADED_PERCENT = 25.0
 """From which use of the machine by others on ratios of shared rounds are touched as well: it slows lanes unequally."""
 TOUCHED = f"speed-ups, too, where others used {LOADED_PERCENT:g} % of the machine or more: eager execution suffers most, so they are rather too large"
 """Of marked figures, in words."""
+PROFILE = "profile"
+"""Column of results that were read: the device as it was recorded, where ``device`` names the machine."""
 BASELINE_COLUMN, EAGER = "baseline", "identity"
 """Column of a cell: the label of the compiler that its ratios refer to; and what this is in tables that do not say it."""
 LOG_ERROR, FREEDOM = "_log_se", "_df"
@@ -207,6 +209,7 @@ TEXT_COLUMNS = (
     "study",
     "device",
     "fingerprint",
+    "processor",
     "workload",
     "label",
     "family",
@@ -249,5 +252,5 @@ COLUMNS = (*TEXT_COLUMNS, *INTEGER_COLUMNS, *TIME_COLUMNS, *CELL_METRICS, *ESTIM
 """Columns that a table of results always has; metrics that a study declares follow them."""
 RUN_COLUMNS = ("tracking_uri", "experiment", "git_commit")
 """Columns that say where a row was read; they come from the run and stand last."""
-TABLE = (*COLUMNS, *RUN_COLUMNS)
+TABLE = (*COLUMNS, *RUN_COLUMNS, PROFILE)
 """The documented columns of a table that was read from servers; no metric of a study may have one of these names."""

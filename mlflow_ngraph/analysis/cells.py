@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlflow_ngraph.errors import UsageError
-from mlflow_ngraph.execute import journal
-from mlflow_ngraph.execute.fold import Fold
+from mlflow_ngraph.execute import fold, places
+from mlflow_ngraph.workloads.naming import stem
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from mlflow_ngraph.execute.record import LaneRecord
 
-_ADDRESS = re.compile(
-    r"(?P<label>[^/]+)/(?P<compiler>.+?)(?:/(?P<precision>fp32|tf32|bf16|fp16|\*))?(?:/b(?P<batch>\d+|\*))?"
-)
+_IN_MODEL = re.compile(r"(?P<compiler>.+?)(?:/(?P<precision>fp32|tf32|bf16|fp16|\*))?(?:/b(?P<batch>\d+|\*))?")
 _SHOWN = 8
 """Candidates that an error names."""
 
@@ -31,6 +31,8 @@ class Cell:
 
     id: str
     label: str
+    workload: str
+    """The canonical reference."""
     compiler: str
     compiler_label: str
     precision: str
@@ -66,8 +68,8 @@ def choose(queries: Sequence[str], studies: Iterable[Sequence[Cell]]) -> list[Ce
     Parameters
     ----------
     queries : Sequence[str]
-        A cell's id, or ``LABEL/COMPILER/bBATCH``, where ``*`` stands for any text, the batch size may be left out, and
-        a precision may stand before it.
+        A cell's id, or ``MODEL/COMPILER/bBATCH``, where ``*`` stands for any text, the batch size may be left out, and
+        a precision may stand before it. A model is named by its label, whether others have it too or not, or its reference.
     studies : Iterable[Sequence[Cell]]
         The cells of each study, newest first; read only as far as needed.
 
@@ -95,24 +97,38 @@ def choose(queries: Sequence[str], studies: Iterable[Sequence[Cell]]) -> list[Ce
 def _matching(query: str, cells: Sequence[Cell]) -> list[Cell]:
     """The cells of one study that a query names."""
     by_id = [cell for cell in cells if cell.id == query]
-    parts = _ADDRESS.fullmatch(query)
-    if by_id or parts is None:
+    if by_id:
         return by_id
-    fitting = [
-        cell
-        for cell in cells
-        if _fits(_plain(parts["label"]), _plain(cell.label))
-        and _fits(parts["precision"] or "*", cell.precision)
-        and _fits(parts["batch"] or "*", str(cell.batch))
-    ]
-    # The name with exactly these flags comes before the same compiler with any flags.
-    hits = [cell for cell in fitting if _fits(parts["compiler"], cell.compiler_label)]
-    hits = hits or [cell for cell in fitting if _fits(parts["compiler"], cell.compiler)]
+    hits: list[Cell] = []
+    # A label that one model has comes before one that several have, exactly these flags before any flags.
+    for models, compiler in product((_names, _stem), ("compiler_label", "compiler")):
+        hits = hits or [cell for cell in cells if _means(query, cell, models(cell), getattr(cell, compiler))]
     if "*" not in query and len(hits) > 1:
         several = len({cell.precision for cell in hits}) > 1
-        names = [cell.full_address if several else cell.address for cell in hits]
+        names = [shlex.quote(cell.full_address if several else cell.address) for cell in hits]
         raise UsageError(f"{query} may be any of {_few(names)} of study {hits[0].study_id}: name one, or use *")
     return hits
+
+
+def _names(cell: Cell) -> tuple[str, ...]:
+    return (_plain(cell.label), _plain(cell.workload))
+
+
+def _stem(cell: Cell) -> tuple[str, ...]:
+    return (_plain(stem(cell.label)),)
+
+
+def _means(query: str, cell: Cell, models: Sequence[str], compiler: str) -> bool:
+    """Whether an address is that of a cell whose model has one of these names; either may have slashes in it."""
+    return any(
+        _fits(_plain(query[: slash.start()]), model)
+        and _fits(parts["compiler"], compiler)
+        and _fits(parts["precision"] or "*", cell.precision)
+        and _fits(parts["batch"] or "*", str(cell.batch))
+        for slash in re.finditer("/", query)
+        if (parts := _IN_MODEL.fullmatch(query, slash.end())) is not None
+        for model in models
+    )
 
 
 def _fits(pattern: str, text: str) -> bool:
@@ -144,30 +160,22 @@ def of_home(home: Path, study: str | None = None) -> Iterator[list[Cell]]:
     Parameters
     ----------
     study : str | None
-        The name or the id of the only study to look at.
+        The only study to look at, as `places.named` takes it; of a name every study counts.
     """
-    started = []
-    for path in (home / "studies").glob("*"):
-        start = journal.first(path) if (path / journal.FILE_NAME).is_file() else None
-        if start is not None and study in (None, start["study_id"], start["study"]["name"]):
-            started.append((start["at"], path))
-    for _, path in sorted(started, reverse=True):
-        yield of_directory(path)
+    alike = [known.directory for known in places.begun(home) if study in (None, known.name)]
+    for directory in alike or ([] if study is None else [places.named(home, study)]):
+        yield of_directory(directory)
 
 
 def of_directory(directory: Path) -> list[Cell]:
     """The cells of a study that have an engine or a verdict.
-
-    Nothing that was measured is taken in, and no figure derived: that takes memory, and the time that a person waits.
 
     Raises
     ------
     JournalError
         There is no readable journal.
     """
-    state = Fold()
-    state.extend(event for event in journal.read(directory) if event["event"] not in _MEASURED)
-    record = state.record
+    record = fold.outline(directory)
     about = {"study": record.name, "study_id": record.id, "device": record.device}
     return [
         cell
@@ -175,9 +183,6 @@ def of_directory(directory: Path) -> list[Cell]:
         for batch in lane.lane.batch_sizes
         if (cell := _recorded(directory, lane, batch, about)) is not None
     ]
-
-
-_MEASURED = ("slice", "arrivals")
 
 
 def _recorded(directory: Path, lane: LaneRecord, batch: int, about: Mapping[str, str]) -> Cell | None:
@@ -189,6 +194,7 @@ def _recorded(directory: Path, lane: LaneRecord, batch: int, about: Mapping[str,
     return Cell(
         id=lane.lane.cell(batch),
         label=lane.lane.label,
+        workload=lane.lane.workload,
         compiler=lane.lane.compiler,
         compiler_label=lane.lane.compiler_label,
         precision=lane.lane.precision,
@@ -204,7 +210,18 @@ def _recorded(directory: Path, lane: LaneRecord, batch: int, about: Mapping[str,
 
 def of_results(frame: pd.DataFrame) -> Iterator[list[Cell]]:
     """The cells of each study in the tidy table of a tracking server, newest first."""
-    names = ("label", "compiler", "compiler_label", "precision", "study", "study_id", "device", "verdict", "reason")
+    names = (
+        "label",
+        "workload",
+        "compiler",
+        "compiler_label",
+        "precision",
+        "study",
+        "study_id",
+        "device",
+        "verdict",
+        "reason",
+    )
     optional = ("precision_in_force", "model_id")
     newest = frame.groupby("study_id")["started_at"].max().sort_values(ascending=False, kind="stable")
     for study_id in newest.index:

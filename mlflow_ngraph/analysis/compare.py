@@ -261,7 +261,7 @@ def _fallback_nodes(flags: str | None) -> int:
     return fallback_nodes(json.loads(flags)) if flags and "fallback" in flags else 0
 
 
-def latest(frame: pd.DataFrame, by: Sequence[str] = ("cell",)) -> pd.DataFrame:
+def latest(frame: pd.DataFrame, by: Sequence[str] = ("cell", "device")) -> pd.DataFrame:
     """The rows of the latest study of each cell, of those that had the time to measure it if there is one.
 
     Parameters

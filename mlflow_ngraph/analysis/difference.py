@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -35,7 +34,6 @@ STATE = ("clock_mhz", "temperature_c", "foreign_cpu_percent", "power_w")
 _STATE_MARGIN = 0.05
 _LANE = ("workload", "compiler_label", "precision", "mode")
 _ALPHA = 0.05
-_RUN = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
@@ -73,13 +71,7 @@ def read(named: str, tracking_uri: str | None = None) -> Run:
         The run is neither of a study nor of a lane, or several studies may be meant.
     """
     server = Server(tracking_uri)
-    run_id, said = named, named
-    if not _RUN.fullmatch(named):
-        frame = results.select(Selection(), tracking_uri, columns=study_names.COLUMNS)
-        study_named = study_names.find(frame, named)
-        if study_named is None:
-            raise UnknownNameError("study", named, set(frame["study"].dropna()))
-        run_id, said = study_named.run_id, f"{named} ({study_named.said})"
+    run_id, said = study_names.run_of(named, tracking_uri)
     with server.talking(), tempfile.TemporaryDirectory() as directory:
         run = server.client.get_run(run_id)
         kind = run.data.tags.get(Tag.KIND)

@@ -15,9 +15,10 @@ from mlflow_ngraph.analysis import between_studies, significance
 from mlflow_ngraph.analysis.between_studies import Between, Machine
 from mlflow_ngraph.analysis.compare import ALIKE
 from mlflow_ngraph.analysis.comparison import Comparison
+from mlflow_ngraph.devices.registry import accelerator
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.estimates import Estimate
-from mlflow_ngraph.metrics import Metric, is_complement
+from mlflow_ngraph.metrics import PROFILE, Metric, is_complement
 from mlflow_ngraph.tables import baselines, vocabulary
 from mlflow_ngraph.text import rounded
 from mlflow_ngraph.verdicts import Verdict
@@ -214,7 +215,14 @@ def _keys(candidate: Side, baseline: Side, across_machines: bool) -> list[str]:
 
 
 def _marks(both: pd.DataFrame, keys: Sequence[str]) -> list[tuple[str, ...]]:
-    return list(zip(*(both[name].astype("string").fillna("") for name in keys), strict=True))
+    columns = (_accelerators(both) if name == "device" else both[name] for name in keys)
+    return list(zip(*(column.astype("string").fillna("") for column in columns), strict=True))
+
+
+def _accelerators(both: pd.DataFrame) -> pd.Series[str]:
+    """What of its machine each row was computed on: a machine is told by its fingerprint, not by a profile."""
+    profiles = both["device"] if PROFILE not in both else both[PROFILE].fillna(both["device"])
+    return profiles.map({name: accelerator(str(name)) for name in profiles.dropna().unique()})
 
 
 def _latest(both: pd.DataFrame, places: NDArray[Any], keys: Sequence[str]) -> NDArray[np.int64]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,7 @@ from mlflow_ngraph.errors import TrackingError, UnknownNameError, UsageError
 from mlflow_ngraph.metrics import FREEDOM, HIGH, LOG_ERROR, LOW, TABLE, reciprocal_of
 from mlflow_ngraph.tables.columns import typed
 
-FORMS = (
-    "the id of a run, models:/NAME@ALIAS, commit:SHA, the name of a study, or a file of results (.parquet, .csv, .json)"
-)
-_RUN = re.compile(r"[0-9a-f]{32}")
+FORMS = "the id of a run, models:/NAME@ALIAS, commit:SHA, the name of a study (NAME~1 is the one before the latest), or a file of results (.parquet, .csv, .json)"
 _ENDINGS = (".parquet", ".csv", ".json")
 _COMPARED = ("value", "metric", "cell", "verdict")
 """Columns that tell a file of `compare` from the tidy table."""
@@ -50,13 +46,36 @@ def load(text: str, tracking_uris: Sequence[str] | None, everything: Callable[[]
         return Side(text, _of_commit(text.removeprefix("commit:"), everything()))
     if text.startswith("models:/"):
         return Side(text, _first(tracking_uris, lambda uri: _of_model(text, uri)), model=True)
-    if _RUN.fullmatch(text):
+    if study_names.RUN_ID.fullmatch(text):
         return Side(text, _first(tracking_uris, lambda uri: _of_run(text, uri)))
     frame = everything()
     named = study_names.find(frame, text)
     if named is None:
         raise UsageError(f"{text!r} names no results: write {FORMS}")
-    return Side(f"{text} ({named.said})", frame[frame["study_id"] == named.study_id].reset_index(drop=True))
+    shown = text if text == named.study_id else f"{text} ({named.said})"
+    return Side(shown, frame[frame["study_id"] == named.study_id].reset_index(drop=True))
+
+
+def before(candidate: Side, everything: pd.DataFrame) -> Side:
+    """The results of the study before the one that a candidate is, on the same machine.
+
+    Raises
+    ------
+    UsageError
+        It is no single study, or there is none before it.
+    """
+    ids = set(candidate.frame["study_id"].dropna()) if "study_id" in candidate.frame else set()
+    if candidate.model or len(ids) != 1:
+        raise UsageError(f"{candidate.name} is no study that has one before it: name a --baseline")
+    named = study_names.before(everything, ids.pop())
+    if named is None:
+        raise UsageError(
+            f"no study before {candidate.name} is of the same name and machine: measure it again, or name a --baseline"
+        )
+    return Side(
+        f"the one before ({named.study_id})",
+        everything[everything["study_id"] == named.study_id].reset_index(drop=True),
+    )
 
 
 def is_file(text: str) -> bool:

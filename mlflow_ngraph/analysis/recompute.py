@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 
-from mlflow_ngraph.analysis import listing
+from mlflow_ngraph.analysis import listing, study_names
 from mlflow_ngraph.engines.files import sha256
 from mlflow_ngraph.errors import JournalError, TrackingError
 from mlflow_ngraph.execute import fold
@@ -43,7 +43,7 @@ def recompute(run: str, tracking_uri: str | None = None) -> Recomputed:
     Parameters
     ----------
     run : str
-        The id of a study run, or of one of its lane runs.
+        The id of a study run, or of one of its lane runs; or a study, as `study_names.run_of` takes it.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def fetch(run: str, target: Path, tracking_uri: str | None = None) -> str:
     Parameters
     ----------
     run : str
-        The id of a study run, or of one of its lane runs.
+        The id of a study run, or of one of its lane runs; or a study, as `study_names.run_of` takes it.
     target : Path
         The directory to download to.
 
@@ -86,8 +86,9 @@ def fetch(run: str, target: Path, tracking_uri: str | None = None) -> str:
     """
     uri = connection.resolve_uri(tracking_uri)
     client = connection.reach(uri)
+    run_id, _ = study_names.run_of(run, tracking_uri)
     with connection.talking(uri, "read the samples", connection.RECORDING):
-        study = listing.study_run(client, run)
+        study = listing.study_run(client, run_id)
         run_id = str(study.info.run_id)
         present = {file.path for file in client.list_artifacts(run_id)}
         missing = [name for name in NEEDED if name not in present]

@@ -16,14 +16,15 @@ from mlflow_ngraph.analysis.listing import Found, Listed
 from mlflow_ngraph.analysis.selection import FILTERED, Selection
 from mlflow_ngraph.analysis.table_cache import TableCache
 from mlflow_ngraph.metrics import RUN_COLUMNS, TABLE
+from mlflow_ngraph.tables import distinct
 from mlflow_ngraph.tables.columns import cast, typed
 from mlflow_ngraph.text import counted
 from mlflow_ngraph.tracking.schema import Tag
 
 LANE_RUN = "lane_run_id"
 """The column with the run that a row's figures are those of."""
-_NEEDED = ("study_id", "cell", "started_at", LANE_RUN, *{name for names in FILTERED.values() for name in names})
-"""Columns that filters look at."""
+_NEEDED = (LANE_RUN, *distinct.NEEDED, *{name for names in FILTERED.values() for name in names})
+"""Columns that names and filters look at."""
 _NAMED = 3
 """Experiments that a sentence names."""
 _log = logging.getLogger(__name__)
@@ -137,9 +138,10 @@ def select(
         kept_rows = without(found.withdrawn.get(server.name, ()), tables)
         read += [(server.name, study_run, table) for study_run, table in kept_rows]
     found.notes.extend(displaced([(study_run, table) for _, study_run, table in read]))
+    fitting: pd.DataFrame = selection.of(joined(read, needed)).reset_index(drop=True)
+    found.notes.extend(distinct.notes(fitting))
     for note in found.notes if known is None else ():
         _log.warning("%s", note)
-    fitting: pd.DataFrame = selection.of(joined(read, needed)).reset_index(drop=True)
     return fitting if columns is None else fitting.loc[:, list(columns)]
 
 
@@ -189,7 +191,7 @@ def displaced(read: Sequence[tuple[Listed, pa.Table]]) -> list[str]:
 
 
 def joined(read: Sequence[tuple[str, Listed, pa.Table]], columns: Collection[str] | None) -> pd.DataFrame:
-    """One frame of many tables, each row with what its run says."""
+    """One frame of many tables, each row with what its run says, and with names that `distinct` has made."""
     parts = []
     for server, run, table in read:
         values = (server, run.experiment, run.tags.get(listing.GIT_COMMIT))
@@ -201,4 +203,4 @@ def joined(read: Sequence[tuple[str, Listed, pa.Table]], columns: Collection[str
     whole = pa.concat_tables(parts, promote_options="permissive")
     del parts
     frame = whole.to_pandas(types_mapper=_PANDAS.get, split_blocks=True, self_destruct=True)
-    return typed(frame, columns or TABLE)
+    return distinct.distinct(typed(frame, columns or TABLE))

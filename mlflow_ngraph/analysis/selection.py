@@ -12,7 +12,9 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph.metrics import PROFILE
 from mlflow_ngraph.workloads.base import WorkloadRef
+from mlflow_ngraph.workloads.naming import stem
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,13 +22,13 @@ if TYPE_CHECKING:
     from mlflow_ngraph.analysis.listing import Listed
 
 FILTERED = {
-    "devices": ("device",),
+    "devices": ("device", PROFILE),
     "workloads": ("workload", "label"),
     "families": ("family",),
     "compilers": ("compiler", "compiler_label"),
     "precisions": ("precision",),
     "batch_sizes": ("batch",),
-    "studies": ("study", "study_id"),
+    "studies": ("study", "study_id", "run_id"),
     "git_commits": ("git_commit",),
     "baselines": ("baseline",),
 }
@@ -40,9 +42,10 @@ class Selection:
     """Filters; a cell is meant if it fits all of them. Empty filters let everything through."""
 
     devices: Sequence[str] = ()
+    """Machines, by the names that results show, or by a profile that they were measured under."""
     workloads: Sequence[str] = ()
     """Full or short names. A full one may leave out options, which then may have any value; without any, it is the model
-    without options or else the only one of this reference."""
+    without options or else the only one of this reference. A label that several models have means all of them."""
     families: Sequence[str] = ()
     compilers: Sequence[str] = ()
     """Names, with or without the flags that were given."""
@@ -50,7 +53,7 @@ class Selection:
     """Precisions that were asked for."""
     batch_sizes: Sequence[int] = ()
     studies: Sequence[str] = ()
-    """Names or ids."""
+    """Names, ids, or ids of their runs."""
     git_commits: Sequence[str] = ()
     """Commits from which studies were run, or how they begin."""
     baselines: Sequence[str] = ()
@@ -96,10 +99,11 @@ class Selection:
             The filters let nothing through together.
         """
         for name in self._asked():
-            known = {str(value) for column in FILTERED[name] for value in frame[column].dropna().unique()}
+            known = _known(frame, name)
             for value in map(str, getattr(self, name)):
                 if not any(_any_means(name, _meant(name, [value], known), text) for text in known):
-                    raise UnknownNameError(FILTERED[name][0].replace("_", " "), value, known)
+                    named = known - _known(frame, name, ["run_id"])
+                    raise UnknownNameError(FILTERED[name][0].replace("_", " "), value, named)
         if len(frame) and self.of(frame).empty:
             raise UsageError(f"no result fits all filters: {'; '.join(self._alone(frame))}")
 
@@ -125,12 +129,18 @@ class Selection:
     def _fits(self, frame: pd.DataFrame, name: str) -> pd.Series[bool]:
         import pandas as pd
 
-        known = {str(value) for column in FILTERED[name] for value in frame[column].dropna().unique()}
-        wanted = _meant(name, list(map(str, getattr(self, name))), known)
+        wanted = _meant(name, list(map(str, getattr(self, name))), _known(frame, name))
         fits: pd.Series[bool] = pd.Series(False, frame.index)
-        for column in (frame[column].astype("string") for column in FILTERED[name]):
+        for column in (frame[column].astype("string") for column in FILTERED[name] if column in frame):
             fits |= column.isin([text for text in column.dropna().unique() if _any_means(name, wanted, text)])
-        return fits
+        # A profile stands for its machine, with what was measured there under another one.
+        return frame["device"].isin(frame.loc[fits, "device"].unique()) if name == "devices" else fits
+
+
+def _known(frame: pd.DataFrame, name: str, columns: Collection[str] | None = None) -> set[str]:
+    """What a filter can name, in all of its columns or in some of them, as far as a table has them."""
+    asked = [column for column in FILTERED[name] if column in frame and (columns is None or column in columns)]
+    return {str(value) for column in asked for value in frame[column].dropna().unique()}
 
 
 def moment(text: datetime | str) -> datetime:
@@ -169,13 +179,16 @@ def baseline(text: str) -> tuple[str, str]:
 
 
 def _meant(name: str, wanted: Sequence[str], known: Collection[str]) -> list[str]:
-    """The values of a filter, with the whole reference for one without options that only one model has."""
+    """The values of a filter, with the whole reference for one without options that only one model has, and every name that a
+    label has got because several models have it.
+    """
     if name != "workloads":
         return list(wanted)
     meant = []
     for value in wanted:
         whole = [text for text in known if (ref := WorkloadRef.recorded(text)) is not None and ref.model == value]
-        meant.append(whole[0] if value not in known and len(whole) == 1 else value)
+        alike = [text for text in known if stem(text) == value]
+        meant += [value] if value in known else whole if len(whole) == 1 else alike or [value]
     return meant
 
 

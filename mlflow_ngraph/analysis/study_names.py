@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import pandas as pd
 
-from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.analysis import results
+from mlflow_ngraph.analysis.selection import Selection
+from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph.execute.places import counted_back, too_few
 
+RUN_ID = re.compile(r"[0-9a-f]{32}")
 COLUMNS = ("study", "study_id", "run_id", "device", "experiment", "started_at")
 """The columns of the tidy table that are looked at."""
 
@@ -20,22 +25,45 @@ class Named:
     study_id: str
     runs: int
     """How many studies have the name."""
+    back: int = 0
+    """How many of them are later."""
 
     @property
     def said(self) -> str:
         """Which one was taken."""
-        return f"{'the latest of ' + str(self.runs) + ' studies, ' if self.runs > 1 else ''}{self.study_id}"
+        place = f"{self.back} before the latest" if self.back else "the latest"
+        return f"{f'{place} of {self.runs} studies, ' if self.runs > 1 else ''}{self.study_id}"
 
 
-def find(frame: pd.DataFrame, name: str) -> Named | None:
-    """The latest study of this name or id; None where no result is of one.
+def run_of(named: str, tracking_uri: str | None = None) -> tuple[str, str]:
+    """The id of the run that somebody names by it, or by a study of a server, and what was taken.
 
     Raises
     ------
     UsageError
-        Studies of this name are of several devices or experiments.
+        No study is called so, or several may be meant.
+    TrackingError
+        The server cannot be reached.
     """
-    fits = (frame["study"] == name) | (frame["study_id"] == name)
+    if RUN_ID.fullmatch(named):
+        return named, named
+    frame = results.select(Selection(), tracking_uri, columns=COLUMNS)
+    study = find(frame, named)
+    if study is None:
+        raise UnknownNameError("study", named, set(frame["study"].dropna()))
+    return study.run_id, f"{named} ({study.said})"
+
+
+def find(frame: pd.DataFrame, name: str) -> Named | None:
+    """The study of an id, the latest one of a name, or with ``~1`` behind it the one before; None where no result is of one.
+
+    Raises
+    ------
+    UsageError
+        Studies of this name are of several devices or experiments, or not so many.
+    """
+    stem, back = counted_back(name)
+    fits = (frame["study"] == stem) | (frame["study_id"] == name)
     rows = frame[fits.fillna(False)].sort_values("started_at", kind="stable").drop_duplicates("study_id", keep="last")
     if rows.empty:
         return None
@@ -46,5 +74,22 @@ def find(frame: pd.DataFrame, name: str) -> Named | None:
             raise UsageError(
                 f"studies named {name!r} are of several {column}s: name one by its id; the latest ones are {ids}"
             )
-    last = rows.iloc[-1]
-    return Named(str(last["run_id"]), str(last["study_id"]), len(rows))
+    if back >= len(rows):
+        raise too_few(name, len(rows))
+    last = rows.iloc[-1 - back]
+    return Named(str(last["run_id"]), str(last["study_id"]), len(rows), back)
+
+
+def before(frame: pd.DataFrame, study_id: str) -> Named | None:
+    """The study of the same name, device and experiment that began before another one; None where there is none."""
+    rows = frame.sort_values("started_at", kind="stable").drop_duplicates("study_id", keep="last")
+    known = rows[rows["study_id"] == study_id]
+    if known.empty:
+        return None
+    own = known.iloc[0]
+    alike = rows[(rows[["study", "device", "experiment"]] == own[["study", "device", "experiment"]]).all(axis=1)]
+    earlier = alike[alike["started_at"] < own["started_at"]]
+    if earlier.empty:
+        return None
+    last = earlier.iloc[-1]
+    return Named(str(last["run_id"]), str(last["study_id"]), len(alike), len(alike) - len(earlier))

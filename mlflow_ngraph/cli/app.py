@@ -35,6 +35,7 @@ _VERBS = {
         f"{_HERE}.scatter:scatter",
         "Say where the scatter of a study comes from, and what to measure more of.",
     ),
+    "runs": (f"{_HERE}.runs:runs", "List the studies that were run on this machine, and what is recorded."),
     "sync": (f"{_HERE}.sync:sync", "Record studies that were measured without a tracking server."),
     "export": (f"{_HERE}.export:export", "Write studies into one file, to be carried or published."),
     "import": (f"{_HERE}.import_studies:import_studies", "Bring studies out of such files, and record them."),

@@ -352,7 +352,17 @@ def _notes(plan: StudyPlan, home: Path | None) -> list[str]:
             f"compiling may take up to {wanted / 1e9:.1f} GB of memory and {available / 1e9:.1f} GB are available: cells that run out "
             "of it are oom; free some memory"
         )
-    return [*plan.notes, *planned, *lacking]
+    return [*plan.notes, *planned, *lacking, *_of_the_paper(plan)]
+
+
+def _of_the_paper(plan: StudyPlan) -> Iterator[str]:
+    """What a study that repeats the paper's will be compared with, where its machine is none of the paper's kinds."""
+    from mlflow_ngraph.analysis.report import paper
+
+    if plan.study.name in paper.STUDIES and not plan.study.build_for:
+        from mlflow_ngraph.devices.fingerprint import fingerprint
+
+        yield from filter(None, [paper.told_before(plan.device, fingerprint())])
 
 
 def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
@@ -387,13 +397,36 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
         console.print(f"{what.replace('_', ' ')}: {where}", soft_wrap=True)
     if outcome.unrecorded:
         console.print(
-            f"not everything is recorded: {outcome.unrecorded}; later: mlflow-ngraph sync {shlex.quote(str(outcome.directory))}",
+            f"not everything is recorded: {outcome.unrecorded}; later: mlflow-ngraph sync {shlex.quote(_typed(outcome.directory))}",
             style="yellow",
             soft_wrap=True,
         )
     console.print()
     for answer in answers(outcome.record):
         console.print(answer, style="bold", markup=False, soft_wrap=True)
+    for line in _next_steps(outcome):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _next_steps(outcome: Outcome) -> Iterator[str]:
+    """What is to be typed after a study that is not recorded yet, or was measured before."""
+    from mlflow_ngraph.execute import places
+
+    if outcome.unrecorded:
+        return
+    if not outcome.where:
+        yield f"not recorded yet: mlflow-ngraph sync {shlex.quote(_typed(outcome.directory))}"
+    elif (earlier := places.measured_before(outcome.directory)) is not None:
+        name = shlex.quote(earlier.name)
+        yield (
+            f"measured before as {earlier.study_id}; compare the two with: mlflow-ngraph gate {name}, or "
+            f"mlflow-ngraph diff {name}~1 {name}"
+        )
+
+
+def _typed(directory: Path) -> str:
+    """What names a study where its home is the one that verbs look at, or else its directory."""
+    return directory.name if directory.parent.parent == home_directory.location() else str(directory)
 
 
 def _plan_rows(plan: StudyPlan) -> list[dict[str, Any]]:

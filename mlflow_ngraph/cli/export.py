@@ -8,33 +8,39 @@ import click
 
 from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.cli import keys, output
+from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.text import counted
 
 
 @click.command()
 @click.argument("studies", metavar="STUDY...", nargs=-1, required=True)
 @click.option(
-    "-o", "--output", "target", required=True, type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-    help="The archive, such as study.tar.",
+    "-o", "--output", "target", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="The archive; STUDY_ID.tar here by default, where there is one study.",
 )  # fmt: skip
 @keys.sign_option
 @click.option("--force", is_flag=True, help="Replace FILE where it is there already.")
 @click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Where journals and engines are kept.")
 @output.json_option
 def export(
-    studies: tuple[str, ...], target: Path, sign: Path | None, force: bool, home: Path | None, as_json: bool
+    studies: tuple[str, ...], target: Path | None, sign: Path | None, force: bool, home: Path | None, as_json: bool
 ) -> int:
     """Write studies into one file, which 'mlflow-ngraph import' takes anywhere.
 
-    STUDY is the directory of a study, or the name of that directory in the home. The file has its journal, engines,
+    STUDY is the name of a study, of which the latest is taken (NAME~1 the one before), its id, that of its run, or its
+    directory. The file has its journal, engines,
     samples, results and what they were checked with, all with digests; 'tar xf' unpacks it.
     """
     from mlflow_ngraph.archives.export import export as write
+    from mlflow_ngraph.execute import places
 
-    directories = [home_directory.study(study, home) for study in studies]
+    place = home_directory.location(home)
+    directories = list(dict.fromkeys(places.named(place, study) for study in studies))
+    if target is None and len(directories) > 1:
+        raise UsageError("several studies in one file: name it with -o FILE")
     exported = write(
         directories,
-        target,
+        target or Path(f"{directories[0].name}.tar"),
         key=keys.load(sign) if sign else None,
         replace=force,
         on_wait=lambda directory: click.echo(

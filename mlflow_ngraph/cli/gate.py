@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 FORMATS = ("table", "markdown", "json")
 _CODES = {"passed": 0, "failed": 1, "could not tell": 3}
 """Exit codes by outcome."""
-_SOURCE = "a run's id, a study's name (its latest run), models:/NAME@ALIAS, commit:SHA, or a file of results."
+_SOURCE = "a run's id, a study's name (its latest run, NAME~1 the one before), models:/NAME@ALIAS, commit:SHA, or a file of results."
 
 
 @click.command()
-@click.option("--candidate", required=True, metavar="WHAT", help=f"What is judged: {_SOURCE}")
-@click.option("--baseline", required=True, metavar="WHAT", help=f"What it is judged by: {_SOURCE}")
+@click.argument("study", required=False)
+@click.option("--candidate", metavar="WHAT", help=f"What is judged, instead of STUDY: {_SOURCE}")
+@click.option("--baseline", metavar="WHAT", help="What it is judged by; by default the study of the same name on the same "
+              f"machine that was measured before: {_SOURCE}")  # fmt: skip
 @click.option("--threshold", "thresholds", multiple=True, metavar="METRIC=CHANGE%,...",
               help="How much may change for the worse (default: speedup=-3%, throughput where there is none).")  # fmt: skip
 @click.option("--across-machines", is_flag=True, help="Compare also what was measured on different machines.")
@@ -37,8 +39,9 @@ _SOURCE = "a run's id, a study's name (its latest run), models:/NAME@ALIAS, comm
 @click.option("--format", "form", metavar="|".join(FORMATS), help="How to print (default: table).")
 @output.json_option
 def gate(
-    candidate: str,
-    baseline: str,
+    study: str | None,
+    candidate: str | None,
+    baseline: str | None,
     thresholds: Sequence[str],
     across_machines: bool,
     summary: str | None,
@@ -47,12 +50,15 @@ def gate(
     as_json: bool,
     **given: Any,
 ) -> int:
-    """Judge a candidate by a baseline, cell by cell.
+    """Judge a candidate by a baseline, cell by cell: 'gate STUDY' its latest run by the one before.
 
     Fails where a metric is worse by more than its threshold and chance does not explain it, and where a cell is missing or
     no longer ok. Where nothing fails, but a change of the size of the threshold would escape notice, it could not tell.
     Exit code 0: passed, 1: failed, 2: the request was wrong, 3: could not tell.
     """
+    if (study is None) == (candidate is None):
+        raise UsageError("name what is judged: a STUDY, or --candidate WHAT")
+    judged = study or candidate or ""
     asked = Asked(given)
     form = writing.form("json" if as_json else form, None, FORMATS, {})
 
@@ -61,12 +67,14 @@ def gate(
 
     allowed = [gating.Threshold.parse(text) for text in items(thresholds)]
     selection = asked.selection()
-    new, old = (_chosen(gate_sources.load(text, asked.uris, asked.read), selection) for text in (candidate, baseline))
-    if new.name == old.name != candidate:
-        raise UsageError(f"candidate and baseline are the same study, {new.name}: name another one by its id")
-    table = gating.gate(
-        new, old, allowed, across_machines=across_machines, history=_history(asked, (candidate, baseline))
-    )
+    everything = _on_devices(asked, selection)
+    new = gate_sources.load(judged, asked.uris, everything)
+    old = gate_sources.load(baseline, asked.uris, everything) if baseline else gate_sources.before(new, everything())
+    if new.name == old.name != judged:
+        raise UsageError(f"candidate and baseline are the same study, {new.name}: name another one, as {judged}~1")
+    new, old = _chosen(new, selection), _chosen(old, selection)
+    history = _history(asked, [judged, *([baseline] if baseline else [])])
+    table = gating.gate(new, old, allowed, across_machines=across_machines, history=history)
     if summary:
         writing.write(gate_report.markdown(table), summary)
     if junit:
@@ -78,6 +86,20 @@ def gate(
     else:
         gate_report.show(table)
     return _CODES[table.attrs["outcome"]]
+
+
+def _on_devices(asked: Asked, selection: Selection) -> Callable[[], pd.DataFrame]:
+    """All results of the devices that are meant: a name that studies of several devices have means those of these."""
+
+    def read() -> pd.DataFrame:
+        from mlflow_ngraph.analysis.selection import Selection
+
+        frame = asked.read()
+        meant = Selection(devices=selection.devices)
+        meant.check(frame)
+        return meant.of(frame)
+
+    return read
 
 
 def _history(asked: Asked, named: Sequence[str]) -> pd.DataFrame | None:
@@ -99,7 +121,7 @@ def _chosen(side: Side, selection: Selection) -> Side:
     needed = {name: columns for name, columns in FILTERED.items() if getattr(selection, name)}
     needed |= {name: ("started_at",) for name in ("since", "until") if getattr(selection, name)}
     for name, columns in needed.items():
-        if not set(columns) <= set(side.frame.columns):
+        if set(columns).isdisjoint(side.frame.columns):
             names = " and ".join(columns)
             raise UsageError(f"{side.name} does not tell {names}, so --{name.replace('_', '-')} cannot be applied")
     return replace(side, frame=selection.of(side.frame).reset_index(drop=True))

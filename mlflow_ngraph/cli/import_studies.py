@@ -14,7 +14,8 @@ from mlflow_ngraph.cli.keys import trust_option
 
 
 @click.command("import")
-@click.argument("archives", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("archives", metavar="FILE...", nargs=-1, required=True,
+                type=click.Path(exists=True, dir_okay=False, path_type=Path))  # fmt: skip
 @click.option("--tracking-uri", metavar="URI", help="Where to record; by default what MLflow is configured to use.")
 @click.option("--experiment", metavar="NAME", help="MLflow experiment that holds the runs.")
 @click.option("--offline", is_flag=True, help="Record nothing now; 'mlflow-ngraph sync' does it later.")

@@ -14,7 +14,7 @@ from mlflow_ngraph.cli import output, tables
 def recompute(run: str, tracking_uri: str | None, as_json: bool) -> int:
     """Derive all metrics of a study from its stored samples, and compare them bit for bit with the stored metrics.
 
-    RUN is the id of a study run, or of one of its lane runs. Exit code 0 if everything is equal, 1 if not.
+    RUN is the id of a study run, or of one of its lane runs, or the name or id of a study: of a name the latest one. Exit code 0 if everything is equal, 1 if not.
     """
     from mlflow_ngraph.analysis.recompute import recompute as again
 

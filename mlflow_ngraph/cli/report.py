@@ -48,7 +48,7 @@ def report(
 ) -> int:
     """Write a report: the environment, tables 3 to 8 and figures 1 and 5 to 12 of the paper from your own results.
 
-    RUN is the id of a study run, or of one of its lane runs; without any, all results that fit the filters are meant.
+    RUN is the id of a study run, or of one of its lane runs, or the name or id of a study: of a name the latest one; without any, all results that fit the filters are meant.
     The page works offline. It is logged to the runs that are named, or to the study run if the results come from one alone.
     """
     asked = Asked(given)
@@ -80,15 +80,18 @@ def _of_runs(frame: pd.DataFrame, runs: tuple[str, ...]) -> pd.DataFrame:
     """The results of the study runs that are named."""
     if not runs:
         return frame
+    from mlflow_ngraph.analysis import study_names
+
     known = frame[["run_id", "lane_run_id"]].astype("string")
-    study_runs = set()
+    study_runs: set[str] = set()
     for run in runs:
-        of_run = frame.loc[(known == run).any(axis=1), "run_id"].dropna().unique()
-        if not len(of_run):
+        of_run = set(frame.loc[(known == run).any(axis=1), "run_id"].dropna())
+        study = None if of_run else study_names.find(frame, run)
+        if not of_run and study is None:
             raise UsageError(
-                f"no results of run {run}: name a study run or lane run of the server that is read, with --tracking-uri"
+                f"no results of {run}: name a study, or a study run or lane run, of the server that is read, with --tracking-uri"
             )
-        study_runs.update(of_run)
+        study_runs.update(of_run if study is None else [study.run_id])
     chosen: pd.DataFrame = frame[frame["run_id"].isin(study_runs)]
     return chosen
 

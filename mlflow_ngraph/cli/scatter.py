@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def scatter(study: str, tracking_uri: str | None, as_json: bool) -> int:
     """Say what the error of each cell of a study comes from, and how long its slices should be.
 
-    RUN is the id of a study run, or of one of its lane runs; DIRECTORY that of a study of this machine. Processes, the
+    RUN is the id of a study run, or of one of its lane runs, or the name or id of a study; DIRECTORY that of a study of this machine. Processes, the
     slices of a process, and the repetitions of a slice each scatter by themselves; the error of a mean is mostly that of
     whatever there are few of that differ much. A level without a figure had one unit only, or cannot be told from the one
     above it.

@@ -7,16 +7,24 @@ from typing import Any
 import click
 
 from mlflow_ngraph.cli import output, tables
+from mlflow_ngraph.errors import UnknownNameError
 
 
 @click.command()
+@click.argument("names", metavar="[NAME]...", nargs=-1)
 @output.json_option
-def studies(as_json: bool) -> int:
-    """List the ready-made studies; any YAML file of the same form can be run as well."""
+def studies(names: tuple[str, ...], as_json: bool) -> int:
+    """List the ready-made studies, or show those of these NAMEs; any YAML file of the same form can be run as well."""
     from mlflow_ngraph.study import load, ready_made
 
     rows: list[dict[str, Any]] = []
-    for name, path in ready_made().items():
+    known = ready_made()
+    for name in names:
+        if name not in known:
+            raise UnknownNameError("ready-made study", name, known)
+    for name, path in known.items():
+        if names and name not in names:
+            continue
         study = load(name)
         rows.append(
             {
@@ -31,6 +39,9 @@ def studies(as_json: bool) -> int:
         )
     if as_json:
         output.print_json({"studies": rows})
+        return 0
+    if names:
+        _show(rows)
         return 0
     titles: list[tables.Column] = ["name", ("workloads", tables.RIGHT), ("compilers", tables.RIGHT)]
     titles += ["batch sizes", ("description", tables.PROSE)]
@@ -49,3 +60,14 @@ def studies(as_json: bool) -> int:
         ],
     )
     return 0
+
+
+def _show(rows: list[dict[str, Any]]) -> None:
+    """All of some studies, a line for each thing."""
+    console = output.console()
+    for row in rows:
+        console.print(row["name"], style="bold")
+        for name, value in row.items():
+            if name != "name":
+                shown = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+                console.print(f"  {name.replace('_', ' ')}: {shown}", soft_wrap=True)

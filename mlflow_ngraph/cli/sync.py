@@ -49,13 +49,15 @@ def sync(
 ) -> int:
     """Record studies from their journals; what is recorded already is left as it is.
 
-    STUDY is the directory of a study, or the name of that directory in the home. With --all, studies that a process runs
-    are left to it.
+    STUDY is the name of a study, of which the latest is taken (NAME~1 the one before), its id, or its directory. Without
+    any, what waits is listed. With --all, studies that a process runs are left to it.
     """
-    if bool(studies) == (all_ or watch):
+    if studies and (all_ or watch):
         raise UsageError("name studies, or give --all or --watch")
     if watch and as_json:
         raise UsageError("--watch has no end that a document could be printed at: leave out --json")
+    if not (studies or all_ or watch):
+        return _list(home_directory.location(home), as_json=as_json)
     record = partial(_recorded, tracking_uri=tracking_uri, experiment=experiment)
     place = home_directory.directory(home)
     if watch:
@@ -63,9 +65,7 @@ def sync(
             _watch(place, record, _seconds(every))
         except KeyboardInterrupt:
             return 0
-    rows, problems = (
-        _all(place, record) if all_ else ([record(home_directory.study(name, home)) for name in studies], [])
-    )
+    rows, problems = _all(place, record) if all_ else ([record(_directory(place, name)) for name in studies], [])
     for problem in problems:
         click.echo(problem, err=True)
     if as_json:
@@ -73,6 +73,26 @@ def sync(
     else:
         _show(rows)
     return 1 if problems else 0
+
+
+def _list(place: Path, *, as_json: bool) -> int:
+    """What no tracking server has all of, and how to record it."""
+    from mlflow_ngraph.execute import places
+
+    waiting = [directory.name for directory in places.unrecorded(place)]
+    if as_json:
+        output.print_json({"waiting": waiting})
+        return 0
+    for name in waiting:
+        click.echo(name)
+    click.echo("record them with: mlflow-ngraph sync --all" if waiting else "everything here is recorded")
+    return 0
+
+
+def _directory(place: Path, name: str) -> Path:
+    from mlflow_ngraph.execute import places
+
+    return places.named(place, name)
 
 
 def _recorded(directory: Path, *, tracking_uri: str | None, experiment: str | None) -> dict[str, Any]:

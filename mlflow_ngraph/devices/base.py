@@ -37,6 +37,8 @@ class DeviceProfile(ABC):
     """One line for people."""
     accelerator: ClassVar[Literal["cpu", "cuda"]] = "cpu"
     """What engines compute on."""
+    processor: ClassVar[str] = ""
+    """A part of the names of those processors that it is meant for; empty where it is meant for any."""
     compilers: ClassVar[tuple[str, ...]]
     """The compilers that are worth trying, the baseline first."""
     project: ClassVar[str | None] = None

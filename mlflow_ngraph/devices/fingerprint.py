@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import socket
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -56,12 +57,21 @@ def summary(machine: dict[str, Any]) -> str:
     hardware = machine["hardware"]
     cpu = hardware["cpu"]
     parts = [
-        hardware["board"] or probes.Cpu(**{**cpu, "isa": tuple(cpu["isa"])}).label,
+        processor(machine),
         f"{cpu['cores']} cores / {cpu['threads']} threads",
         f"{hardware['memory_gib']} GiB",
         *(gpu["name"] for gpu in hardware["gpus"]),
     ]
     return ", ".join(parts)
+
+
+def processor(machine: Mapping[str, Any]) -> str:
+    """The board, or the processor of a machine without one; empty where a fingerprint does not say."""
+    hardware = machine.get("hardware", {})
+    if hardware.get("board"):
+        return str(hardware["board"])
+    cpu = hardware.get("cpu", {})
+    return probes.label(cpu.get("vendor", ""), cpu.get("model", ""))
 
 
 def versions() -> dict[str, str]:

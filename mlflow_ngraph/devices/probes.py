@@ -47,8 +47,13 @@ class Cpu:
     @property
     def label(self) -> str:
         """Vendor and model in words."""
-        vendor = self.vendor.removeprefix("Genuine").removeprefix("Authentic")
-        return self.model if vendor in self.model else f"{vendor} {self.model}"
+        return label(self.vendor, self.model)
+
+
+def label(vendor: str, model: str) -> str:
+    """Vendor and model of a processor in words."""
+    maker = vendor.removeprefix("Genuine").removeprefix("Authentic")
+    return model if maker in model else f"{maker} {model}"
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ class Xeon(DeviceProfile):
 
     name = "xeon"
     summary = "x86-64 server CPU under Linux"
+    processor = "Xeon"
     compilers = _CPU_COMPILERS
     project = "entrypoints/xeon"
 
@@ -38,7 +39,7 @@ class Xeon(DeviceProfile):
         if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
             return Fitness(problems=(f"needs Linux on x86-64: this is {machine}; use device 'host'",))
         cpu = probes.cpu()
-        if cpu.vendor != "GenuineIntel" or "Xeon" not in cpu.model:
+        if cpu.vendor != "GenuineIntel" or self.processor not in cpu.model:
             return Fitness(warnings=(f"this CPU is no Intel Xeon but {cpu.label}; numbers are those of this CPU",))
         return Fitness()
 

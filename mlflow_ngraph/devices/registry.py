@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mlflow_ngraph.devices.base import DeviceProfile
 from mlflow_ngraph.entry_points import Entry, Registry
+from mlflow_ngraph.errors import DependencyError, UnknownNameError
 
 _HERE = "mlflow_ngraph.devices.profiles"
 
@@ -28,3 +29,25 @@ def create(name: str) -> DeviceProfile:
         No profile has this name.
     """
     return DEVICES.get(name)()
+
+
+def accelerator(profile: str) -> str:
+    """What of a machine computes under a profile; of a profile that is not installed here its own name."""
+    kind = _recorded(profile)
+    return profile if kind is None else kind.accelerator
+
+
+def misfit(profile: str, processor: str) -> str:
+    """What to say of figures of a profile that is not meant for the processor; empty where it is."""
+    kind = _recorded(profile)
+    if kind is None or not processor or kind.processor in processor:
+        return ""
+    return f"{profile} is no {kind.processor} but {processor}: its figures are those of this processor"
+
+
+def _recorded(profile: str) -> type[DeviceProfile] | None:
+    """The profile that a study names; None where that was measured elsewhere, with packages that are not here."""
+    try:
+        return DEVICES.get(profile)
+    except (UnknownNameError, DependencyError):
+        return None

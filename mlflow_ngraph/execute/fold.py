@@ -16,6 +16,9 @@ from mlflow_ngraph.parity import Parity, worse
 from mlflow_ngraph.text import shortened
 from mlflow_ngraph.verdicts import Verdict
 
+_TIMED = ("slice", "arrivals")
+"""Events that are most of a journal."""
+
 
 def load(directory: Path) -> StudyRecord:
     """Read the journal of a study directory.
@@ -29,6 +32,19 @@ def load(directory: Path) -> StudyRecord:
     state.catch_up(journal.Reader(directory))
     with _named(directory):
         return state.derived()
+
+
+def outline(directory: Path) -> StudyRecord:
+    """The record without what was timed and any figure: those take memory, and the time that a person waits.
+
+    Raises
+    ------
+    JournalError
+        There is no readable journal.
+    """
+    state = Fold()
+    state.extend(event for event in journal.read(directory) if event["event"] not in _TIMED)
+    return state.record
 
 
 class EventError(JournalError):

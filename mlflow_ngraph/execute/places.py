@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from mlflow_ngraph.errors import JournalError, UsageError
+from mlflow_ngraph.errors import JournalError, UnknownNameError, UsageError
 from mlflow_ngraph.execute import journal
+from mlflow_ngraph.text import counted
 
 if TYPE_CHECKING:
     from mlflow_ngraph.study import Study
 
 
+_BACK = re.compile(r"(.+)~(\d{1,6})")
+_RUN = re.compile(r"[0-9a-f]{32}")
 _AFTER_THE_END = ("lane_recorded", "recording_failed")
 """Events that still follow the last one of a measured study: it is recorded when nobody is measured any more."""
 
@@ -83,12 +87,104 @@ def newest(root: Path, key: str) -> Path | None:
     return max(begun, key=begun.__getitem__, default=None)
 
 
-def is_recorded(directory: Path) -> bool:
-    """Whether a tracking server has all of a study, as its journal says."""
+def measured_before(directory: Path) -> Begun | None:
+    """The latest study of the same name on the same machine that was measured to its end before; None where there is none."""
+    studies = begun(directory.parent.parent)
+    this = next(study for study in studies if study.directory == directory)
+    earlier = (
+        study for study in studies if (study.name, study.machine) == (this.name, this.machine) and study.at < this.at
+    )
+    return next((study for study in earlier if _is_whole(study.directory)), None)
+
+
+def _is_whole(directory: Path) -> bool:
+    try:
+        return end(directory) != "open"
+    except JournalError:
+        return False
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A study that has begun, as the first event of its journal says."""
+
+    directory: Path
+    study_id: str
+    name: str
+    device: str
+    machine: str
+    """Digest of the fingerprint."""
+    at: float
+    """Unix seconds."""
+
+
+def begun(root: Path) -> list[Begun]:
+    """The studies in a home, the newest first; one with a damaged journal is left out."""
+    found = []
+    for path in (root / "studies").glob(f"[!.]*/{journal.FILE_NAME}"):
+        with suppress(JournalError):
+            start = journal.first(path.parent)
+            if start is not None:
+                machine = str(start["fingerprint"].get("digest", ""))
+                name = start["study"]["name"]
+                found.append(Begun(path.parent, start["study_id"], name, start["device"], machine, start["at"]))
+    return sorted(found, key=lambda study: study.at, reverse=True)
+
+
+def named(root: Path, text: str) -> Path:
+    """The directory of the study that somebody names.
+
+    Parameters
+    ----------
+    text : str
+        Its directory, or the name of that in the home; its id, or that of its run; or its name, which is the latest study of
+        this name, with ``~1`` behind it the one before.
+
+    Raises
+    ------
+    UsageError
+        There is none, or not so many.
+    """
+    if (Path(text) / journal.FILE_NAME).is_file():
+        return Path(text)
+    if (path := root / "studies" / text).is_dir():
+        return path
+    studies, (name, back) = begun(root), counted_back(text)
+    for study in studies:
+        if text == study.study_id or (_RUN.fullmatch(text) and text == recorded_as(study.directory)):
+            return study.directory
+    alike = [study.directory for study in studies if study.name == name]
+    if not alike and Path(text).is_dir():
+        return Path(text)  # whoever reads it says what it lacks
+    if not alike:
+        raise UnknownNameError("study", text, {study.name for study in studies})
+    if back >= len(alike):
+        raise too_few(text, len(alike))
+    return alike[back]
+
+
+def counted_back(text: str) -> tuple[str, int]:
+    """The name of a study, and how many of this name to go back from the latest: ``quick~1`` is the one before."""
+    match = _BACK.fullmatch(text)
+    return (text, 0) if match is None else (match[1], int(match[2]))
+
+
+def too_few(text: str, count: int) -> UsageError:
+    """What to say where one goes back further than there are studies."""
+    return UsageError(f"{text!r} is not there: {counted(count, 'study has', 'studies have')} this name")
+
+
+def recorded_as(directory: Path) -> str:
+    """The id of the run by which a tracking server has all of a study, as its journal says; empty where none has."""
     for event in journal.read_backwards(directory):
         if event["event"] not in _AFTER_THE_END:
-            return bool(event["event"] == "study_recorded")
-    return False
+            return str(event["run_id"]) if event["event"] == "study_recorded" else ""
+    return ""
+
+
+def is_recorded(directory: Path) -> bool:
+    """Whether a tracking server has all of a study, as its journal says."""
+    return bool(recorded_as(directory))
 
 
 def unrecorded(root: Path) -> list[Path]:

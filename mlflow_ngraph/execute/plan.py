@@ -15,6 +15,7 @@ from mlflow_ngraph.errors import DependencyError, StudyError, WorkloadError
 from mlflow_ngraph.execute.experience import Experience
 from mlflow_ngraph.execute.record import Lane
 from mlflow_ngraph.study import BASELINE, Study
+from mlflow_ngraph.workloads import naming
 from mlflow_ngraph.workloads.base import WorkloadInfo, WorkloadRef
 from mlflow_ngraph.workloads.registry import create as create_workload
 
@@ -115,7 +116,7 @@ class StudyPlan:
         WorkloadError
             Every workload is refused.
         """
-        checked = [_checked(workload, found.get(str(workload.ref))) for workload in self.workloads]
+        checked = _named([_checked(workload, found.get(str(workload.ref))) for workload in self.workloads])
         refused = [workload for workload in checked if workload.refused]
         if refused and len(refused) == len(checked):
             raise WorkloadError("; ".join(workload.refused for workload in refused))
@@ -171,6 +172,7 @@ def make(study: Study, profile: DeviceProfile, experience: Experience | None = N
         )
         _distinct(lanes)
         workloads.append(WorkloadPlan(workload.ref, workload.label, workload.family, lanes, workload.known))
+    workloads = _named(workloads)
     notes = (*(() if study.build_for else profile.check()), *_purpose(study))
     known = experience or Experience()
     return StudyPlan(study, profile.name, profile.accelerator, threads, tuple(workloads), notes, known)
@@ -252,6 +254,17 @@ def _lane(study: Study, lane: Lane) -> Lane:
     return replace(lane, id=digest)
 
 
+def _named(workloads: Sequence[WorkloadPlan]) -> list[WorkloadPlan]:
+    """The workloads with labels that no other one of the study has."""
+    names = naming.distinct({str(workload.ref): workload.label for workload in workloads})
+    return [_labelled(workload, names[str(workload.ref)]) for workload in workloads]
+
+
+def _labelled(workload: WorkloadPlan, label: str) -> WorkloadPlan:
+    lanes = tuple(replace(lane, label=label) for lane in workload.lanes)
+    return replace(workload, label=label, lanes=lanes)
+
+
 def _checked(workload: WorkloadPlan, answer: Mapping[str, object] | None) -> WorkloadPlan:
     if answer is None:
         return workload
@@ -259,7 +272,7 @@ def _checked(workload: WorkloadPlan, answer: Mapping[str, object] | None) -> Wor
         return replace(workload, refused=str(answer["refused"]))
     label, family = str(answer["label"]), str(answer["family"])
     fixed, size = answer["fixed_batch"], answer.get("file_bytes")
-    lanes = tuple(replace(lane, label=label, family=family) for lane in workload.lanes)
+    lanes = tuple(replace(lane, family=family) for lane in workload.lanes)
     return replace(
         workload,
         label=label,

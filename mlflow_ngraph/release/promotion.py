@@ -15,6 +15,7 @@ import pandas as pd
 from mlflow_ngraph.analysis import champion as champions
 from mlflow_ngraph.analysis import undecided
 from mlflow_ngraph.analysis.champion import Duel
+from mlflow_ngraph.devices.registry import accelerator
 from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph.release import evidence, logged_engine
 from mlflow_ngraph.release.logged_engine import LoggedEngine
@@ -79,7 +80,7 @@ def promote(
 
     It has to be ``ok`` at every batch size and, where there is a champion, significantly better than that: by ``metric``
     at the batch size that each of them does best, or both at ``batch``, on equal machines. Nothing that was measured of
-    the same model and precision on this machine may be able to beat it, for all that can be told; see `Comparison.rivals`.
+    the same model and precision on this machine may be able to beat it, for all that can be told; see `Duel.rivals`.
 
     Parameters
     ----------
@@ -223,7 +224,7 @@ def _objections(
     mine, theirs = candidate.manifest, before.engine.manifest
     for what, value, other in (
         ("workload", mine.about.workload, theirs.about.workload),
-        ("device", mine.origin.device, theirs.origin.device),
+        ("kind of device", accelerator(mine.origin.device), accelerator(theirs.origin.device)),
         ("machine", mine.origin.fingerprint.get("digest"), theirs.origin.fingerprint.get("digest")),
     ):
         if value != other:

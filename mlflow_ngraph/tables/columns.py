@@ -14,6 +14,7 @@ from mlflow_ngraph.metrics import (
     EAGER,
     ESTIMATES,
     INTEGER_COLUMNS,
+    PROFILE,
     RUN_COLUMNS,
     TABLE,
     TEXT_COLUMNS,
@@ -23,7 +24,7 @@ from mlflow_ngraph.metrics import (
 NUMBERS = frozenset((*TIME_COLUMNS, *CELL_METRICS, *ESTIMATES))
 """Columns of floating-point numbers."""
 _TYPES: dict[str, Any] = {
-    **dict.fromkeys([*TEXT_COLUMNS, *RUN_COLUMNS], "string"),
+    **dict.fromkeys([*TEXT_COLUMNS, *RUN_COLUMNS, PROFILE], "string"),
     **dict.fromkeys(INTEGER_COLUMNS, "Int64"),
     **dict.fromkeys(NUMBERS, "float64"),
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from mlflow_ngraph.devices.fingerprint import processor
 from mlflow_ngraph.execute.formulas import told
 from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
 from mlflow_ngraph.metrics import (
@@ -68,6 +69,7 @@ def _row(record: StudyRecord, lane: LaneRecord, cell: CellRecord, baseline: str)
         "study": record.name,
         "device": lane.lane.device,
         "fingerprint": record.fingerprint.get("digest"),
+        "processor": processor(record.fingerprint) or None,
         "workload": lane.lane.workload,
         "label": lane.lane.label,
         "family": lane.lane.family,

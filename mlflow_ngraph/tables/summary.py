@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from mlflow_ngraph.devices.fingerprint import processor
+from mlflow_ngraph.devices.registry import misfit
 from mlflow_ngraph.metrics import METRICS, titled
 from mlflow_ngraph.text import UNSTEADY_MARK, counted, markdown_row, rounded
 from mlflow_ngraph.verdicts import Verdict
@@ -125,20 +127,24 @@ def summary_rows(record: StudyRecord) -> list[SummaryRow]:
 
 
 def refers_to(record: StudyRecord) -> list[str]:
-    """What speed-ups and comparisons of outputs refer to, and which workloads have no speed-up for lack of a baseline."""
+    """What speed-ups and comparisons of outputs refer to, which workloads have no speed-up for lack of a baseline, and the processor
+    that all figures are of where the profile is for others.
+    """
     known = {ref: record.reference_by(ref) for ref in record.workloads}
     several = len(set(known.values())) > 1
+    labels = {lane.lane.workload: lane.lane.label for lane in record.lanes.values()}
     by: dict[str, list[str]] = {}
     for ref, who in known.items():
         if who is not None:
-            by.setdefault(who, []).append(str(record.workloads[ref].get("info", {}).get("label", ref)))
+            by.setdefault(who, []).append(labels.get(ref, ref))
     those = [f"{who} ({', '.join(labels)})" if several else who for who, labels in by.items()]
     cells = [cell for lane in record.lanes.values() for cell in lane.cells.values()]
     said = [
         *([f"speed-ups are over {record.baseline}"] if any("speedup" in cell.metrics for cell in cells) else []),
         *([f"outputs were compared with those of {', '.join(those)}"] if those else []),
     ]
-    return [*(["; ".join(said)] if said else []), *_without_baseline(record)]
+    other = misfit(record.device, processor(record.fingerprint))
+    return [*(["; ".join(said)] if said else []), *_without_baseline(record), *([other] if other else [])]
 
 
 def _without_baseline(record: StudyRecord) -> Iterator[str]:

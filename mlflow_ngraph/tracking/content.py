@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlflow_ngraph.compilers.base import FlagValue
+from mlflow_ngraph.devices.fingerprint import processor
 from mlflow_ngraph.execute.record import CellRecord, EngineRecord, LaneRecord, StudyRecord
 from mlflow_ngraph.metrics import CELL_METRICS, FREEDOM, LOG_ERROR, titled
 from mlflow_ngraph.study import CompilerChoice, Study, WorkloadChoice
@@ -271,6 +272,7 @@ def _common_tags(record: StudyRecord, kind: str) -> dict[str, str]:
         Tag.STUDY: record.name,
         Tag.DEVICE: record.device,
         Tag.FINGERPRINT: str(record.fingerprint.get("digest", "")),
+        Tag.PROCESSOR: processor(record.fingerprint),
         Tag.HOST: str(record.fingerprint.get("host", "")),
         Tag.COLOUR: schema.colour(),
         Tag.VERSIONS: json.dumps(dict(sorted(record.versions.items()))) if record.versions else "",

@@ -54,6 +54,7 @@ class Tag:
     COMPLETE = "ngraph.complete"
     FINGERPRINT = "ngraph.fingerprint"
     VERSIONS = "ngraph.versions"
+    PROCESSOR = "ngraph.processor"
     SHA256 = "ngraph.sha256"
     MANIFEST_SHA256 = "ngraph.manifest_sha256"
     SIGNED_BY = "ngraph.signed_by"

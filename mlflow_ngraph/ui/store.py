@@ -15,6 +15,7 @@ from mlflow_ngraph.analysis import results, table_cache
 from mlflow_ngraph.analysis.compare import latest
 from mlflow_ngraph.analysis.listing import Listed, Server
 from mlflow_ngraph.analysis.table_cache import TableCache
+from mlflow_ngraph.tables import distinct
 from mlflow_ngraph.tracking.schema import Artifact
 
 Fetch = Callable[[str, str], "bytes | None"]
@@ -31,6 +32,7 @@ _ORDER = pa.schema(
         ("verdict", pa.large_string()),
         ("started_at", pa.float64()),
         ("finished_at", pa.float64()),
+        ("fingerprint", pa.large_string()),
     ]
 )
 """What tells which of several results is the newest."""
@@ -113,21 +115,27 @@ class ResultStore:
             nothing.attrs[NOTES] = notes
             return nothing
         parts = [
-            table.select(_ORDER.names)
-            .cast(_ORDER)
-            .append_column("place", pa.array([place] * table.num_rows, pa.int32()))
+            _ordering(table).append_column("place", pa.array([place] * table.num_rows, pa.int32()))
             for place, (_, table) in enumerate(known)
         ]
-        newest = latest(pa.concat_tables(parts).to_pandas())
+        newest = latest(pa.concat_tables(parts).to_pandas(), ("cell", "fingerprint"))
         needed = [known[place][0] for place in sorted(newest["place"].unique())]
         read = results.without(deleted, table_cache.read(source, needed, None, self._cache, notes.append))
-        frame = latest(results.joined([(self._server.name, run, table) for run, table in read], None))
+        whole = results.joined([(self._server.name, run, table) for run, table in read], None)
+        frame = latest(whole)
         experiments = {run.run_id: run.experiment_id for run in runs}
         cells: pd.DataFrame = frame.assign(experiment_id=frame["run_id"].map(experiments).astype("string")).reset_index(
             drop=True
         )
-        cells.attrs[NOTES] = notes
+        cells.attrs[NOTES] = [*notes, *distinct.notes(whole)]
         return cells
+
+
+def _ordering(table: pa.Table) -> pa.Table:
+    """The columns that tell which result is the newest; without a machine where an old table does not say it."""
+    if "fingerprint" not in table.column_names:
+        table = table.append_column("fingerprint", pa.nulls(table.num_rows))
+    return table.select(_ORDER.names).cast(_ORDER)
 
 
 class _Fetched(Server):

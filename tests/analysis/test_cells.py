@@ -11,7 +11,7 @@ import pytest
 
 from mlflow_ngraph.analysis import cells
 from mlflow_ngraph.analysis.cells import Cell, choose
-from mlflow_ngraph.errors import JournalError, UsageError
+from mlflow_ngraph.errors import JournalError, UnknownNameError, UsageError
 from mlflow_ngraph.tables.results import from_record as table_of
 from tests.support.records import study_record
 from tests.support.script import Script
@@ -21,7 +21,7 @@ def cell(label: str = "ResNet-18", compiler: str = "openvino", flags: str = "", 
     compiler_label = f"{compiler}[{flags}]" if flags else compiler
     about = {"precision": "fp32", "study": "quick", "study_id": "quick-1", "device": "host", "verdict": "ok"} | what
     name = hashlib.sha256(f"{label}{compiler_label}{about['precision']}".encode()).hexdigest()[:12]
-    return Cell(f"{name}-b{batch}", label, compiler, compiler_label, batch=batch, **about)
+    return Cell(f"{name}-b{batch}", label, f"timm:{label}", compiler, compiler_label, batch=batch, **about)
 
 
 STUDY = [
@@ -78,7 +78,7 @@ def test_several_names_keep_their_order_and_no_cell_comes_twice() -> None:
     ("query", "candidates"),
     [
         ("resnet18/openvino", "ResNet-18/openvino/b8, ResNet-18/openvino/b1 of study quick-1"),
-        ("resnet18/tvm/b1", "ResNet-18/tvm[tune=True]/b1, ResNet-18/tvm[opt_level=0]/b1"),
+        ("resnet18/tvm/b1", "'ResNet-18/tvm[tune=True]/b1', 'ResNet-18/tvm[opt_level=0]/b1'"),
         ("deit/openvino/b1", "deit/openvino/fp32/b1, deit/openvino/bf16/b1"),
     ],
 )
@@ -165,7 +165,8 @@ def test_studies_of_a_home_come_newest_first_and_can_be_chosen(tmp_path: Path) -
     assert [study[0].study_id for study in cells.of_home(tmp_path)] == ["mine-2", "mine-1"]
     assert [study[0].study_id for study in cells.of_home(tmp_path, "mine-1")] == ["mine-1"]
     assert len(list(cells.of_home(tmp_path, "mine"))) == 2
-    assert list(cells.of_home(tmp_path, "yours")) == []
+    with pytest.raises(UnknownNameError, match="yours"):
+        list(cells.of_home(tmp_path, "yours"))
 
 
 def test_a_directory_without_a_study(tmp_path: Path) -> None:

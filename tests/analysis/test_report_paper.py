@@ -133,13 +133,30 @@ def test_tvm_without_a_search_is_not_the_papers() -> None:
     [
         ("xeon", {}, "xeon"),
         ("host", {}, "xeon"),
-        ("host", {"board": "NVIDIA Jetson Orin Nano Developer Kit"}, "orin"),
-        ("host", {"gpus": [{"name": "NVIDIA H100", "memory_mib": 81559}]}, "gpu"),
-        ("host", {"cpu": {**HARDWARE["cpu"], "model": "AMD EPYC"}}, None),
+        ("lab-orin", {"board": "NVIDIA Jetson Orin Nano Developer Kit"}, "orin"),
+        ("host (3f2a1c)", {}, "xeon"),
+        ("host", {"gpus": [{"name": "NVIDIA H100", "memory_mib": 81559}]}, "xeon"),
+        ("lab-gpu", {"gpus": [{"name": "NVIDIA H100", "memory_mib": 81559}]}, "gpu"),
+        ("host", {"cpu": {**HARDWARE["cpu"], "model": "AMD EPYC"}}, "xeon"),
+        ("host", {"architecture": "aarch64"}, None),
     ],
 )
 def test_a_device_is_compared_with_one_of_its_kind(device: str, hardware: dict[str, Any], theirs: str | None) -> None:
     assert paper.paper_device(device, machine(device, **hardware)) == theirs
+
+
+def test_an_x86_processor_that_is_no_xeon_is_compared_with_a_note(prepared: Prepared) -> None:
+    epyc = machine("xeon", cpu={**HARDWARE["cpu"], "vendor": "AuthenticAMD", "model": "AMD EPYC 7B13"})
+    chosen = paper.comparable(prepared, [epyc])
+    assert (
+        "AMD EPYC 7B13 is no Xeon: it stands beside the paper's because both are x86-64 processors." in chosen.caveats
+    )
+    told = paper.told_before("host", epyc.fingerprint)
+    assert told == (
+        "report --paper sets this beside the paper's 8 × Xeon (Skylake, 3.0 GHz), no GPU; this machine is AMD EPYC 7B13"
+    )
+    assert paper.told_before("host", machine("host").fingerprint) == ""
+    assert "nothing to set beside" in paper.told_before("host", machine("host", architecture="aarch64").fingerprint)
 
 
 def test_an_unknown_device_is_refused_with_the_reason() -> None:

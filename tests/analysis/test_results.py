@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 
 from mlflow_ngraph.analysis import results
 from mlflow_ngraph.errors import UnknownNameError
-from mlflow_ngraph.metrics import COLUMNS, RUN_COLUMNS
+from mlflow_ngraph.metrics import COLUMNS, PROFILE, RUN_COLUMNS
 from mlflow_ngraph.tables import samples
 from mlflow_ngraph.tables.results import from_record as table_of
 from mlflow_ngraph.tracking.recorder import Recorder
@@ -92,7 +92,7 @@ def test_load_reads_back_what_was_recorded(sqlite_uri: str, tmp_path: Path) -> N
     assert len(everything) == 36
     xeon = results.load(sqlite_uri, devices=["xeon"])
     expected = table_of(study_record(tmp_path / "a"))
-    compared = xeon.drop(columns=["run_id", "lane_run_id", "model_id", *RUN_COLUMNS])
+    compared = xeon.drop(columns=["run_id", "lane_run_id", "model_id", *RUN_COLUMNS, PROFILE])
     assert set(xeon["experiment"]) == {"edge"}
     pd.testing.assert_frame_equal(compared, expected[compared.columns])
     assert set(xeon["run_id"]) == {run_id}

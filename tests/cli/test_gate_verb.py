@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -136,7 +138,7 @@ WRONG = [
         ["--candidate", "x.parquet", "--baseline", "y.parquet"],
         "cannot read results from x.parquet: there is no such file",
     ),
-    (["--baseline", "x.parquet"], "Missing option '--candidate'"),
+    (["--baseline", "x.parquet"], "name what is judged: a STUDY, or --candidate WHAT"),
     (["--candidate", "x.json", "--baseline", "y.json", "--threshold", "fast"], "'fast' is no threshold"),
 ]
 
@@ -186,7 +188,8 @@ def test_studies_by_their_names(recorded: Recorded, cli, cli_json) -> None:
     old, new = "quick-0123abcd-20251009-090000", "quick-0123abcd-20251009-090001"
     code, out, _ = cli("gate", "--candidate", "quick", "--baseline", old)
     assert code == 1
-    assert f"quick (the latest of 2 studies, {new}) against {old} ({old}), 3 of 7" in out.replace("\n", " ")
+    assert f"quick (the latest of 2 studies, {new}) against {old}, 3 of 7" in out.replace("
+", " ")
     out = cli("diff", old, "quick")[1]
     assert f"left: {old} ({old}); right: quick (the latest of 2 studies, {new})" in out
     assert "results: 3 of 18 cells that both have differ" in out
@@ -211,3 +214,50 @@ def test_a_name_of_studies_of_several_devices_is_not_enough(recorded: Recorded, 
         assert code == 2
         assert "are of several devices: name one by its id; the latest ones are" in err
         assert "orin: quick-4567abcd-20251010-090000" in err
+
+
+def judged_by(cli, *request: str) -> Any:
+    code, out, err = cli("gate", *request, "--json")
+    assert code in (0, 1), err
+    return json.loads(out)
+
+
+def test_a_study_is_judged_by_the_one_before(recorded: Recorded, cli) -> None:
+    explicit = judged_by(cli, "--candidate", recorded.new, "--baseline", recorded.old)
+    for request in (["quick"], [recorded.new], ["--candidate", "quick", "--baseline", "quick~1"]):
+        judged = judged_by(cli, *request)
+        assert judged["cells"] == explicit["cells"], request
+    assert "is no study that has one before it" not in cli("gate", "quick")[2]
+    code, _, err = cli("gate", "quick~1")
+    assert (code, "no study before quick~1" in err) == (2, True)
+    code, _, err = cli("gate", "quick~2")
+    assert (code, "'quick~2' is not there: 2 studies have this name" in err) == (2, True)
+    code, _, err = cli("gate")
+    assert (code, "name what is judged" in err) == (2, True)
+
+
+def test_devices_make_a_name_clear(recorded: Recorded, cli, tmp_path: Path) -> None:
+    record = study_record(tmp_path / "orin", device="orin", study_id="quick-orin")
+    recorder = Recorder(recorded.uri)
+    recorder.open(record, tmp_path / "orin")
+    for lane in record.lanes:
+        recorder.record_lane(record, lane)
+    recorder.close(record, "FINISHED")
+    code, _, err = cli("gate", "quick")
+    assert (code, "of several devices" in err) == (2, True)
+    judged = judged_by(cli, "quick", "--devices", "xeon")
+    assert judged["candidate"].endswith("090001)")
+
+
+def test_the_same_machine_under_another_profile_is_the_same_machine(recorded: Recorded, cli, tmp_path) -> None:
+    record = study_record(tmp_path / "host", device="host", study_id="quick-host")
+    record.started_at += 2 * 86400
+    recorder = Recorder(recorded.uri)
+    run = recorder.open(record, tmp_path / "host")
+    for lane in record.lanes:
+        recorder.record_lane(record, lane)
+    recorder.close(record, "FINISHED")
+    for request in (["quick"], ["--candidate", run, "--baseline", recorded.new]):
+        judged = judged_by(cli, *request)
+        assert judged["passed"]
+        assert {row["outcome"] for row in judged["cells"]} == {"passed"}, request

@@ -86,7 +86,7 @@ def test_what_is_logged_where(sqlite_uri: str, tmp_path: Path, cli_json: Callabl
 def test_wrong_requests_are_one_line(sqlite_uri: str, tmp_path: Path, cli: Cli) -> None:
     record(sqlite_uri, tmp_path / "study")
     for arguments, told in (
-        (("nowhere",), "no results of run nowhere"),
+        (("nowhere",), "no results of nowhere"),
         (("--include", "wrong"), "unknown verdict 'wrong'"),
         (("--devices", "gpu"), "unknown device 'gpu'"),
     ):

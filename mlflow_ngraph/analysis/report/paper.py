@@ -16,8 +16,11 @@ from mlflow_ngraph.analysis.report import texts
 from mlflow_ngraph.analysis.report.combined import Value
 from mlflow_ngraph.analysis.report.environment import Machine
 from mlflow_ngraph.analysis.report.prepared import Prepared
+from mlflow_ngraph.devices.fingerprint import processor
+from mlflow_ngraph.devices.registry import accelerator, misfit
 from mlflow_ngraph.study import BASELINE
 from mlflow_ngraph.text import counted
+from mlflow_ngraph.workloads.naming import stem
 
 COMPILERS = {
     "identity": "identity",
@@ -34,6 +37,8 @@ MACHINES = {
 }
 VERSIONS = {"onnxruntime": "1.19.2", "tensorrt": "10.4.0", "tvm": "0.18.dev0", "openvino": "2024.3.0", "torch": "2.4.1"}
 _PACKAGES = {"tvm": "apache-tvm"}
+STUDIES = ("paper-models", "paper-blocks-conv", "paper-blocks-mha")
+"""The ready-made ones that repeat the paper's."""
 REPETITIONS = 100
 PRECISION, MODE = "fp32", "sync"
 
@@ -116,16 +121,31 @@ def comparable(prepared: Prepared, machines: Sequence[Machine]) -> Comparable:
 
 def paper_device(device: str, machine: Machine | None) -> str | None:
     """The paper's device that one of ours is to be compared with: of the same name, else of the same kind."""
-    if device in MACHINES:
-        return device
+    profile = stem(device)  # machines of one profile have their fingerprint behind it
+    if profile in MACHINES:
+        return profile
     if machine is None or not machine.fingerprint:
         return None
-    hardware = machine.fingerprint["hardware"]
-    if "orin" in str(hardware["board"]).lower():
+    return _of_kind(accelerator(profile), machine.fingerprint["hardware"])
+
+
+def _of_kind(kind: str, hardware: Mapping[str, Any]) -> str | None:
+    """The paper's device for what computes in a machine; any x86 CPU stands beside its Xeon, with a note."""
+    if kind != "cpu" and "orin" in str(hardware["board"]).lower():
         return "orin"
-    if hardware["gpus"]:
+    if kind != "cpu" and hardware["gpus"]:
         return "gpu"
-    return "xeon" if "xeon" in str(hardware["cpu"]["model"]).lower() else None
+    return "xeon" if kind != "cuda" and hardware["architecture"] == "x86_64" else None
+
+
+def told_before(profile: str, fingerprint: Mapping[str, Any]) -> str:
+    """What to know of ``report --paper`` before a study of the paper is measured; empty where the machine is of its kind."""
+    name = processor(fingerprint)
+    theirs = profile if profile in MACHINES else _of_kind(accelerator(profile), fingerprint["hardware"])
+    if theirs is None:
+        return f"report --paper has nothing to set beside {name}: the paper measured {texts.listed(list(MACHINES.values()))}"
+    other = misfit(theirs, name)
+    return f"report --paper sets this beside the paper's {MACHINES[theirs]}; this machine is {name}" if other else ""
 
 
 def paper_number(row: Mapping[str, str], name: str) -> float:
@@ -154,6 +174,11 @@ def _caveats(frame: pd.DataFrame, devices: Mapping[str, str], machines: Mapping[
         machine = machines.get(device)
         ours = machine.name if machine is not None else "unknown hardware"
         caveats.append(f"{device} is {ours}; the paper's {theirs} is {MACHINES[theirs]}.")
+        name = processor(machine.fingerprint) if machine is not None else ""
+        if misfit(theirs, name):
+            caveats.append(
+                f"{name} is no {theirs.capitalize()}: it stands beside the paper's because both are x86-64 processors."
+            )
         caveats += _other_versions(frame, machine)
     repetitions = frame["repetitions"].median()
     if math.isfinite(repetitions) and repetitions != REPETITIONS:

@@ -1,0 +1,86 @@
+"""Names in the tidy table that mean one thing each: labels of models, and devices, which are machines whatever their profile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from mlflow_ngraph.devices.registry import accelerator, misfit
+from mlflow_ngraph.metrics import BEATEN_BY, PROFILE
+from mlflow_ngraph.workloads import naming
+
+NEEDED = (
+    "study_id", "cell", "started_at", "workload", "label", "device", "fingerprint", "processor", "compiler_label", "precision", "mode", "threads",
+    "batch",
+)  # fmt: skip
+"""The columns that are looked at."""
+_OF_MACHINE = ("fingerprint", "workload", "compiler_label", "precision", "mode", "threads", "batch")
+"""What tells the cells of a machine apart, whatever profile they were measured under."""
+_ANY = "host"
+"""The profile that is right for every machine."""
+_SHOWN = 6
+"""Characters of a fingerprint in the name of a machine."""
+
+
+def distinct(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with a label for each workload, and a device for each machine and accelerator, that no other one has.
+
+    A machine that was measured under several profiles has one name, and its cells one id each. What was recorded as the device
+    is in the column ``profile``.
+
+    Parameters
+    ----------
+    frame : pd.DataFrame
+        The tidy table, with the columns `NEEDED`.
+    """
+    known = frame[["workload", "label"]].dropna().drop_duplicates("workload")
+    labels = naming.distinct(dict(zip(known["workload"], known["label"], strict=True)))
+    named: pd.DataFrame = frame.assign(
+        label=frame["workload"].map(labels).astype("string"), **{PROFILE: frame["device"]}
+    )
+    named["device"] = _devices(frame)
+    renamed = (named["device"] != named[PROFILE]).fillna(False)
+    return _with_one_id(named) if renamed.any() else named
+
+
+def notes(frame: pd.DataFrame) -> Iterator[str]:
+    """What a reader should know of the devices of a table that `distinct` has made, a sentence each."""
+    of_machines = frame[["device", "fingerprint", PROFILE]].dropna().drop_duplicates()
+    for device, profiles in of_machines.groupby("device")[PROFILE]:
+        if profiles.nunique() > 1:
+            yield f"{' and '.join(sorted(profiles.unique()))} are one machine, shown as {device}"
+    for profile, processors in frame[[PROFILE, "processor"]].dropna().drop_duplicates().groupby(PROFILE)["processor"]:
+        yield from filter(None, (misfit(str(profile), str(processor)) for processor in processors))
+
+
+def _devices(frame: pd.DataFrame) -> pd.Series[str]:
+    """The device of each row by its machine; by its profile where a table does not say the machine."""
+    profiles = frame[["device", "fingerprint"]].drop_duplicates().dropna().astype(str)
+    profiles["kind"] = profiles["device"].map({name: accelerator(name) for name in profiles["device"].unique()})
+    names = {}
+    for _, own in profiles.groupby(["fingerprint", "kind"]):
+        name = _ANY if (own["device"] == _ANY).any() else own["device"].min()
+        names.update(dict.fromkeys(zip(own["device"], own["fingerprint"], strict=True), name))
+    machines = pd.Series([fingerprint for _, fingerprint in names], list(names.values()), dtype=str)
+    several = set(machines.groupby(level=0).nunique().loc[lambda counts: counts > 1].index)
+    shown = {
+        (profile, fingerprint): f"{name} ({fingerprint[:_SHOWN]})" if name in several else name
+        for (profile, fingerprint), name in names.items()
+    }
+    pairs = zip(frame["device"], frame["fingerprint"], strict=True)
+    devices: pd.Series[str] = pd.Series([shown.get(pair, pair[0]) for pair in pairs], frame.index, dtype="string")
+    return devices
+
+
+def _with_one_id(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with the id of the newest of those cells that differ in the profile alone, where ids are compared."""
+    keys = ["device", *_OF_MACHINE]
+    alike = frame.sort_values("started_at", kind="stable").groupby(keys, dropna=False)
+    several = alike[PROFILE].transform("nunique").reindex(frame.index) > 1
+    merged: pd.DataFrame = frame.assign(cell=frame["cell"].where(~several, alike["cell"].transform("last")))
+    if BEATEN_BY in frame:
+        ids = dict(zip(zip(frame["study_id"], frame["cell"], strict=True), merged["cell"], strict=True))
+        rivals = zip(frame["study_id"], frame[BEATEN_BY], strict=True)
+        merged[BEATEN_BY] = pd.Series([ids.get(rival, rival[1]) for rival in rivals], frame.index, dtype="string")
+    return merged

@@ -1,0 +1,52 @@
+"""What workloads are called where several are shown together: by their labels, with more where two share one."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+
+from mlflow_ngraph.workloads.base import WorkloadRef
+
+
+def distinct(labels: Mapping[str, str]) -> dict[str, str]:
+    """A name for each workload that no other one has: its label, with the first thing behind it that tells it apart.
+
+    Parameters
+    ----------
+    labels : Mapping[str, str]
+        Labels by canonical reference, as workloads give them or as this function has made them of others.
+    """
+    by_label: dict[str, list[str]] = defaultdict(list)
+    for workload, label in labels.items():
+        by_label[_own(workload, label)].append(workload)
+    named = {}
+    for label, workloads in by_label.items():
+        shared = Counter(mark for workload in workloads for mark in {*_marks(workload)})
+        for workload in workloads:
+            alone = (mark for mark in _marks(workload) if shared[mark] == 1)
+            # The whole reference is a mark, and no two workloads have it in common.
+            named[workload] = f"{label} ({next(alone)})" if len(workloads) > 1 else label
+    return named
+
+
+def stem(name: str) -> str:
+    """The label that a name was made of, as far as its form tells."""
+    label, bracket, rest = name.partition(" (")
+    return label if bracket and rest.endswith(")") else name
+
+
+def _own(workload: str, label: str) -> str:
+    """The label of a workload by itself."""
+    marked = (f" ({mark})" for mark in _marks(workload))
+    return label.removesuffix(next((mark for mark in marked if label.endswith(mark)), ""))
+
+
+def _marks(workload: str) -> Iterator[str]:
+    """What may tell a workload from others, the shortest first: its scheme, the end of its target, options, all of it."""
+    ref = WorkloadRef.recorded(workload)
+    if ref is not None:
+        yield ref.scheme
+        parts = ref.target.split("/")
+        yield from ("/".join(parts[-count:]) for count in range(1, len(parts) + 1))
+        yield from (f"{name}={value}" for name, value in sorted(ref.options.items()))
+    yield workload

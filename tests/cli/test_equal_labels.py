@@ -1,0 +1,98 @@
+"""Two models of one label, and one machine under two profiles, through every verb that reads results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlflow_ngraph.execute.record import StudyRecord
+from mlflow_ngraph.tracking.recorder import Recorder
+from mlflow_ngraph.ui import answers
+from mlflow_ngraph.ui.store import ResultStore
+from tests.support.records import study_record
+
+Cli = Callable[..., tuple[int, str, str]]
+REFS = {"timm:resnet18": "torch:shop:classifier", "timm:deit_tiny_patch16_224": "onnx:classifier.onnx"}
+NAMES = {"classifier (onnx)", "classifier (torch)"}
+
+
+def alike(record: StudyRecord) -> StudyRecord:
+    """The study with two models that are both called classifier."""
+    for lane in record.lanes.values():
+        lane.lane = replace(lane.lane, workload=REFS[lane.lane.workload], label="classifier")
+    workloads: dict[str, Mapping[str, Any]] = {
+        REFS[ref]: {**materials, "info": {**materials["info"], "ref": REFS[ref], "label": "classifier"}}
+        for ref, materials in record.workloads.items()
+    }
+    return replace(record, workloads=workloads)
+
+
+@pytest.fixture
+def recorded(sqlite_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both models in a study; and again, measured on the same machine under another profile."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", sqlite_uri)
+    for number, device in enumerate(("xeon", "host")):
+        directory = tmp_path / device
+        record = alike(study_record(directory, device=device, study_id=f"quick-{number}"))
+        record.started_at += number
+        recorder = Recorder(sqlite_uri)
+        recorder.open(record, directory)
+        for lane in record.lanes:
+            recorder.record_lane(record, lane)
+        recorder.close(record, "FINISHED")
+    return sqlite_uri
+
+
+def test_no_verb_merges_them(recorded: str, tmp_path: Path, cli: Cli, cli_json: Callable[..., Any]) -> None:
+    code, out, err = cli("compare")
+    assert code == 0
+    assert all(name in out for name in NAMES)
+    assert err.count("host and xeon are one machine, shown as host") == 1
+    values = cli_json("compare", "--all")["values"]
+    assert {value["label"] for value in values} == NAMES
+    assert {value["device"] for value in values} == {"host"}
+    places = [(value["label"], value["compiler_label"], value["batch"]) for value in values]
+    assert len(places) == len(set(places))
+    only = cli_json("compare", "--workloads", "classifier (onnx)")["values"]
+    assert {value["label"] for value in only} == {"classifier (onnx)"}
+
+    recommended = cli("recommend")[1]
+    assert all(f"{name} on host" in recommended for name in NAMES)
+    assert {row["label"] for row in cli_json("list")["engines"]} <= NAMES
+    findings = json.dumps(cli_json("findings"))
+    assert "classifier (onnx)" in findings
+    assert '"classifier"' not in findings
+
+    target = tmp_path / "report"
+    code, _, err = cli("report", "quick~1", "--output", str(target))
+    assert code == 0, err
+    page = (target / "report.md").read_text(encoding="utf-8")
+    assert all(name in page for name in NAMES)
+
+
+def test_a_cell_is_named_by_whatever_names_its_model(recorded: str, cli: Cli) -> None:
+    for name in ("classifier (torch)", "torch:shop:classifier", "Classifier (Torch)"):
+        code, out, err = cli("history", f"{name}/openvino/b1")
+        assert (code, "classifier (torch)" in out) == (0, True), err
+    code, _, err = cli("history", "classifier/identity/b1")
+    assert code == 2
+    assert "'classifier (torch)/identity/b1'" in err
+    assert "'classifier (onnx)/identity/b1'" in err
+
+
+def test_the_page_does_not_merge_them(recorded: str) -> None:
+    store = ResultStore(recorded)
+    source = store._server
+
+    def fetch(run_id: str, path: str) -> bytes | None:
+        return source.quick_results(next(run for run in source.study_runs() if run.run_id == run_id))
+
+    frame = store.newest(store.studies(), fetch)
+    assert {entry["label"] for entry in answers.options(frame)["workloads"]} == NAMES
+    assert frame.groupby(["label", "device", "compiler_label", "batch"]).size().max() == 1
+    assert "host and xeon are one machine, shown as host" in frame.attrs["notes"]
