@@ -37,9 +37,7 @@ def export(
         target,
         key=keys.load(sign) if sign else None,
         replace=force,
-        on_wait=lambda directory: click.echo(
-            f"waiting: another process is running or recording {directory.name}", err=True
-        ),
+        on_wait=output.say_who_records,
     )
     if as_json:
         output.print_json(

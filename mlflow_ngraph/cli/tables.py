@@ -111,8 +111,8 @@ def _records(
             folds = "overflow" in option and console.width > width
             lines = text.wrap(console, console.width - width) if folds else [text]
             for place, line in enumerate(lines if text.plain else ()):
-                console.print(Text((title if place == 0 else "").ljust(width), style="bold"), end="")
-                console.print(line, soft_wrap=True)
+                head = (title if place == 0 else "").ljust(width)
+                console.print(Text.assemble((head, "bold"), line), soft_wrap=True)
 
 
 def _shown(value: Any) -> str:
