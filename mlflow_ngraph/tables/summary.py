@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from mlflow_ngraph.metrics import titled
+from mlflow_ngraph.metrics import HIGH, LOW, titled
 from mlflow_ngraph.text import UNSTEADY_MARK, counted, markdown_row, rounded
 from mlflow_ngraph.verdicts import Verdict
 
@@ -34,7 +34,11 @@ class SummaryRow:
     throughput: float | None
     """Samples per second."""
     throughput_std: float | None
+    """Of single repetitions; it says nothing of the figure."""
+    throughput_ci: tuple[float, float] | None
+    """Ends of the 95 % interval."""
     latency_p50_ms: float | None
+    latency_p99_ms: float | None
     baseline: str
     """The label of the compiler that the speed-up is over."""
     speedup: float | None
@@ -133,6 +137,29 @@ def refers_to(record: StudyRecord) -> list[str]:
     return [*(["; ".join(said)] if said else []), *_without_baseline(record)]
 
 
+def shortfall(record: StudyRecord) -> str:
+    """How far the intervals reach of a study that asked for less, in one sentence for all its cells; else empty."""
+    if record.study.get("repetitions") != "auto":
+        return ""
+    wanted = record.study["adaptive"]["within"]
+    rows = [row for row in summary_rows(record) if row.verdict is Verdict.OK and row.throughput is not None]
+    reached = sorted(
+        math.sqrt(high / low) - 1 for row in rows if row.throughput_ci for low, high in [row.throughput_ci]
+    )
+    far = [reach for reach in reached if reach > wanted]
+    unknown = len(rows) - len(reached)
+    said = [
+        *([f"reached ± {_span(far)} % in {counted(len(far), 'cell')}"] if far else []),
+        *([f"{counted(unknown, 'cell has', 'cells have')} no interval"] if unknown else []),
+    ]
+    return f"intervals of throughput: wanted ± {100 * wanted:g} %, {', '.join(said)}" if said else ""
+
+
+def _span(shares: Sequence[float]) -> str:
+    """The ends of ascending shares in percent, once where they look alike."""
+    return " to ".join(dict.fromkeys(rounded(100 * share, 2) for share in (shares[0], shares[-1])))
+
+
 def _without_baseline(record: StudyRecord) -> Iterator[str]:
     """A line for each workload that was measured, and not with the baseline."""
     measured: dict[tuple[str, str], dict[str, str]] = {}
@@ -154,7 +181,7 @@ def markdown(rows: Sequence[SummaryRow], limit: int | None = None) -> str:
     """The table in Markdown, in at most ``limit`` characters; says how many rows did not fit."""
     speedup = titled("speed-up", next((row.baseline for row in rows), None))
     titles = (
-        "workload", "compiler", "batch", "throughput [samples/s]", "p50 [ms]", f"{speedup} [95 % interval]", "CPU [%]",
+        "workload", "compiler", "batch", "samples/s [95 % interval]", "p50 [ms]", f"{speedup} [95 % interval]", "CPU [%]",
         "parity (cosine)", "compile [s]", "precision", "verdict",
     )  # fmt: skip
     head = [f"| {' | '.join(titles)} |", "|:--|:--|--:|--:|--:|--:|--:|--:|--:|:--|:--|"]
@@ -190,7 +217,10 @@ def _row(lane: LaneRecord, cell: CellRecord, baseline: str) -> SummaryRow:
         value = cell.metrics.get(name)
         return None if value is None or not math.isfinite(value) else value
 
-    low, high = figure("speedup_ci_low"), figure("speedup_ci_high")
+    def interval(name: str) -> tuple[float, float] | None:
+        low, high = figure(name + LOW), figure(name + HIGH)
+        return None if low is None or high is None else (low, high)
+
     engine = lane.engine_of(cell)
     return SummaryRow(
         workload=lane.lane.label,
@@ -203,10 +233,12 @@ def _row(lane: LaneRecord, cell: CellRecord, baseline: str) -> SummaryRow:
         variables=cell.environment,
         throughput=figure("throughput"),
         throughput_std=figure("throughput_std"),
+        throughput_ci=interval("throughput"),
         latency_p50_ms=figure("latency_p50_ms"),
+        latency_p99_ms=figure("latency_p99_ms"),
         baseline=baseline,
         speedup=figure("speedup"),
-        speedup_ci=None if low is None or high is None else (low, high),
+        speedup_ci=interval("speedup"),
         cpu_percent=figure("cpu_percent"),
         parity_cosine=figure("parity_cosine"),
         compile_s=figure("compile_total_s"),
@@ -220,19 +252,14 @@ def _row(lane: LaneRecord, cell: CellRecord, baseline: str) -> SummaryRow:
 
 def _line(row: SummaryRow) -> str:
     mark = UNSTEADY_MARK if row.noise else ""
-    throughput = mark + _number(row.throughput) if row.throughput is not None else ""
-    if throughput and row.throughput_std is not None:
-        throughput += f" ± {_number(row.throughput_std)}"
-    speedup = _number(row.speedup)
-    if speedup and row.speedup_ci:
-        speedup += f" [{_number(row.speedup_ci[0])}, {_number(row.speedup_ci[1])}]"
+    throughput = mark + _with_ends(row.throughput, row.throughput_ci) if row.throughput is not None else ""
     cells = [
         row.workload,
         row.compiler,
         str(row.batch),
         f"**{throughput}**" if row.best else throughput,
         mark + _number(row.latency_p50_ms) if row.latency_p50_ms is not None else "",
-        speedup,
+        _with_ends(row.speedup, row.speedup_ci),
         mark + _number(row.cpu_percent) if row.cpu_percent is not None else "",
         "" if row.parity_cosine is None else f"{row.parity_cosine:.6f}",
         row.compile_text,
@@ -240,6 +267,10 @@ def _line(row: SummaryRow) -> str:
         row.verdict_text if row.verdict is Verdict.OK else f"**{row.verdict}** {row.reason}"[:160],
     ]
     return markdown_row(cells)
+
+
+def _with_ends(value: float | None, ends: tuple[float, float] | None) -> str:
+    return _number(value) + (f" [{_number(ends[0])}, {_number(ends[1])}]" if value is not None and ends else "")
 
 
 def _number(value: float | None) -> str:
