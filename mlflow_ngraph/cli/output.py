@@ -125,14 +125,15 @@ def _parts(line: str, width: int, hanging: str | None) -> Iterator[str]:
         return
     indent = line[: len(line) - len(line.lstrip())]
     further = indent + _INDENT if hanging is None else hanging
-    command = _COMMAND.search(line, len(indent))
+    command = _COMMAND.search(line.lstrip())
     if command is None:
         yield from _wrapped(line, width, further)
-    elif command.start() == len(indent):
+    elif command.start() == 0:
         yield from _continued(line, width, indent)
     else:
-        yield from _wrapped(line[: command.start()], width, further)
-        yield from _continued(further + line[command.start() :], width, further)
+        begin = len(indent) + command.start()
+        yield from _wrapped(line[:begin], width, further)
+        yield from _continued(line[begin:], width, further)
 
 
 def _wrapped(line: str, width: int, further: str) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from mlflow_ngraph.metrics import HIGH, LOW, titled
+from mlflow_ngraph.metrics import METRICS, titled
 from mlflow_ngraph.text import UNSTEADY_MARK, counted, markdown_row, rounded
 from mlflow_ngraph.verdicts import Verdict
 
@@ -33,8 +33,6 @@ class SummaryRow:
     """Of the environment, those that may make one runtime faster or slower; they may touch speed-ups, too."""
     throughput: float | None
     """Samples per second."""
-    throughput_std: float | None
-    """Of single repetitions; it says nothing of the figure."""
     throughput_ci: tuple[float, float] | None
     """Ends of the 95 % interval."""
     latency_p50_ms: float | None
@@ -181,7 +179,7 @@ def markdown(rows: Sequence[SummaryRow], limit: int | None = None) -> str:
     """The table in Markdown, in at most ``limit`` characters; says how many rows did not fit."""
     speedup = titled("speed-up", next((row.baseline for row in rows), None))
     titles = (
-        "workload", "compiler", "batch", "samples/s [95 % interval]", "p50 [ms]", f"{speedup} [95 % interval]", "CPU [%]",
+        "workload", "compiler", "batch", "throughput [samples/s, 95 % interval]", "p50 [ms]", f"{speedup} [95 % interval]", "CPU [%]",
         "parity (cosine)", "compile [s]", "precision", "verdict",
     )  # fmt: skip
     head = [f"| {' | '.join(titles)} |", "|:--|:--|--:|--:|--:|--:|--:|--:|--:|:--|:--|"]
@@ -217,8 +215,8 @@ def _row(lane: LaneRecord, cell: CellRecord, baseline: str) -> SummaryRow:
         value = cell.metrics.get(name)
         return None if value is None or not math.isfinite(value) else value
 
-    def interval(name: str) -> tuple[float, float] | None:
-        low, high = figure(name + LOW), figure(name + HIGH)
+    def ends(name: str) -> tuple[float, float] | None:
+        low, high = (figure(end) for end in METRICS[name].ends)
         return None if low is None or high is None else (low, high)
 
     engine = lane.engine_of(cell)
@@ -232,13 +230,12 @@ def _row(lane: LaneRecord, cell: CellRecord, baseline: str) -> SummaryRow:
         noise=cell.noise,
         variables=cell.environment,
         throughput=figure("throughput"),
-        throughput_std=figure("throughput_std"),
-        throughput_ci=interval("throughput"),
+        throughput_ci=ends("throughput"),
         latency_p50_ms=figure("latency_p50_ms"),
         latency_p99_ms=figure("latency_p99_ms"),
         baseline=baseline,
         speedup=figure("speedup"),
-        speedup_ci=interval("speedup"),
+        speedup_ci=ends("speedup"),
         cpu_percent=figure("cpu_percent"),
         parity_cosine=figure("parity_cosine"),
         compile_s=figure("compile_total_s"),
@@ -252,14 +249,15 @@ def _row(lane: LaneRecord, cell: CellRecord, baseline: str) -> SummaryRow:
 
 def _line(row: SummaryRow) -> str:
     mark = UNSTEADY_MARK if row.noise else ""
-    throughput = mark + _with_ends(row.throughput, row.throughput_ci) if row.throughput is not None else ""
+    throughput = mark + _number(row.throughput) + _ends(row.throughput_ci) if row.throughput is not None else ""
+    speedup = _number(row.speedup) + _ends(row.speedup_ci)
     cells = [
         row.workload,
         row.compiler,
         str(row.batch),
         f"**{throughput}**" if row.best else throughput,
         mark + _number(row.latency_p50_ms) if row.latency_p50_ms is not None else "",
-        _with_ends(row.speedup, row.speedup_ci),
+        speedup,
         mark + _number(row.cpu_percent) if row.cpu_percent is not None else "",
         "" if row.parity_cosine is None else f"{row.parity_cosine:.6f}",
         row.compile_text,
@@ -269,8 +267,8 @@ def _line(row: SummaryRow) -> str:
     return markdown_row(cells)
 
 
-def _with_ends(value: float | None, ends: tuple[float, float] | None) -> str:
-    return _number(value) + (f" [{_number(ends[0])}, {_number(ends[1])}]" if value is not None and ends else "")
+def _ends(ends: tuple[float, float] | None) -> str:
+    return f" [{_number(ends[0])}, {_number(ends[1])}]" if ends else ""
 
 
 def _number(value: float | None) -> str:
