@@ -98,7 +98,7 @@ def test_what_is_gained_stands_first(seed: int) -> None:
     assert " times eager on " in openvino.title
     assert {one["label"] for one in openvino.evidence} == {"resnet50", "swin", "convnext"}
     assert {(one["label"], one["compiler_label"]) for one in onnxruntime.evidence} == {("deit", "onnxruntime")}
-    assert "; next is openvino with 0.8" in onnxruntime.text
+    assert "; openvino is 0.8" in onnxruntime.text
     assert all(one["ci_low"] > base.ABOVE and one["p"] < 0.05 for one in openvino.evidence)
 
 

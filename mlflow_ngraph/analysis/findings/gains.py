@@ -79,17 +79,18 @@ def gains(table: Table) -> Questions:
 
 
 def _beside(table: Table, rows: Places, ratios: Estimate, of_model: Places, lead: int) -> str:
-    """The same compiler at other batch sizes, and the next one at this one."""
+    """The same compiler at other batch sizes, and the one that comes nearest at this one."""
     first = table.row(rows[lead])
     rest = [(int(place), table.row(rows[place])) for place in of_model if place != lead]
     own = [(place, row) for place, row in rest if row["compiler_label"] == first["compiler_label"]]
     others = [(place, row) for place, row in rest if row["batch"] == first["batch"]]
     said = []
     if own:
-        said.append(listed(f"{_times(ratios, place)} at batch {row['batch']}" for place, row in own))
+        others_of_it = [f"{_times(ratios, place)} at batch {row['batch']}" for place, row in own]
+        said.append(f"it is {listed(others_of_it)}")
     if others:
         place, row = max(others, key=lambda other: float(ratios.log[other[0]]))
-        said.append(f"next is {row['compiler_label']} with {_times(ratios, place)} at batch {row['batch']}")
+        said.append(f"{row['compiler_label']} is {_times(ratios, place)} at batch {row['batch']}")
     text = "; ".join(said)
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
