@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from mlflow_ngraph.analysis import contest, significance
+from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.compare import compare
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.metrics import NOISE, Metric, is_uncertainty
@@ -218,8 +218,8 @@ def _batch(shown: pd.DataFrame, question: Query) -> int:
     """The batch size that is asked for, or the one at which most models on their devices are fastest."""
     known = sorted(int(size) for size in shown["batch"].dropna().unique())
     if question.batch is None:
-        ranked = shown[contest.ranks(shown, "throughput")]
-        best = ranked.sort_values("throughput").drop_duplicates(["workload", "device"], keep="last")["batch"]
+        measured = shown[(shown["verdict"] == str(Verdict.OK)) & shown["throughput"].notna()]
+        best = measured.sort_values("throughput").drop_duplicates(["workload", "device"], keep="last")["batch"]
         # Of two that are as frequent the larger one: its calls are longer, and its figures steadier.
         return int(best.mode().iloc[-1]) if len(best) else known[0]
     if question.batch not in known:
