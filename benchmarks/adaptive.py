@@ -22,6 +22,7 @@ from mlflow_ngraph.execute import fold
 from mlflow_ngraph.execute.record import CellRecord, StudyRecord
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import Study, parse
+from mlflow_ngraph.tables.summary import shortfall
 
 FIXED = 100
 
@@ -56,25 +57,21 @@ def report(record: StudyRecord, study: Study) -> int:
     print(f"repetitions auto: {auto:.1f} s timed, in {len(cells)} cells")
     print(f"{FIXED} repetitions of each: {sum(fixed):.1f} s, auto takes {100 * auto / sum(fixed):.0f} %")
     print(f"the same with each cell cut off at {cap:g} s: {capped:.1f} s, auto takes {100 * auto / capped:.0f} %")
-    silent = _silent(cells, study.adaptive.within)
-    return int(auto > sum(fixed) / 2 or silent > 0)
+    wide = _too_wide(cells, study.adaptive.within)
+    print(shortfall(record))
+    return int(auto > sum(fixed) / 2 or (wide > 0) != bool(shortfall(record)))
 
 
 def _repetition_s(cell: CellRecord) -> float:
     return fmean(duration for part in cell.samples for duration in part["durations_ns"]) / 1e9
 
 
-def _silent(cells: list[CellRecord], within: float) -> int:
-    """How many cells have an interval that is wider than wanted, and do not say so."""
-    silent = marked = 0
-    for cell in cells:
-        high = cell.metrics.get("throughput_ci_high")
-        too_wide = high is None or high / cell.metrics["throughput"] - 1 > within * 1.0001
-        marked += too_wide and bool(cell.reason)
-        silent += too_wide and not cell.reason
-    reached = len(cells) - marked - silent
-    print(f"{reached} cells within ± {100 * within:g} %, {marked} wider and marked, {silent} wider without saying so")
-    return silent
+def _too_wide(cells: list[CellRecord], within: float) -> int:
+    """How many cells have an interval that is wider than wanted."""
+    highs = [(cell.metrics.get("throughput_ci_high"), cell.metrics["throughput"]) for cell in cells]
+    wide = sum(high is None or high / value - 1 > within * 1.0001 for high, value in highs)
+    print(f"{len(cells) - wide} cells within ± {100 * within:g} %, {wide} wider")
+    return wide
 
 
 if __name__ == "__main__":

@@ -83,6 +83,7 @@ for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _usual)
 
-# GNU readline, which pytest loads, tells the processes that it starts how wide it believes the terminal to be.
-for _name in ("COLUMNS", "LINES"):
-    os.environ.pop(_name, None)
+# GNU readline, which pytest loads, tells the processes that it starts how wide it believes the terminal to be. What verbs
+# say is looked for in whole lines; where they break is what tests/cli/test_widths.py is about.
+os.environ.pop("LINES", None)
+os.environ["COLUMNS"] = "1000"

@@ -25,29 +25,17 @@ def compilers(names: tuple[str, ...], as_json: bool) -> int:
     if as_json:
         output.print_json({"compilers": rows})
         return 0
-    console = output.console()
+    console, lacking = output.console(), tables.Footnotes()
     tables.show(
         console,
+        ["name", "version", "runs here", "precisions", "modes", ("what it is", tables.PROSE)],
         [
-            "name",
-            "version",
-            "runs here",
-            "precisions",
-            "modes",
-            ("what it is, or what it lacks", tables.PROSE),
-        ],
-        [
-            (
-                row["name"],
-                row["version"],
-                Text("yes", style="green") if row["available"] else Text("no", style="red"),
-                row["precisions"],
-                row["modes"],
-                "; ".join(filter(None, (row["reason"] or row["summary"], row["hint"]))),
-            )
+            (row["name"], row["version"], _runs(row, lacking), row["precisions"], row["modes"], row["summary"])
             for row in rows
         ],
     )
+    for line in lacking.lines("compiler"):
+        console.print(line, style="yellow", soft_wrap=True)
     if not names:
         console.print("\nthe flags of one: mlflow-ngraph compilers NAME", style="dim")
         return 0
@@ -62,6 +50,13 @@ def compilers(names: tuple[str, ...], as_json: bool) -> int:
             ]
             tables.show(console, titles, [(f["name"], f["default"], f["type"], f["description"]) for f in row["flags"]])
     return 0
+
+
+def _runs(row: dict[str, Any], lacking: tables.Footnotes) -> Text:
+    """Whether a compiler can run here; below the table stands what it lacks, and how to get it."""
+    if row["available"]:
+        return Text("yes", style="green")
+    return Text(lacking.marked("no", "; ".join(filter(None, (row["reason"], row["hint"])))), style="red")
 
 
 def describe(name: str) -> dict[str, Any]:

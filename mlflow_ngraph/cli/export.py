@@ -43,9 +43,7 @@ def export(
         target or Path(f"{directories[0].name}.tar"),
         key=keys.load(sign) if sign else None,
         replace=force,
-        on_wait=lambda directory: click.echo(
-            f"waiting: another process is running or recording {directory.name}", err=True
-        ),
+        on_wait=output.say_who_records,
     )
     if as_json:
         output.print_json(

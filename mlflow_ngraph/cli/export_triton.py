@@ -59,5 +59,5 @@ def export_triton(
         return 0
     click.echo(made.directory)
     for note in made.notes:
-        click.echo(f"note: {note}", err=True)
+        output.tell(f"note: {note}")
     return 0

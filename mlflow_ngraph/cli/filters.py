@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from mlflow_ngraph.addresses import shown
+from mlflow_ngraph.cli import output
 from mlflow_ngraph.cli.lists import items, whole
 from mlflow_ngraph.cli.waiting import waiting
 from mlflow_ngraph.errors import UsageError
@@ -212,7 +213,7 @@ class Asked:
 def tell(found: Found) -> None:
     """What a reader of results should know, on standard error."""
     for note in found.notes:
-        click.echo(f"note: {harmless(note)}", err=True)
+        output.tell(f"note: {harmless(note)}")
 
 
 def _reading(what: str, uris: Collection[str]) -> AbstractContextManager[None]:

@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.padding import Padding
 from rich.text import Text
 
 from mlflow_ngraph.cli import output, writing
@@ -85,7 +84,7 @@ def _show(shown: Sequence[Finding], count: int, survey: Survey) -> None:
     console = output.console()
     for finding in shown:
         console.print(Text(finding.title, style="bold"))
-        console.print(Padding(Text(finding.text), (0, 0, 0, 2)))
+        console.print(Text(output.broken(f"  {finding.text}", console.width, "  ")))
         # A command has to stay in one piece, so that it can be copied.
         console.print(Text(f"  $ {finding.command}", style="dim"), soft_wrap=True)
         console.print()

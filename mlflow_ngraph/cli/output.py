@@ -6,12 +6,16 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.control import Control
+from rich.segment import Segment
 from rich.text import Text
 
 from mlflow_ngraph.cli import streams
@@ -19,18 +23,28 @@ from mlflow_ngraph.text import CONTROLS, duration, harmless
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_WIDE = 1000
+WIDTH = 100
+"""Columns of what is written where no window tells its width: into a file, a pipe, or the log of a CI."""
+_COMMAND = re.compile(r"(?:^|(?<=: ))(?:\$ )?(?:mlflow-ngraph \S|mlflow (?:ui|server) |env [A-Z_]+=)")
+"""Where a command begins that goes on to the end of its line."""
+_ARGUMENT = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""")
+_INDENT = "  "
 _UNSEEN = re.compile(rf"(?!\n){CONTROLS.pattern}")
+
+
+def tell(line: str) -> None:
+    """Say something on standard error that is no error."""
+    console(stderr=True).print(line, soft_wrap=True)
 
 
 def say_who_records(directory: Path) -> None:
     """Tell on standard error why the verb waits for another process."""
-    click.echo(f"waiting: another process is running or recording {directory.name}", err=True)
+    tell(f"waiting: another process is running or recording {directory.name}")
 
 
 def say_pause(problem: str, seconds: float) -> None:
     """Tell on standard error why the verb waits before it tries something again."""
-    click.echo(f"waiting: {problem}; trying again in {seconds:.0f} s", err=True)
+    tell(f"waiting: {problem}; trying again in {seconds:.0f} s")
 
 
 def json_option(command: F) -> F:
@@ -39,15 +53,43 @@ def json_option(command: F) -> F:
 
 
 class PlainConsole(Console):
-    """Shows text as it is: nothing in it is markup, or an order to the terminal. Whose text it is does not matter then."""
+    """Shows text as it is: nothing in it is markup, or an order to the terminal. Whose text it is does not matter then.
+
+    No line ends in blanks. Off a terminal, which would do it itself, lines are broken where they become too wide.
+    """
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """As rich prints, but for what a terminal would obey."""
-        super().print(*map(_disarmed, objects), **options)
+        """As rich prints, but for what a terminal would obey, for blanks at the ends of lines, and for their width."""
+        super().print(*map(self._shown, objects), **options)
+
+    def _shown(self, shown: Any) -> Any:
+        if isinstance(shown, Control):
+            return shown
+        if isinstance(shown, (str, Text)):
+            shown = _disarmed(shown if isinstance(shown, Text) else Text(shown))
+            if not self.is_terminal:
+                shown = Text(broken(shown.plain, self.width), no_wrap=True, overflow="ignore")
+        return _Trimmed(shown)
+
+
+@dataclass(frozen=True)
+class _Trimmed:
+    """Something to print, without the blanks that rich fills lines up with."""
+
+    shown: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for line in Segment.split_lines(console.render(self.shown, options)):
+            while line and not line[-1].control and not line[-1].text.strip():
+                line.pop()
+            if line and not line[-1].control:
+                line[-1] = line[-1]._replace(text=line[-1].text.rstrip())
+            yield from line
+            yield Segment.line()
 
 
 def console(stderr: bool = False, **options: Any) -> Console:
-    """A console with colours on terminals only; off a terminal it is wide enough to cut nothing.
+    """A console with colours on terminals only, and of one width everywhere else.
 
     Parameters
     ----------
@@ -56,17 +98,64 @@ def console(stderr: bool = False, **options: Any) -> Console:
     """
     made = PlainConsole(stderr=stderr, highlight=False, markup=False, emoji=False, **options)
     if not made.is_terminal and "COLUMNS" not in os.environ:
-        made = PlainConsole(stderr=stderr, highlight=False, markup=False, emoji=False, **{"width": _WIDE, **options})
+        made = PlainConsole(stderr=stderr, highlight=False, markup=False, emoji=False, **{"width": WIDTH, **options})
     return made
 
 
-def _disarmed(shown: Any) -> Any:
+def broken(text: str, width: int, hanging: str | None = None) -> str:
+    """A text in lines of at most this width, as far as its words are not longer themselves.
+
+    A command at the end of a line stays one command: it begins a line of its own, and goes on behind backslashes.
+
+    Parameters
+    ----------
+    text : str
+        One line or several.
+    width : int
+        Columns.
+    hanging : str | None
+        What lines begin with that go on with another; two blanks more than that one, when left out.
+    """
+    return "\n".join(part for line in text.split("\n") for part in _parts(line, width, hanging))
+
+
+def _parts(line: str, width: int, hanging: str | None) -> Iterator[str]:
+    if len(line) <= width:
+        yield line
+        return
+    indent = line[: len(line) - len(line.lstrip())]
+    further = indent + _INDENT if hanging is None else hanging
+    command = _COMMAND.search(line.lstrip())
+    if command is None:
+        yield from _wrapped(line, width, further)
+    elif command.start() == 0:
+        yield from _continued(line, width, indent)
+    else:
+        begin = len(indent) + command.start()
+        yield from _wrapped(line[:begin], width, further)
+        yield from _continued(line[begin:], width, further)
+
+
+def _wrapped(line: str, width: int, further: str) -> list[str]:
+    return textwrap.wrap(line, width, subsequent_indent=further, break_long_words=False, break_on_hyphens=False)
+
+
+def _continued(command: str, width: int, indent: str) -> Iterator[str]:
+    """A command in lines that a shell reads as one."""
+    line = ""
+    for argument in _ARGUMENT.findall(command):
+        if line and len(line) + len(argument) + len("  \\") > width:
+            yield f"{line} \\"
+            line = indent + 2 * _INDENT + argument
+        else:
+            line = f"{line} {argument}" if line else indent + argument
+    yield line
+
+
+def _disarmed(shown: Text) -> Text:
     """Text without control characters; line breaks stay, for what is one line is made so where it is read."""
-    if isinstance(shown, str):
-        return "\n".join(map(harmless, shown.split("\n")))
-    if isinstance(shown, Text):
-        shown = shown.copy()
-        shown.plain = _disarmed(shown.plain)
+    shown = shown.copy()
+    shown.plain = "\n".join(map(harmless, shown.plain.split("\n")))
     return shown
 
 

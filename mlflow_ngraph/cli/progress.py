@@ -18,6 +18,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from mlflow_ngraph.cli.output import WIDTH, broken
+from mlflow_ngraph.cli.time_to_go import TimeToGo
 from mlflow_ngraph.execute import expected_time
 from mlflow_ngraph.execute.plan import StudyPlan
 from mlflow_ngraph.text import duration
@@ -37,7 +39,8 @@ _TOLD = (
     "workload_refused",
 )
 """Events that leave a line behind on a terminal."""
-_PACE_BOUNDS = (0.3, 4.0)
+_COLUMN = 14
+"""Where lines begin behind the time."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,9 @@ class ShownLane:
     label: str
     compiler: str
     cell_seconds: float
-    """Estimated seconds of one of its cells."""
+    """Estimated seconds of measuring one of its cells."""
+    building_seconds: float = 0.0
+    """Estimated seconds of having its engines, verified."""
 
 
 @dataclass
@@ -57,6 +62,8 @@ class State:
     lanes: Mapping[str, ShownLane]
     cells: int
     """Cells of the whole study."""
+    preparing: Mapping[str, float] = field(default_factory=dict)
+    """Estimated seconds of preparing each workload."""
     clock: Callable[[], float] = time.monotonic
     started: float = field(init=False)
     _activity: str = "starting"
@@ -69,24 +76,35 @@ class State:
     _before: int = 0
     """Cells that earlier sessions finished."""
     _finished: set[str] = field(default_factory=set)
-    _finished_s: float = 0.0
-    """Estimated seconds of the cells finished in this session."""
+    _said: set[str] = field(default_factory=set)
+    """What was said of cells."""
+    _to_go: TimeToGo = field(init=False)
 
     def __post_init__(self) -> None:
         self.started = self.clock()
+        self._to_go = TimeToGo(self._expected_s)
+
+    @property
+    def _expected_s(self) -> float:
+        """Estimated seconds of the whole study."""
+        mean = sum(lane.cell_seconds for lane in self.lanes.values()) / max(1, len(self.lanes))
+        engines = sum(lane.building_seconds for lane in self.lanes.values())
+        return sum(self.preparing.values()) + engines + mean * self.cells
 
     @classmethod
     def of(cls, plan: StudyPlan) -> State:
         """The state before a plan begins."""
-        lanes = {}
+        lanes, preparing = {}, {}
         for workload in plan.workloads:
+            preparing[str(workload.ref)] = expected_time.preparing(plan, workload).seconds
             for lane in workload.lanes:
-                share = expected_time.of_lane(plan, workload, lane).seconds / len(lane.batch_sizes)
+                building = expected_time.engines(plan, lane).seconds
+                measuring = expected_time.of_lane(plan, workload, lane).seconds - building
                 compiler = (
                     lane.compiler_label if lane.precision == "fp32" else f"{lane.compiler_label} {lane.precision}"
                 )
-                lanes[lane.id] = ShownLane(lane.label, compiler, share)
-        return cls(lanes, plan.cells)
+                lanes[lane.id] = ShownLane(lane.label, compiler, measuring / len(lane.batch_sizes), building)
+        return cls(lanes, plan.cells, preparing)
 
     @property
     def activity(self) -> str:
@@ -105,14 +123,8 @@ class State:
 
     @property
     def remaining_s(self) -> float:
-        """Seconds still to go: what the missing cells were estimated to take, at the pace of those that are done."""
-        if self.done >= self.cells:
-            return 0.0
-        mean = sum(lane.cell_seconds for lane in self.lanes.values()) / max(1, len(self.lanes))
-        missing = max(0.0, mean * (self.cells - self._before) - self._finished_s)
-        low, high = _PACE_BOUNDS
-        pace = min(high, max(low, self.elapsed_s / self._finished_s)) if self._finished_s else 1.0
-        return missing * pace
+        """Seconds still to go."""
+        return 0.0 if self.done >= self.cells else self._to_go.seconds
 
     def update(self, event: Mapping[str, Any]) -> str | None:
         """Take in an event; returns a line worth printing, or None."""
@@ -121,6 +133,7 @@ class State:
 
     def _on_session_started(self, event: Mapping[str, Any]) -> None:
         self._before = int(event.get("done", 0))
+        self._to_go.expected_s = self._expected_s * (1 - self._before / max(1, self.cells))
 
     def _on_workload_started(self, event: Mapping[str, Any]) -> str:
         ref = str(event.get("workload"))
@@ -146,6 +159,13 @@ class State:
 
     def _on_process_ended(self, event: Mapping[str, Any]) -> None:
         self._beside.pop(str(event.get("lane", event.get("workload"))), None)
+        lane = self.lanes.get(str(event.get("lane")))
+        if lane is not None and event.get("purpose") == "verify":
+            self._to_go.finished(("build", str(event["lane"])), lane.building_seconds, self.elapsed_s)
+
+    def _on_workload_prepared(self, event: Mapping[str, Any]) -> None:
+        ref = str(event.get("workload"))
+        self._to_go.finished(("prepare", ref), self.preparing.get(ref, 0.0), self.elapsed_s)
 
     def _on_repeated_alone(self, event: Mapping[str, Any]) -> str:
         lane, ref = self.lanes.get(str(event.get("lane"))), str(event.get("workload"))
@@ -214,9 +234,12 @@ class State:
         return f"{event.get('label')} fails, the others are measured: {event.get('reason')}"
 
     def _on_round(self, event: Mapping[str, Any]) -> str | None:
-        known = [self.lanes[lane] for lane in event.get("lanes", ()) if lane in self.lanes]
-        if not known:
+        taking = {str(lane): self.lanes[lane] for lane in event.get("lanes", ()) if lane in self.lanes}
+        if not taking:
             return None
+        known = list(taking.values())
+        if isinstance(event.get("batch"), int):  # cells of a race, which are of several batch sizes, end one by one
+            self._to_go.measuring({(name, str(event["batch"])): lane.cell_seconds for name, lane in taking.items()})
         names = ", ".join(sorted({lane.compiler for lane in known}))
         place = f"{known[0].label} at batch {event.get('batch')}"
         self._activity = f"measuring {place}: {names}"
@@ -224,23 +247,31 @@ class State:
         return self._activity if new else None
 
     def _on_cell_finished(self, event: Mapping[str, Any]) -> str:
-        cell, verdict = str(event.get("cell")), str(event.get("verdict"))
-        lane = self.lanes.get(str(event.get("lane")))
-        if lane is not None and cell not in self._finished:
-            self._finished_s += lane.cell_seconds
-        self._finished.add(cell)
-        name = f"{lane.label} {lane.compiler} batch {event.get('batch')}" if lane else cell
-        remarks = [event.get("reason"), event.get("noise") and f"the machine was not quiet: {event['noise']}"]
+        noise = event.get("noise") and f"the machine was not quiet: {event['noise']}"
+        remarks = [self._once(event.get("reason"), "as above"), self._once(noise, "not quiet")]
         reason = f" ({'; '.join(filter(None, remarks))})" if any(remarks) else ""
-        return f"[{self.done}/{self.cells}] {name}: {verdict}{reason}"
+        return f"{self._ended(event)}: {event.get('verdict')}{reason}"
 
     def _on_left_out(self, event: Mapping[str, Any]) -> str:
+        return f"{self._ended(event)}: left out ({self._once(event.get('reason'), 'as above')})"
+
+    def _ended(self, event: Mapping[str, Any]) -> str:
+        """Count a cell as done; returns how many are, and its name."""
         cell, lane = str(event.get("cell")), self.lanes.get(str(event.get("lane")))
-        if lane is not None and cell not in self._finished:
-            self._finished_s += lane.cell_seconds
         self._finished.add(cell)
-        name = f"{lane.label} {lane.compiler} batch {event.get('batch')}" if lane else cell
-        return f"[{self.done}/{self.cells}] {name}: left out ({event.get('reason')})"
+        if lane is not None:
+            name = str(event["lane"])
+            self._to_go.finished(("build", name), lane.building_seconds, self.elapsed_s)
+            self._to_go.finished((name, str(event.get("batch"))), lane.cell_seconds, self.elapsed_s)
+            cell = f"{lane.label} {lane.compiler} batch {event.get('batch')}"
+        return f"[{self.done}/{self.cells}] {cell}"
+
+    def _once(self, said: str | None, again: str) -> str | None:
+        """What is to be said of a cell; a word for it where it was said before."""
+        if not said or said not in self._said:
+            self._said.add(said or "")
+            return said
+        return again
 
     def _on_lane_recorded(self, event: Mapping[str, Any]) -> None:
         lane = self.lanes.get(str(event.get("lane")))
@@ -273,9 +304,8 @@ class Progress:
         line = self._state.update(event)
         if self._live is None:
             if line is not None:
-                self._console.print(
-                    Text(f"{duration(self._state.elapsed_s):>12}  {line}{self._to_go(event)}"), soft_wrap=True
-                )
+                said = f"{duration(self._state.elapsed_s):>12}  {line}{self._to_go(event)}"
+                self._console.print(Text(broken(said, WIDTH, " " * _COLUMN)), soft_wrap=True)
             return
         finished = event.get("event") == "cell_finished" and event.get("verdict") != "ok"
         if line is not None and (finished or event.get("event") in _TOLD):

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from mlflow_ngraph.cli import output
 from mlflow_ngraph.cli.benchmark import RESUME, WHEN_BUSY, execute, study_options
 from mlflow_ngraph.cli.request import DEFAULT_STUDY, overrides, requested
 from mlflow_ngraph.errors import StudyError
@@ -52,7 +53,7 @@ def _run(study: str, resume: str, when_busy: str, given: dict[str, Any], *, in_p
     missing = projects.lacking([choice.name for choice in wanted.compilers])
     if missing and not in_place:
         names = ", ".join(missing)
-        click.echo(f"this environment lacks {names}; going on in that of {profile.project or profile.name}", err=True)
+        output.tell(f"this environment lacks {names}; going on in that of {profile.project or profile.name}")
         parameters = {key: value for key, value in {**given, "resume": resume, "when_busy": when_busy}.items() if value}
         parameters.pop("device", None)
         projects.dispatch(profile, {"study": study or DEFAULT_STUDY, **parameters})

@@ -181,7 +181,7 @@ def _of_source(source: str, given: dict[str, Any]) -> tuple[str | None, Wanted]:
 
 def _show(pulled: Pulled) -> None:
     """Where it is, and what was checked."""
-    from mlflow_ngraph.cli.verify import STYLES
+    from mlflow_ngraph.cli.verify import show_checks
 
     console = output.console()
     about = pulled.package.manifest.about
@@ -193,10 +193,7 @@ def _show(pulled: Pulled) -> None:
     }[pulled.state]
     console.print(f"{about.workload} by {about.compiler}, {about.precision}, batch {sizes}", style="bold", markup=False)
     console.print(said, markup=False, soft_wrap=True)
-    for check in pulled.checks:
-        console.print(f"{check.name:<14}", end="")
-        console.print(f"{check.status:<8}", style=STYLES[check.status], end="")
-        console.print(check.found, markup=False, soft_wrap=True)
+    show_checks(pulled.checks, console)
     console.print(str(pulled.directory), markup=False, soft_wrap=True)
 
 

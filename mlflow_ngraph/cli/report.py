@@ -113,7 +113,8 @@ def _log(drawn: Drawn, frame: pd.DataFrame, servers: dict[str, Server], *, named
 
 
 def _tell(drawn: Drawn, written: list[Path], logged: list[str], *, as_json: bool) -> None:
-    from mlflow_ngraph.analysis.report.blocks import Figure, Missing, Table
+    from mlflow_ngraph.analysis.report.blocks import Figure, Missing, Table, Text
+    from mlflow_ngraph.analysis.report.overview import ANSWER
 
     parts = [
         {
@@ -130,10 +131,16 @@ def _tell(drawn: Drawn, written: list[Path], logged: list[str], *, as_json: bool
         output.print_json({"page": files[0], "files": files, "logged": logged, "parts": parts})
         return
     console = output.console()
-    counts = {kind: sum(part["kind"] == kind for part in parts) for kind in ("table", "figure", "missing")}
+    answers = [block for block in drawn.report.blocks() if isinstance(block, Text) and block.key == ANSWER]
+    for line in (line for block in answers for line in block.paragraphs):
+        console.print(line, style="bold", soft_wrap=True)
+    counts = {kind: sum(part["kind"] == kind for part in parts) for kind in ("table", "figure")}
     console.print(f"wrote {written[0]}: {counts['table']} tables, {counts['figure']} figures", soft_wrap=True)
-    for part in parts:
-        if part["kind"] == "missing":
-            console.print(f"  not there: {part['title']}: {part['reason']}", style="yellow", soft_wrap=True)
+    console.print(f"open {written[0].resolve().as_uri()}", soft_wrap=True)
+    missing = [str(part["title"]).partition(":")[0] for part in parts if part["kind"] == "missing"]
+    if missing:
+        console.print(
+            f"not there: {', '.join(dict.fromkeys(missing))}; its end says what each needs", style="dim", soft_wrap=True
+        )
     for address in logged:
         console.print(f"logged as {address}", soft_wrap=True)

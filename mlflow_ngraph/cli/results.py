@@ -12,70 +12,85 @@ from rich.text import Text
 from mlflow_ngraph.cli import tables
 from mlflow_ngraph.metrics import TOUCHED, titled
 from mlflow_ngraph.study import BASELINE
-from mlflow_ngraph.tables.summary import SummaryRow, measured_with, refers_to, summary_rows
+from mlflow_ngraph.tables.summary import (
+    SummaryRow,
+    fallback_note,
+    measured_with,
+    refers_to,
+    shortfall,
+    summary_rows,
+)
 from mlflow_ngraph.text import UNSTEADY_MARK, counted, rounded
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
     from mlflow_ngraph.execute.record import StudyRecord
 
-_NARROW = 100
-_WIDE = 130
+_INTERVAL = "[95 %]"
+"""In the title of a column: its figures have the ends of their 95 % intervals behind them."""
 
 
 def print_results(record: StudyRecord, console: Console) -> None:
-    """Every cell, best first within a workload and batch size; what is not ``ok`` is marked and explained."""
-    rows = summary_rows(record)
-    precise = _tells_precision(rows, console.width)
+    """Every cell, best first within a workload and batch size; what is to be said of a cell stands below, each thing once."""
+    rows, notes = summary_rows(record), tables.Footnotes()
+    several = _several_precisions(rows)
     title = "speed-up" if record.baseline == BASELINE else titled("speed-up", record.baseline)
-    columns: list[tables.Column] = ["workload", ("batch", tables.RIGHT), "compiler", (title, tables.RIGHT)]
-    columns += [("samples/s", tables.RIGHT), ("p50 ms", tables.RIGHT)]
-    if console.width >= _NARROW:
-        columns += [("CPU %", tables.RIGHT), ("compile s", tables.RIGHT)]
-    if precise:
-        columns += ["precision"]
-    if console.width >= _WIDE:
-        columns += [("cosine", tables.RIGHT)]
-    columns += [("verdict", tables.PROSE)]
-    tables.show(console, columns, [_cells(row, console.width, precise=precise) for row in rows])
+    columns: list[tables.Column] = [
+        "workload",
+        ("batch", tables.RIGHT),
+        "compiler",
+        *(["precision"] if several else []),
+        (f"{title} {_INTERVAL}", tables.RIGHT),
+        (f"samples/s {_INTERVAL}", tables.spare(1, tables.RIGHT)),
+        ("p50 ms", tables.RIGHT),
+        ("p99 ms", tables.spare(2, tables.RIGHT)),
+        ("CPU %", tables.spare(4, tables.RIGHT)),
+        ("compile s", tables.spare(3, tables.RIGHT)),
+        ("cosine", tables.spare(5, tables.RIGHT)),
+        "verdict",
+    ]
+    tables.show(console, columns, [_cells(row, notes, several=several) for row in rows])
     console.print()
     console.print(_tally(rows))
-    for line in refers_to(record):
-        console.print(line, markup=False, soft_wrap=True)
-    for note in (*_noise(rows), *_variables(rows)):
-        console.print(note)
+    for note in notes.lines("cell"):
+        console.print(note, style="yellow", soft_wrap=True)
+    for line in filter(None, (*refers_to(record), shortfall(record))):
+        console.print(line, soft_wrap=True)
+    for warning in (*_noise(rows), *_variables(rows)):
+        console.print(warning)
 
 
-def _tells_precision(rows: Sequence[SummaryRow], width: int) -> bool:
-    """Where there is little room, the precision is shown only if it tells rows apart or is not the one asked for."""
+def _several_precisions(rows: Sequence[SummaryRow]) -> bool:
+    """Whether the precision tells rows apart, or is not the one asked for."""
     asked = {row.precision for row in rows}
-    return width >= _WIDE or len(asked) > 1 or any(row.precision_in_force not in (None, *asked) for row in rows)
+    return len(asked) > 1 or any(row.precision_in_force not in (None, *asked) for row in rows)
 
 
-def _cells(row: SummaryRow, width: int, *, precise: bool) -> list[Text]:
+def _cells(row: SummaryRow, notes: tables.Footnotes, *, several: bool) -> list[Text]:
     style = "bold green" if row.best else "" if row.verdict is Verdict.OK else "yellow"
-    spread = ""
-    if row.throughput_ci is not None and width >= _WIDE:
-        spread = " [{}, {}]".format(*map(rounded, row.throughput_ci))
-    shown = [row.workload, str(row.batch), row.compiler, _speedup(row, width), _absolute(row, row.throughput) + spread]
-    shown += [_absolute(row, row.latency_p50_ms)]
-    if width >= _NARROW:
-        shown += [_absolute(row, row.cpu_percent), row.compile_text]
-    if precise:
-        shown += [row.precisions]
-    if width >= _WIDE:
-        shown += ["" if row.parity_cosine is None else f"{row.parity_cosine:.6f}"]
-    verdict = row.verdict_text + (f": {row.reason}" if row.reason else "")
-    return [*(Text(text, style=style) for text in shown), Text(verdict, style=style)]
+    about = "; ".join(filter(None, (row.reason, fallback_note(row.fallback_nodes))))
+    shown = [
+        row.workload,
+        str(row.batch),
+        row.compiler,
+        *([row.precisions] if several else []),
+        row.speedup_mark + _with_ends(row.speedup, row.speedup_ci),
+        _marked(row, _with_ends(row.throughput, row.throughput_ci)),
+        _marked(row, _number(row.latency_p50_ms)),
+        _marked(row, _number(row.latency_p99_ms)),
+        _marked(row, _number(row.cpu_percent)),
+        row.compile_text,
+        "" if row.parity_cosine is None else f"{row.parity_cosine:.6f}",
+        notes.marked(str(row.verdict), about),
+    ]
+    return [Text(text, style=style) for text in shown]
 
 
-def _speedup(row: SummaryRow, width: int) -> str:
-    """Two decimals, with the 95 % interval where there is room."""
-    if row.speedup is None:
-        return ""
-    if row.speedup_ci is None or width < _WIDE or row.speedup_ci[0] == row.speedup_ci[1]:
-        return f"{row.speedup_mark}{row.speedup:.2f}"
-    return f"{row.speedup_mark}{row.speedup:.2f} [{row.speedup_ci[0]:.2f}, {row.speedup_ci[1]:.2f}]"
+def _with_ends(value: float | None, ends: tuple[float, float] | None) -> str:
+    """A figure with its interval; what is exact, as the speed-up of the baseline, needs none."""
+    if value is None or ends is None or ends[0] == ends[1]:
+        return _number(value)
+    return f"{_number(value)} [{_number(ends[0])}, {_number(ends[1])}]"
 
 
 def _tally(rows: Sequence[SummaryRow]) -> Text:
@@ -86,9 +101,9 @@ def _tally(rows: Sequence[SummaryRow]) -> Text:
     return Text(f"{len(rows)} cells: {fine} ok{others}", style="yellow" if others else "green")
 
 
-def _absolute(row: SummaryRow, value: float | None) -> str:
+def _marked(row: SummaryRow, figure: str) -> str:
     """A figure that noise touches, marked where there was any."""
-    return (UNSTEADY_MARK if row.noise and value is not None else "") + _number(value)
+    return (UNSTEADY_MARK if row.noise and figure else "") + figure
 
 
 def _noise(rows: Sequence[SummaryRow]) -> Iterator[Text]:

@@ -39,7 +39,7 @@ def scatter(study: str, tracking_uri: str | None, as_json: bool) -> int:
         "workload",
         ("batch", tables.RIGHT),
         "compiler",
-        *(("±% of a process", tables.RIGHT), ("of a slice", tables.RIGHT), ("of a repetition", tables.RIGHT)),
+        *(("SD % of a process", tables.RIGHT), ("of a slice", tables.RIGHT), ("of a repetition", tables.RIGHT)),
         *(("units", tables.spare(3, tables.RIGHT)), ("of the error", tables.RIGHT)),
         *(("slice", tables.RIGHT), ("best", tables.RIGHT), ("paired away", tables.spare(1, tables.RIGHT))),
     ]

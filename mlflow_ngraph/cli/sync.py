@@ -67,7 +67,7 @@ def sync(
             return 0
     rows, problems = _all(place, record) if all_ else ([record(_directory(place, name)) for name in studies], [])
     for problem in problems:
-        click.echo(problem, err=True)
+        output.tell(problem)
     if as_json:
         output.print_json({"recorded": rows, **({"problems": problems} if all_ else {})})
     else:
@@ -134,7 +134,7 @@ def _watch(place: Path, record: Record, every_s: float) -> NoReturn:
             _show(rows)
             for problem in problems:
                 if problem not in told:
-                    click.echo(problem, err=True)
+                    output.tell(problem)
             # Who does not answer is asked less and less often.
             pause_s = min(max(every_s, _LONGEST_S), 2 * pause_s) if problems else every_s
             told = problems

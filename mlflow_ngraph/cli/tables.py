@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.cells import cell_len
@@ -10,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mlflow_ngraph.text import harmless
+from mlflow_ngraph.text import counted, harmless
 
 Column = str | tuple[str, dict[str, Any]]
 """The title of a column, or the title with options: those of rich, and what `spare` adds."""
@@ -22,6 +23,38 @@ PROSE: dict[str, Any] = {"overflow": "fold"}
 def spare(rank: int, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Options of a column that is left out where there is no room, those with the highest rank first."""
     return {**(options or {}), "spare": rank}
+
+
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+class Footnotes:
+    """What is said of rows of a table below it, each thing once."""
+
+    def __init__(self) -> None:
+        self._said: Counter[str] = Counter()
+
+    def marked(self, text: str, said: str) -> str:
+        """A cell with the mark of what is said of its row; as it is where nothing is."""
+        if not said:
+            return text
+        self._said[said] += 1
+        return f"{text} {_raised(list(self._said).index(said))}"
+
+    def lines(self, one: str = "row") -> Iterator[str]:
+        """What is said, with how many rows it is said of where these are several.
+
+        Parameters
+        ----------
+        one : str
+            What a row is.
+        """
+        for place, (said, count) in enumerate(self._said.items()):
+            yield f"{_raised(place)} {said}" + (f" ({counted(count, one)})" if count > 1 else "")
+
+
+def _raised(place: int) -> str:
+    return str(place + 1).translate(_RAISED)
 
 
 _GAP = 2
@@ -111,8 +144,8 @@ def _records(
             folds = "overflow" in option and console.width > width
             lines = text.wrap(console, console.width - width) if folds else [text]
             for place, line in enumerate(lines if text.plain else ()):
-                console.print(Text((title if place == 0 else "").ljust(width), style="bold"), end="")
-                console.print(line, soft_wrap=True)
+                head = (title if place == 0 else "").ljust(width)
+                console.print(Text.assemble((head, "bold"), line), soft_wrap=True)
 
 
 def _shown(value: Any) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Console
+from rich.text import Text
 
 from mlflow_ngraph.cli import output
 from mlflow_ngraph.cli.keys import trust_option
@@ -15,9 +18,9 @@ from mlflow_ngraph.errors import EngineError
 
 if TYPE_CHECKING:
     from mlflow_ngraph.engines.trust import Rules
-    from mlflow_ngraph.engines.verification import Verification
+    from mlflow_ngraph.engines.verification import Check, Verification
 
-STYLES = {"ok": "green", "problem": "red", "skipped": "yellow"}
+_STYLES = {"ok": "green", "problem": "red", "skipped": "yellow"}
 
 
 @click.command()
@@ -84,11 +87,15 @@ def show(found: Verification, *, as_json: bool) -> int:
         about = found.package.manifest.about
         sizes = ", ".join(map(str, about.batch_sizes))
         console.print(f"{about.workload} by {about.compiler}, {about.precision}, batch {sizes}", style="bold")
-    for check in found.checks:
-        console.print(f"{check.name:<14}", end="")
-        console.print(f"{check.status:<8}", style=STYLES[check.status], end="")
-        console.print(check.found, markup=False, soft_wrap=True)
+    show_checks(found.checks, console)
     return 0 if found.ok else 1
+
+
+def show_checks(checks: Sequence[Check], console: Console) -> None:
+    """Print a line for each check."""
+    for check in checks:
+        status = (f"{check.status:<8}", _STYLES[check.status])
+        console.print(Text.assemble(f"{check.name:<14}", status, check.found), soft_wrap=True)
 
 
 def document(found: Verification) -> dict[str, Any]:

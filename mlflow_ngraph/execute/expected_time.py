@@ -42,11 +42,16 @@ def of_workload(plan: StudyPlan, workload: WorkloadPlan) -> Duration:
 
 def of_lane(plan: StudyPlan, workload: WorkloadPlan, lane: Lane) -> Duration:
     """One lane: its engines and its cells."""
-    engines = create(lane.compiler, lane.flags).engines(lane.batch_sizes)
-    parts = [building(plan, lane, group) for group in engines]
+    parts = [engines(plan, lane)]
     if not plan.study.build_for:
         parts += [measuring(plan, workload, lane, batch) for batch in lane.batch_sizes]
     return total(parts)
+
+
+def engines(plan: StudyPlan, lane: Lane) -> Duration:
+    """All engines of one lane."""
+    groups = create(lane.compiler, lane.flags).engines(lane.batch_sizes)
+    return total(building(plan, lane, group) for group in groups)
 
 
 def preparing(plan: StudyPlan, workload: WorkloadPlan) -> Duration:

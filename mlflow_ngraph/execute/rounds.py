@@ -338,13 +338,11 @@ def lack_of_memory(runner: LaneRunner, batch: int) -> str:
 
 
 def _shortfall(loaded: Loaded, adaptive: Adaptive) -> str:
-    """What a reader should know of a cell that stopped before it had the rounds or the interval that were wanted; else empty."""
-    reach, said = loaded.reach(), []
-    if loaded.call_s >= SETTLE_BELOW_S and len(loaded.durations) < adaptive.min_rounds:
-        times = {1: "once", 2: "twice"}.get(loaded.repetitions, f"{loaded.repetitions} times")
-        said.append(f"timed {times}, because an inference takes {loaded.call_s:.3g} s")
-    if reach is None or reach > adaptive.within:
-        reached = "there is no interval" if reach is None else f"the interval reaches ± {100 * reach:.1f} %"
-        taken = f"{loaded.repetitions} repetitions in {loaded.timed_s:.1f} s"
-        said.append(f"{reached} after {taken}; wanted ± {100 * adaptive.within:g} %")
-    return "; ".join(said)
+    """What a reader should know of a cell that stopped before it had the rounds that were wanted; else empty.
+
+    How far intervals reach is said once for a whole study: `mlflow_ngraph.tables.summary.shortfall`.
+    """
+    if loaded.call_s < SETTLE_BELOW_S or len(loaded.durations) >= adaptive.min_rounds:
+        return ""
+    times = {1: "once", 2: "twice"}.get(loaded.repetitions, f"{loaded.repetitions} times")
+    return f"timed {times}, because an inference takes {loaded.call_s:.3g} s"

@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -22,11 +22,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from mlflow_ngraph.serving import invocations
 from mlflow_ngraph.serving.protocol import EXTENSIONS, LENGTH_HEADER
 from mlflow_ngraph.serving.refusal import Refusal
 from mlflow_ngraph.version import __version__
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from mlflow_ngraph.serving.batching import BatchAnswer
     from mlflow_ngraph.serving.protocol import InferenceRequest
     from mlflow_ngraph.serving.service import Service
@@ -73,7 +76,11 @@ class Application:
         get = partial(Route, methods=["GET"])
         return Starlette(
             routes=[
+                get("/", self._index),
+                get("/ping", self._ready),
+                Route("/invocations", self._invoke, methods=["POST"]),
                 get("/v2", self._server),
+                get("/v2/models", self._models),
                 get("/v2/health/live", self._live),
                 get("/v2/health/ready", self._ready),
                 get("/v2/models/{name}", self._model),
@@ -90,6 +97,20 @@ class Application:
 
     async def _server(self, _: Request) -> Response:
         return _json({"name": "mlflow-ngraph", "version": __version__, "extensions": list(EXTENSIONS)})
+
+    async def _index(self, request: Request) -> Response:
+        model = f"/v2/models/{self.service.interface.name}"
+        addresses = {"model": model, "infer": f"{model}/infer", "invocations": "/invocations", "metrics": "/metrics"}
+        return _json(
+            {"name": "mlflow-ngraph", "version": __version__, "models": self._served(), "addresses": addresses}
+        )
+
+    async def _models(self, _: Request) -> Response:
+        return _json({"models": self._served()})
+
+    def _served(self) -> list[dict[str, Any]]:
+        interface = self.service.interface
+        return [{"name": interface.name, "version": interface.version, "ready": self.service.ready}]
 
     async def _live(self, _: Request) -> Response:
         live = not self.service.broken
@@ -113,18 +134,40 @@ class Application:
         return Response(text, headers={"Content-Type": kind})
 
     async def _infer(self, request: Request) -> Response:
-        start = time.monotonic()
         self._named(request)
+        length, interface = request.headers.get(LENGTH_HEADER), self.service.interface
+        return await self._computed(request, length, lambda body: interface.read(body, length), interface.write)
+
+    async def _invoke(self, request: Request) -> Response:
+        """As MLflow's own scoring server does."""
+        read = partial(invocations.read, self.service.interface)
+        return await self._computed(request, None, read, invocations.write)
+
+    async def _computed(
+        self,
+        request: Request,
+        length: str | None,
+        read: Callable[[bytearray], InferenceRequest],
+        write: Callable[[InferenceRequest, Mapping[str, NDArray[Any]]], tuple[bytes, dict[str, str]]],
+    ) -> Response:
+        """Answer an inference.
+
+        Parameters
+        ----------
+        length : str | None
+            How much of the body is JSON, as the request says it.
+        """
+        start = time.monotonic()
         self._admit(request)
         self._running += 1
         body = bytearray()
         try:
             await self._read(request, body, start)
-            length = request.headers.get(LENGTH_HEADER)
-            read = partial(self.service.interface.read, body, length)
-            question = await self._helped(_json_bytes(length, body) > SMALL, read, start)
+            question = await self._helped(_json_bytes(length, body) > SMALL, partial(read, body), start)
             answer = await self._answer(question, start)
-            content, headers = await self._written(question, answer, start)
+            as_json = sum(answer.outputs[name].nbytes for name, as_bytes in question.outputs if not as_bytes)
+            written = partial(write, question, answer.outputs)
+            content, headers = await self._helped(as_json > SMALL, written, start)
         except ClientDisconnect:
             return Response(status_code=_NOBODY)
         finally:
@@ -182,14 +225,6 @@ class Application:
         except asyncio.TimeoutError:
             raise self._too_late() from None
 
-    async def _written(
-        self, question: InferenceRequest, answer: BatchAnswer, start: float
-    ) -> tuple[bytes, dict[str, str]]:
-        as_json = sum(answer.outputs[name].nbytes for name, as_bytes in question.outputs if not as_bytes)
-        return await self._helped(
-            as_json > SMALL, partial(self.service.interface.write, question, answer.outputs), start
-        )
-
     async def _helped(self, long: bool, function: Callable[[], T], start: float) -> T:
         """Call a function, in a thread beside where it may take long.
 
@@ -234,7 +269,7 @@ def refusal(error: Refusal) -> Response:
 
 async def _no_route(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    messages = {404: "there is nothing here", 405: "this address takes another method"}
+    messages = {404: "there is nothing here: GET / lists what there is", 405: "this address takes another method"}
     return _json({"error": messages.get(error.status_code, error.detail)}, error.status_code, dict(error.headers or {}))
 
 

@@ -7,9 +7,13 @@ the tensors that are marked with ``binary_data_size``, in the order of the JSON.
 from __future__ import annotations
 
 import json
+import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from mlflow_ngraph.engines.arrays import samples as batch_size
 from mlflow_ngraph.errors import UsageError
@@ -52,8 +56,8 @@ class Interface:
     def __init__(self, name: str, version: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
         self.name = name
         self.version = version
-        self._inputs = {spec.name: spec for spec in inputs}
-        self._outputs = {spec.name: spec for spec in outputs}
+        self.inputs = {spec.name: spec for spec in inputs}
+        self.outputs = {spec.name: spec for spec in outputs}
 
     def metadata(self, platform: str) -> dict[str, Any]:
         """What ``/v2/models/NAME`` answers."""
@@ -61,8 +65,8 @@ class Interface:
             "name": self.name,
             "versions": [self.version],
             "platform": platform,
-            "inputs": [_described(spec) for spec in self._inputs.values()],
-            "outputs": [_described(spec) for spec in self._outputs.values()],
+            "inputs": [_described(spec) for spec in self.inputs.values()],
+            "outputs": [_described(spec) for spec in self.outputs.values()],
         }
 
     def read(self, body: bytes | bytearray, length: str | None) -> InferenceRequest:
@@ -79,17 +83,64 @@ class Interface:
             It is not a request that this engine can answer; says what is wrong.
         """
         end = _json_length(length, len(body))
-        content = _json_object(body[:end])
+        content = self.parsed(body[:end])
         given = _objects(content, "inputs")
         arrays = self._arrays(given, memoryview(body)[end:])
-        try:
-            samples = batch_size(arrays, list(self._inputs.values()))
-        except UsageError as error:
-            raise malformed(str(error)) from None
         identity = content.get("id")
         if identity is not None and not isinstance(identity, str):
             raise malformed("id must be a string")
-        return InferenceRequest(identity, arrays, samples, self._wanted(content))
+        return self.request(identity, arrays, self._wanted(content))
+
+    @staticmethod
+    def parsed(text: bytes | bytearray) -> dict[str, Any]:
+        """A body of JSON.
+
+        Raises
+        ------
+        Refusal
+            It is none.
+        """
+        return _json_object(text)
+
+    def request(
+        self, identity: str | None, arrays: Mapping[str, NDArray[Any]], outputs: tuple[tuple[str, bool], ...]
+    ) -> InferenceRequest:
+        """A request for some outputs, from arrays that fit the inputs one by one.
+
+        Raises
+        ------
+        Refusal
+            One is missing, or they are not of one batch size.
+        """
+        missing = [name for name in self.inputs if name not in arrays]
+        if missing:
+            raise malformed(f"input {missing[0]!r} is missing: the engine takes {', '.join(self.inputs)}")
+        ordered = [arrays[name] for name in self.inputs]
+        try:
+            samples = batch_size(ordered, list(self.inputs.values()))
+        except UsageError as error:
+            raise malformed(str(error)) from None
+        return InferenceRequest(identity, ordered, samples, outputs)
+
+    def example(self, address: str) -> str:
+        """A command that asks for one sample of zeros; zeros are sent as bytes, whatever the size of an input.
+
+        Parameters
+        ----------
+        address : str
+            Of an inference.
+        """
+        described, size = [], 0
+        for spec in self.inputs.values():
+            shape = list(spec.resolve(1))
+            own = math.prod(shape) * np.dtype(spec.dtype).itemsize
+            described.append({**_described(spec), "shape": shape, "parameters": {"binary_data_size": own}})
+            size += own
+        head = json.dumps({"inputs": described}, separators=(",", ":"))
+        return (
+            f"{{ printf %s {shlex.quote(head)}; head -c {size} /dev/zero; }} | curl -s --data-binary @- "
+            f"-H '{LENGTH_HEADER}: {len(head.encode())}' {shlex.quote(address)}"
+        )
 
     def write(self, question: InferenceRequest, found: Mapping[str, NDArray[Any]]) -> tuple[bytes, dict[str, str]]:
         """The body of an answer, and its headers."""
@@ -115,7 +166,7 @@ class Interface:
             return head, {"Content-Type": "application/json"}
         return b"".join([head, *pieces]), {"Content-Type": "application/octet-stream", LENGTH_HEADER: str(len(head))}
 
-    def _arrays(self, given: Sequence[Mapping[str, Any]], binary: memoryview) -> list[NDArray[Any]]:
+    def _arrays(self, given: Sequence[Mapping[str, Any]], binary: memoryview) -> dict[str, NDArray[Any]]:
         arrays: dict[str, NDArray[Any]] = {}
         start = 0
         for entry in given:
@@ -133,18 +184,15 @@ class Interface:
             start += size
         if start != len(binary):
             raise malformed(f"{len(binary) - start} bytes follow the JSON that belong to no input")
-        missing = [name for name in self._inputs if name not in arrays]
-        if missing:
-            raise malformed(f"input {missing[0]!r} is missing: the engine takes {', '.join(self._inputs)}")
-        return [arrays[name] for name in self._inputs]
+        return arrays
 
     def _spec(self, entry: Mapping[str, Any], arrays: Mapping[str, object]) -> TensorSpec:
         name = entry.get("name")
-        if not isinstance(name, str) or name not in self._inputs:
-            raise malformed(f"no input is called {tensors.shortened(name)}: the engine takes {', '.join(self._inputs)}")
+        if not isinstance(name, str) or name not in self.inputs:
+            raise malformed(f"no input is called {tensors.shortened(name)}: the engine takes {', '.join(self.inputs)}")
         if name in arrays:
             raise malformed(f"input {name!r} is given twice")
-        spec = self._inputs[name]
+        spec = self.inputs[name]
         wanted = tensors.datatype(spec.dtype)
         if entry.get("datatype") != wanted:
             raise malformed(
@@ -155,12 +203,12 @@ class Interface:
     def _wanted(self, content: Mapping[str, Any]) -> tuple[tuple[str, bool], ...]:
         default = _truth(_parameters(content, "the request"), "binary_data_output", otherwise=False)
         if "outputs" not in content:
-            return tuple((name, default) for name in self._outputs)
+            return tuple((name, default) for name in self.outputs)
         wanted: dict[str, bool] = {}
         for entry in _objects(content, "outputs"):
             name = entry.get("name")
-            if not isinstance(name, str) or name not in self._outputs:
-                known = ", ".join(self._outputs)
+            if not isinstance(name, str) or name not in self.outputs:
+                known = ", ".join(self.outputs)
                 raise malformed(f"no output is called {tensors.shortened(name)}: the engine has {known}")
             if name in wanted:
                 raise malformed(f"output {name!r} is asked for twice")

@@ -113,6 +113,7 @@ class Server:
         self._tell(f"listening; the engine is being loaded: {where}")
         if await self._load() is None:
             self._tell(f"ready: {where}/infer")
+            self._tell(f"try it: {self._service.interface.example(f'{where}/infer')}")
 
     async def _load(self) -> BaseException | None:
         """Get the service ready in a thread; without an engine there is nothing to serve. What went wrong, `run` raises."""

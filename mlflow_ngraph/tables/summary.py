@@ -40,6 +40,7 @@ class SummaryRow:
     throughput_ci: tuple[float, float] | None
     """Ends of the 95 % interval."""
     latency_p50_ms: float | None
+    latency_p99_ms: float | None
     baseline: str
     """The label of the compiler that the speed-up is over."""
     speedup: float | None
@@ -147,6 +148,29 @@ def refers_to(record: StudyRecord) -> list[str]:
     return [*(["; ".join(said)] if said else []), *_without_baseline(record), *([other] if other else [])]
 
 
+def shortfall(record: StudyRecord) -> str:
+    """How far the intervals reach of a study that asked for less, in one sentence for all its cells; else empty."""
+    if record.study.get("repetitions") != "auto":
+        return ""
+    wanted = record.study["adaptive"]["within"]
+    rows = [row for row in summary_rows(record) if row.verdict is Verdict.OK and row.throughput is not None]
+    reached = sorted(
+        math.sqrt(high / low) - 1 for row in rows if row.throughput_ci for low, high in [row.throughput_ci]
+    )
+    far = [reach for reach in reached if reach > wanted]
+    unknown = len(rows) - len(reached)
+    said = [
+        *([f"reached ± {_span(far)} % in {counted(len(far), 'cell')}"] if far else []),
+        *([f"{counted(unknown, 'cell has', 'cells have')} no interval"] if unknown else []),
+    ]
+    return f"intervals of throughput: wanted ± {100 * wanted:g} %, {', '.join(said)}" if said else ""
+
+
+def _span(shares: Sequence[float]) -> str:
+    """The ends of ascending shares in percent, once where they look alike."""
+    return " to ".join(dict.fromkeys(rounded(100 * share, 2) for share in (shares[0], shares[-1])))
+
+
 def _without_baseline(record: StudyRecord) -> Iterator[str]:
     """A line for each workload that was measured, and not with the baseline."""
     measured: dict[tuple[str, str], dict[str, str]] = {}
@@ -222,6 +246,7 @@ def _row(lane: LaneRecord, cell: CellRecord, baseline: str) -> SummaryRow:
         throughput=figure("throughput"),
         throughput_ci=ends("throughput"),
         latency_p50_ms=figure("latency_p50_ms"),
+        latency_p99_ms=figure("latency_p99_ms"),
         baseline=baseline,
         speedup=figure("speedup"),
         speedup_ci=ends("speedup"),

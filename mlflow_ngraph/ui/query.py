@@ -35,7 +35,7 @@ class Query:
     baseline: str | None = None
     """The compiler, with its flags, that all are divided by; ``identity`` or nothing when left out."""
     batch: int | None = None
-    """The batch size of maps and tables; the one that most cells have when left out."""
+    """The batch size of maps and tables; the one that most models run fastest at when left out."""
     best_of: str = "device"
     everything: bool = False
     """Whether numbers count that are not ``ok``."""

@@ -48,7 +48,12 @@ def world(change: Any = None, **axes: list[Any]) -> Drawn:
 
 
 def found_in(drawn: Drawn, seed: int = 0) -> list[Finding]:
-    return find(drawn.draw(seed))
+    """All but gains, which these compilers have everywhere."""
+    return trouble(find(drawn.draw(seed)))
+
+
+def trouble(findings: list[Finding]) -> list[Finding]:
+    return [one for one in findings if one.kind != "gain"]
 
 
 def always(drawn: Drawn, kind: str, seeds: int = 4) -> Finding:
@@ -80,6 +85,28 @@ def test_the_whole_is_one_family() -> None:
     assert wholes[0].cells == len(frames[0])
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_gained_stands_first(seed: int) -> None:
+    def change(workload: str, compiler: str, **_: Any) -> float:
+        return {"timm:swin": 0.8, "timm:deit": 0.4}.get(workload, 1.0) if compiler == "openvino" else 1.0
+
+    drawn = world(change, study_id=["one"], device=["xeon"])
+    findings = find(drawn.draw(seed))
+    openvino, onnxruntime = findings[:2]
+    assert [one.kind for one in findings].count("gain") == 2
+    assert openvino.title.startswith("openvino is 2.0")
+    assert " times eager on " in openvino.title
+    assert {one["label"] for one in openvino.evidence} == {"resnet50", "swin", "convnext"}
+    assert {(one["label"], one["compiler_label"]) for one in onnxruntime.evidence} == {("deit", "onnxruntime")}
+    assert "; openvino is 0.8" in onnxruntime.text
+    assert all(one["ci_low"] > base.ABOVE and one["p"] < 0.05 for one in openvino.evidence)
+
+
+def test_where_nothing_is_faster_nothing_is_gained() -> None:
+    flat = Drawn(grid(lambda **_: 100.0, device=["xeon"], workload=MODELS, compiler=COMPILERS, batch=BATCHES))
+    assert [one for seed in range(4) for one in find(flat.draw(seed)) if one.kind == "gain"] == []
+
+
 def test_models_that_change_places_when_compiled() -> None:
     def change(workload: str, compiler: str, device: str, **_: Any) -> float:
         return 1.8 if (workload, compiler, device) == ("timm:resnet50", "openvino", "xeon") else 1.0
@@ -97,9 +124,9 @@ def test_a_block_is_no_alternative_to_a_model(axes: dict[str, Any]) -> None:
         return 1.8 if workload == "timm:resnet50" and "openvino" in compiler and device == "xeon" else 1.0
 
     frame = world(change, study_id=["one"], **axes).draw(0)
-    assert any(one.kind.startswith("reversal") for one in find(frame))
+    assert any(one.kind.startswith("reversal") for one in trouble(find(frame)))
     frame["workload"] = frame["workload"].replace("timm:resnet50", "block:mha?depth=1&width=16")
-    assert not any(one.kind.startswith("reversal") for one in find(frame))
+    assert not any(one.kind.startswith("reversal") for one in trouble(find(frame)))
 
 
 def test_models_that_change_places_between_devices() -> None:
@@ -155,9 +182,9 @@ def test_a_machine_that_became_slower() -> None:
 def test_another_machine_is_no_regression() -> None:
     drawn = world(lambda study_id, **_: 0.5 if study_id == "two" else 1.0, device=["xeon"])
     frame = drawn.draw(0)
-    assert find(frame)
+    assert trouble(find(frame))
     apart = frame.assign(fingerprint=frame["study_id"].map({"one": "aaaaaaaa", "two": "bbbbbbbb"}).astype("string"))
-    assert find(apart) == []
+    assert trouble(find(apart)) == []
 
 
 def test_a_compiler_that_loses_against_eager_execution() -> None:
@@ -222,7 +249,7 @@ def test_cells_without_a_number() -> None:
         verdict=["crashed", "crashed", "timeout", "unsupported"], throughput=[np.nan, np.nan, 50.0, np.nan],
         reason=["signal 11", "signal 11", "timing took more than 600 s", "no Col2Im"],
     )  # fmt: skip
-    findings = find(pd.concat([frame, tvm], ignore_index=True))
+    findings = trouble(find(pd.concat([frame, tvm], ignore_index=True)))
     assert [one.kind for one in findings] == ["failed", "failed", "unsupported"]
     assert findings[0].title == "tvm on xeon: 2 of 4 cells crashed"
     assert "First reason: signal 11" in findings[0].text
@@ -234,7 +261,7 @@ def test_cells_without_a_number() -> None:
 def test_whatever_came_of_a_cell_can_be_told(verdict: str) -> None:
     frame = world(study_id=["one"], device=["xeon"]).draw(0)
     tvm = cells(compiler="tvm", compiler_label="tvm", workload=MODELS, label=MODELS, verdict=verdict, throughput=np.nan)
-    findings = [one for one in find(pd.concat([frame, tvm], ignore_index=True)) if one.kind != "undecided"]
+    findings = [one for one in trouble(find(pd.concat([frame, tvm], ignore_index=True))) if one.kind != "undecided"]
     assert [one.title.partition(":")[0] for one in findings] == ["tvm on xeon"]
 
 
@@ -242,34 +269,34 @@ def test_a_model_that_fails_without_a_compiler_is_one_finding() -> None:
     frame = world(study_id=["one"], device=["xeon"]).draw(0)
     lost = frame["workload"] == MODELS[0]
     frame.loc[lost, "verdict"], frame.loc[lost, "reason"] = "failed", "preparing the model: no such file"
-    (finding,) = find(frame)
+    (finding,) = trouble(find(frame))
     label = frame.loc[lost, "label"].iloc[0]
     assert finding.title == f"{label} on xeon: failed in eager execution, and the same with compilers"
     assert finding.text.endswith("Reason: preparing the model: no such file")
     assert len(finding.evidence) == lost.sum()
     # What fails for a reason of its own stays a compiler's failure.
     frame.loc[lost & (frame["compiler"] == "openvino"), "reason"] = "no such operator"
-    assert [one.title for one in find(frame) if one.kind == "failed"][1].startswith("openvino on xeon")
+    assert [one.title for one in trouble(find(frame)) if one.kind == "failed"][1].startswith("openvino on xeon")
 
 
 def test_a_machine_that_was_not_quiet_is_said_once() -> None:
     frame = world(study_id=["one"], device=["xeon"]).draw(0)
-    before = [one.title for one in find(frame)]
+    before = [one.title for one in trouble(find(frame))]
     restless = frame["workload"] == MODELS[0]
     frame.loc[restless, ["noise", "unsteady"]] = ["the machine swapped 80 MB meanwhile", "throughput"]
-    (finding,) = [one for one in find(frame) if one.kind == "noise"]
+    (finding,) = [one for one in trouble(find(frame)) if one.kind == "noise"]
     count = int(restless.sum())
     assert finding.title == f"xeon was not quiet: absolute figures of {count} of {len(frame)} cells are unsteady"
     assert "Most often: the machine swapped 80 MB meanwhile" in finding.text
     assert len(finding.evidence) == count
-    assert [one.title for one in find(frame) if one.kind != "noise"] == before, "nothing is left out for noise"
+    assert [one.title for one in trouble(find(frame)) if one.kind != "noise"] == before, "nothing is left out for noise"
 
 
 def test_cells_that_were_ok_before() -> None:
     frame = world().draw(0)
     lost = (frame["study_id"] == "two") & (frame["compiler"] == "openvino") & (frame["device"] == "gpu")
     frame.loc[lost, "verdict"] = "failed"
-    (finding,) = find(frame)
+    (finding,) = trouble(find(frame))
     assert "16 of them were ok in an earlier study" in finding.text
 
 

@@ -212,12 +212,13 @@ def test_markdown_has_tables_and_pictures(drawn: Drawn) -> None:
     assert widths[0] == widths[1] == widths[2]
 
 
-def test_what_is_missing_stands_in_its_place() -> None:
+def test_what_is_missing_stands_at_the_end() -> None:
     report = build(reported.models(devices=("xeon",), batches=(1,)))
     missing = [block for block in report.blocks() if isinstance(block, Missing)]
     page = draw(report).html()
     for block in missing:
-        assert f'<article id="{block.key}" class="missing">' in page
+        assert f'<li id="{block.key}" class="missing">' in page
+        assert f'<a href="#{block.key}">' not in page, "it is in nobody's way"
         assert block.reason.partition(",")[0] in page
     assert {"f5", "f7-conv", "t6", "t7", "t8"} <= {block.key for block in missing}
     assert "needs the study paper-blocks-mha" in page

@@ -11,6 +11,7 @@ from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.report import (
     block_figures,
     combined,
+    curves,
     depth_tables,
     model_figures,
     model_tables,
@@ -312,3 +313,34 @@ def test_a_geometric_mean_of_estimates() -> None:
     error = np.sqrt((rows["speedup_log_se"] ** 2).sum()) / 2
     freedoms = (np.log(mean.high) - np.log(mean.low)) / 2 / error
     assert stats.t.ppf(0.975, 10) <= freedoms <= stats.t.ppf(0.975, 5)
+
+
+def test_at_a_glance_names_what_was_not_compared() -> None:
+    frame = reported.models(devices=("xeon",), batches=(1, 4))
+    lost = (frame["compiler"] == "identity") & (frame["label"] == "ResNet-18") & (frame["batch"] == 4)
+    with_it = (frame["label"] == "ResNet-18") & (frame["batch"] == 4)
+    frame.loc[lost, "verdict"] = "failed"
+    frame.loc[with_it, ["speedup", "speedup_ci_low", "speedup_ci_high", "speedup_log_se", "speedup_df"]] = np.nan
+    rows = table(overview.glance(prepare(frame))).rows
+    (openvino,) = [row for row in rows if row[1].text == "openvino"]
+    assert (openvino[-1].text, openvino[-1].detail) == ("1", "ResNet-18 at batch 4: no baseline")
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_axes_end_at_the_points_and_wide_intervals_are_lines(log: bool) -> None:
+    from matplotlib.collections import LineCollection
+
+    lines = {"narrow": (0.95, 1.05), "wide": (1e-6, 1e6)}
+    data = pd.DataFrame(
+        [
+            {"row": "", "column": "m", "series": name, "compiler": name, "x": x, "value": 100.0 * x,
+             "ci_low": 100.0 * x * low, "ci_high": 100.0 * x * high}
+            for name, (low, high) in lines.items()
+            for x in (1.0, 2.0)
+        ]
+    )  # fmt: skip
+    with style.drawing():
+        drawn = curves.Grid(data, curves.Axis("x"), curves.Axis("y", log=log, from_zero=not log)).draw()
+    (axes,) = drawn.axes
+    assert axes.get_ylim()[1] < 300
+    assert [isinstance(part, LineCollection) for part in axes.collections] == [False, True]

@@ -35,7 +35,8 @@ def test_findings_in_words_and_their_commands_work(recorded: str, cli) -> None:
     assert "onnxruntime[opt_level=2] is slower than eager execution on orin" in out
     assert "openvino on xeon: 3 of 6 cells unsupported" in out
     assert "hypotheses about 36 cells tested" in " ".join(out.split())
-    commands = [line.strip().removeprefix("$ ") for line in out.splitlines() if line.strip().startswith("$ ")]
+    lines = map(str.strip, out.replace(" \\\n", " ").splitlines())
+    commands = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
     assert len(commands) >= 5
     for command in commands:
         program, *arguments = shlex.split(command)

@@ -74,7 +74,7 @@ def test_a_machine_that_ssh_does_not_reach_gets_a_command(
     token = (folder / "hand.token").read_text().strip()
     assert (folder / "hand.token").stat().st_mode & 0o077 == 0
     assert token not in out
-    head, node = (line for line in out.splitlines() if "ray start" in line)
+    head, node = (line for line in out.replace(" \\\n", " ").splitlines() if "ray start" in line)
     assert "--head" in head
     assert "--dashboard-host=127.0.0.1" in head
     assert "RAY_AUTH_MODE=token" in node

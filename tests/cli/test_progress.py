@@ -75,7 +75,42 @@ def test_what_is_left_follows_the_pace_of_what_is_done(state: State, clock: Cloc
     clock.now += 20
     state.update(cell("a", 1))
     assert state.elapsed_s == 20
-    assert state.remaining_s == pytest.approx(2.0 * (10 + 40 + 40))
+    assert state.remaining_s == pytest.approx((20 + 10) / (10 + 10) * (10 + 40 + 40)), "half its own, half the estimate"
+
+
+def test_the_time_to_go_is_right_from_the_first_cell_on_where_cells_end_together(clock: Clock) -> None:
+    refs, compilers, batches = ("a", "b", "c"), range(5), (1, 8)
+    lanes = {f"{ref}{number}": ShownLane(ref, str(number), 8.0, 6.0) for ref in refs for number in compilers}
+    state = State(lanes, 30, dict.fromkeys(refs, 15.0), clock=clock)
+    for ref in refs:
+        clock.now += 15
+        state.update({"event": "workload_prepared", "workload": ref})
+    for lane in lanes:
+        clock.now += 6
+        state.update({"event": "process_ended", "purpose": "verify", "lane": lane})
+    said = []
+    for ref in refs:
+        for batch in batches:
+            state.update(
+                {"event": "round", "batch": batch, "round": 0, "lanes": [f"{ref}{name}" for name in compilers]}
+            )
+            clock.now += 5 * 8
+            for name in compilers:
+                state.update(cell(f"{ref}{name}", batch))
+                said.append((state.remaining_s, 30 * 8 - state.elapsed_s + 45 + 15 * 6))
+    assert all(abs(told - true) <= 5 * 8 for told, true in said)
+
+
+def test_what_is_said_of_many_cells_is_said_once(state: State) -> None:
+    noisy = {"noise": "others used 70 % of the machine"}
+    assert state.update({**cell("a", 1), **noisy}) == (
+        "[1/4] resnet18 identity batch 1: ok (the machine was not quiet: others used 70 % of the machine)"
+    )
+    assert state.update({**cell("a", 2), **noisy}) == "[2/4] resnet18 identity batch 2: ok (not quiet)"
+    state.update(cell("b", 1, "failed", "no such operator"))
+    assert (
+        state.update(cell("b", 2, "failed", "no such operator")) == "[4/4] resnet18 tvm bf16 batch 2: failed (as above)"
+    )
 
 
 def test_one_odd_cell_does_not_make_it_absurd(state: State, clock: Clock) -> None:
@@ -142,12 +177,13 @@ EVENTS: list[dict[str, object]] = [
 def test_plain_lines_off_a_terminal(state: State) -> None:
     text = shown(state, EVENTS, terminal=False)
     assert "\x1b" not in text
-    lines = [line.split(maxsplit=2)[2] for line in text.splitlines()]
+    lines = [line.split(maxsplit=2)[2] for line in text.splitlines()[:5]]
     assert lines[0] == "preparing ResNet-18"
     assert lines[1] == "compiling resnet18 with identity batch 1"
     assert lines[2] == "measuring resnet18 at batch 1: identity"
     assert lines[3].startswith("[1/4] resnet18 identity batch 1: ok; about ")
-    assert "[2/4] resnet18 tvm bf16 batch 1: timeout (compile did not finish within its time limit)" in lines[4]
+    assert lines[4] == "[2/4] resnet18 tvm bf16 batch 1: timeout (compile did not finish within its time"
+    assert text.splitlines()[5].startswith(f"{'':14}limit); about ")
 
 
 def test_one_live_area_on_a_terminal(state: State) -> None:

@@ -162,7 +162,8 @@ def test_the_final_table_fits_and_marks_what_is_not_ok(width: int, tmp_path: Pat
     assert max(map(len, text.splitlines())) <= width
     assert "18 cells: 13 ok, " in text
     flat = "".join(text.split())
-    assert "unsupported:" in flat
+    assert "unsupported¹" in flat
+    assert "¹noconversionforoperatoraten::scaled|dot(3cells)" in flat, "each reason once"
 
 
 def test_best_first_within_a_batch_size(tmp_path: Path, capfd) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -75,6 +77,63 @@ def test_the_server_says_what_it_is(running: Running, logged: Logged) -> None:
         assert get(f"/v2/models/{NAME}{path}/ready").json() == {"name": NAME, "ready": True}
 
 
+def test_the_server_lists_its_model(running: Running) -> None:
+    (version,) = running.service.metadata["versions"]
+    models = [{"name": NAME, "version": version, "ready": True}]
+    assert requests.get(f"{running.url}/v2/models", timeout=10).json() == {"models": models}
+    said = requests.get(running.url, timeout=10).json()
+    assert said["models"] == models
+    for what, path in said["addresses"].items():
+        method = "POST" if what in ("infer", "invocations") else "GET"
+        assert requests.request(method, running.url + path, timeout=10).status_code == (
+            400 if method == "POST" else 200
+        )
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+def test_the_command_that_it_prints_works_as_it_stands(running: Running, engine: LoadedEngine) -> None:
+    command = running.service.interface.example(running.infer)
+    said = json.loads(subprocess.run(command, shell=True, check=True, capture_output=True).stdout)
+    (output,) = said["outputs"]
+    expected = engine.run([np.zeros((1, 10, 16), np.float32)])[0]
+    np.testing.assert_allclose(np.array(output["data"]).reshape(output["shape"]), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["tensor", "named", "instances", "named instances"])
+def test_mlflow_s_own_protocol_is_answered(running: Running, engine: LoadedEngine, form: str) -> None:
+    array = sample(2, 2)
+    content = {
+        "tensor": {"inputs": array.tolist()},
+        "named": {"inputs": {"input": array.tolist()}},
+        "instances": {"instances": array.tolist()},
+        "named instances": {"instances": [{"input": row} for row in array.tolist()]},
+    }[form]
+    answer = requests.post(f"{running.url}/invocations", json=content, timeout=30)
+    assert answer.status_code == 200, answer.text
+    found = np.array(answer.json()["predictions"]["output"], np.float32)
+    np.testing.assert_allclose(found, engine.run([array])[0], atol=1e-5)
+    assert requests.get(f"{running.url}/ping", timeout=10).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"dataframe_split": {}}, "the engine takes tensors, and no tables"),
+        ({"inputs": [[1.0]], "instances": [[1.0]]}, "send either inputs or instances"),
+        ({"inputs": {"img": [[1.0]]}}, "no input is called 'img': the engine takes input"),
+        ({"inputs": {}}, "input 'input' is missing"),
+        ({"inputs": [[1.0]]}, "input 'input' has shape [1, 1]"),
+        ({"inputs": [["a"]]}, "data must be numbers"),
+        ({"instances": []}, "instances must be a list of samples"),
+        ({"instances": [{"input": 1}, {"other": 1}]}, "must all have the same inputs"),
+    ],
+)
+def test_what_mlflow_s_protocol_does_not_have_is_refused(running: Running, content: Any, said: str) -> None:
+    answer = requests.post(f"{running.url}/invocations", json=content, timeout=30)
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]
+
+
 def test_json_is_answered_with_json(running: Running, engine: LoadedEngine) -> None:
     array = sample(1, 2)
     content: dict[str, Any] = {
@@ -104,7 +163,8 @@ def test_bytes_are_answered_with_bytes(running: Running, engine: LoadedEngine) -
 @pytest.mark.parametrize(
     ("path", "method", "status", "said"),
     [
-        ("/", "GET", 404, "there is nothing here"),
+        ("/docs", "GET", 404, "there is nothing here: GET / lists what there is"),
+        ("/invocations", "GET", 405, "takes another method"),
         ("/v2/models/other", "GET", 404, "no such model: this is the server of 'block'"),
         (f"/v2/models/{NAME}/versions/2", "GET", 404, "no such version"),
         ("/v2/models/other/infer", "POST", 404, "no such model"),

@@ -58,6 +58,7 @@ class Finding:
 
 
 KINDS = {
+    "gain": 80.0,
     "regression": 70.0,
     "undecided": 65.0,
     "failed": 60.0,

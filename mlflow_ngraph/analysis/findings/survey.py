@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 
 from mlflow_ngraph.analysis import significance
-from mlflow_ngraph.analysis.findings import against, changes, doubts, health, reversals, scaling
+from mlflow_ngraph.analysis.findings import against, changes, doubts, gains, health, reversals, scaling
 from mlflow_ngraph.analysis.findings.base import ALPHA, Finding, Table
 from mlflow_ngraph.text import counted
 
 _KINDS = (
+    gains.gains,
     reversals.compiled,
     reversals.devices,
     against.losses,

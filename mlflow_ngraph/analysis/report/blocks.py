@@ -95,6 +95,8 @@ class Text:
     """The numbers that it stands on."""
 
 
+ABSENT = "absent"
+"""The section of what cannot be made."""
 Block = Table | Figure | Missing | Text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import pandas as pd
 
@@ -18,7 +19,7 @@ from mlflow_ngraph.analysis.report import (
     ranks,
 )
 from mlflow_ngraph.analysis.report.beside import beside
-from mlflow_ngraph.analysis.report.blocks import Block, Report, Section, Text
+from mlflow_ngraph.analysis.report.blocks import ABSENT, Block, Missing, Report, Section, Text
 from mlflow_ngraph.analysis.report.prepared import Prepared, prepare
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.version import __version__
@@ -26,7 +27,7 @@ from mlflow_ngraph.version import __version__
 _READING = """\
 Intervals are 95 % confidence intervals over rounds (Student's t, on the logarithmic scale for ratios). One that contains the \
 neutral value is no claim of equality: it says that this many rounds cannot tell. An interval is about this machine, these \
-engines and these inputs.
+engines and these inputs. Axes of figures end where their points do; an interval that would cover much of one is a thin line in the place of a band.
 Of several studies of the same cell the latest counts. Speed-ups are paired: each compares an engine with {over} in \
 the same rounds. Means over models, slopes and retentions combine cells that were measured independently.
 Numbers come from the results tables of the study runs, and those follow from the raw samples that the runs carry: \
@@ -70,9 +71,10 @@ def build(
     prepared = prepare(frame, include)
     machines = environment.machines(prepared.every, servers or {})
     theirs = beside(prepared, machines) if paper else {}
+    survey = findings.survey(frame)
     sections = [
-        Section("summary", "Summary", "", [overview.glance(prepared)]),
-        _findings(frame, scope),
+        Section("summary", "Summary", "", [overview.answer(survey.findings, prepared), overview.glance(prepared)]),
+        _findings(survey, scope),
         Section("environment", "Environment", "", [environment.studies(prepared), environment.describe(machines)]),
         Section("models", "Models", "", _models(prepared, theirs)),
         Section("blocks", "Stacked blocks", "", _blocks(prepared, theirs)),
@@ -85,18 +87,29 @@ def build(
             [Text("intervals", "Intervals and means", _READING.format(over=prepared.over).splitlines())],
         ),
     ]
-    return Report(title, overview.subtitle(prepared), f"mlflow-ngraph {__version__}", sections)
+    return Report(title, overview.subtitle(prepared), f"mlflow-ngraph {__version__}", _with_absent_ones_last(sections))
+
+
+def _with_absent_ones_last(sections: Sequence[Section]) -> list[Section]:
+    """What cannot be made is in nobody's way: it stands together at the end, with what it would need."""
+    absent = [block for section in sections for block in section.blocks if isinstance(block, Missing)]
+    kept = [
+        replace(section, blocks=[block for block in section.blocks if not isinstance(block, Missing)])
+        for section in sections
+    ]
+    shown = [section for section in kept if section.blocks or section.introduction]
+    return [*shown, *([Section(ABSENT, "Not in this report", "", absent)] if absent else [])]
 
 
 def _models(prepared: Prepared, theirs: Mapping[str, Sequence[Block]]) -> list[Block]:
     return [
-        ranks.reversals(prepared),
-        model_tables.sizes_of_models(prepared),
-        *theirs.get("t4", ()),
         model_tables.compile_seconds(prepared),
         *theirs.get("t3", ()),
+        model_tables.sizes_of_models(prepared),
+        *theirs.get("t4", ()),
         model_tables.families(prepared),
         *theirs.get("t6", ()),
+        ranks.reversals(prepared),
         *model_figures.throughput(prepared),
         model_figures.speedups(prepared),
         model_figures.efficiency(prepared),
@@ -119,8 +132,7 @@ def _blocks(prepared: Prepared, theirs: Mapping[str, Sequence[Block]]) -> list[B
     ]
 
 
-def _findings(frame: pd.DataFrame, scope: str) -> Section:
-    survey = findings.survey(frame)
+def _findings(survey: findings.Survey, scope: str) -> Section:
     blocks = [
         Text(
             f"finding-{number}",
@@ -132,7 +144,7 @@ def _findings(frame: pd.DataFrame, scope: str) -> Section:
         for number, finding in enumerate(survey.findings, 1)
     ]
     about = (
-        f"The most important first. {survey.tested} tested together, so that chance brings about a false one in at most "
+        f"What was gained first, then the most important of the rest. {survey.tested} tested together, so that chance brings about a false one in at most "
         "5 of 100 reports."
     )
     return Section("findings", "Findings", about if blocks else f"None. {about.partition('. ')[2]}", blocks)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
 from mlflow_ngraph.analysis.report import style
@@ -21,6 +22,10 @@ _MOST_COLUMNS, _WRAP = 6, 5
 _PANEL_HEIGHT, _SHORT_PANEL = 1.75, 1.45
 _ROOM = 0.75
 """Inches for legend and labels."""
+_AROUND = 0.1
+"""Room beyond the points, as a share of what they span."""
+_MOST_BAND = 0.4
+"""Of the height of a panel: an interval that takes up more is a line, as a band it would hide everything else."""
 
 
 @dataclass(frozen=True)
@@ -87,16 +92,19 @@ class Grid:
         y = self._y(str(cells["row"].iloc[0]))
         if y.reference is not None:
             axes.axhline(y.reference, color=style.INK, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1.5)
+        scale_x(axes, xs, self.x.log)
+        # The points say how far an axis goes: a band that is wide for lack of rounds would press them into a line.
+        values = [float(value) for value in cells["value"].dropna()]
+        values += [] if y.reference is None else [y.reference]
+        if y.log:
+            scale_log_y(axes, [value for value in values if value > 0])
+        else:
+            low, high = 0.0 if y.from_zero else min(values), max(values)
+            room = _AROUND * ((high - low) or abs(high) or 1.0)
+            axes.set_ylim(low - (0.0 if y.from_zero else room), high + room)
+            plain_ticks(axes)
         for series, points in cells.groupby("series", sort=False):
             _line(axes, points.sort_values("x"), look[str(series)])
-        scale_x(axes, xs, self.x.log)
-        if y.log:
-            ends = [float(end) for name in ("value", "ci_low", "ci_high") for end in cells[name].dropna() if end > 0]
-            scale_log_y(axes, [*ends, *([y.reference] if y.reference else [])])
-        elif y.from_zero:
-            axes.set_ylim(0, 1.06 * float(cells[["value", "ci_high"]].max().max()))
-        if not y.log:
-            plain_ticks(axes)
 
 
 def legend(figure: Canvas, look: dict[str, Look]) -> None:
@@ -216,8 +224,18 @@ def _line(axes: Axes, cells: pd.DataFrame, look: Look) -> None:
         clip_on=False,
         zorder=3,
     )
-    if known.sum() > 1:
-        inside = cells[known]
-        axes.fill_between(
-            inside["x"], inside["ci_low"], inside["ci_high"], color=look.colour, alpha=0.18, linewidth=0, zorder=2
-        )
+    inside = cells[known]
+    if inside.empty:
+        return
+    if len(inside) > 1 and _share(axes, inside) <= _MOST_BAND:
+        ends = inside["ci_low"], inside["ci_high"]
+        axes.fill_between(inside["x"], *ends, color=look.colour, alpha=0.18, linewidth=0, zorder=2)
+    else:
+        axes.vlines(inside["x"], inside["ci_low"], inside["ci_high"], color=look.colour, linewidth=0.8, zorder=2)
+
+
+def _share(axes: Axes, cells: pd.DataFrame) -> float:
+    """How much of the height of a panel the intervals of a line take up where they take up most."""
+    ends = np.clip(cells[["ci_low", "ci_high"]].to_numpy(float), *axes.get_ylim())
+    heights = axes.transData.transform([(1.0, end) for end in (*axes.get_ylim(), *ends.ravel())])[:, 1]
+    return float(np.diff(heights[2:].reshape(-1, 2)).max() / (heights[1] - heights[0]))

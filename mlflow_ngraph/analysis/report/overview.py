@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis.findings import Finding
 from mlflow_ngraph.analysis.report import combined, texts
-from mlflow_ngraph.analysis.report.blocks import EMPTY, Column, Missing, Table, TableCell
+from mlflow_ngraph.analysis.report.blocks import EMPTY, Column, Missing, Table, TableCell, Text
 from mlflow_ngraph.analysis.report.prepared import Prepared, order_of_series
 from mlflow_ngraph.metrics import TOUCHED
 from mlflow_ngraph.text import counted
@@ -18,6 +20,17 @@ from mlflow_ngraph.verdicts import Verdict
 _MOST_ROWS = 200
 """Rows of a long list that the page shows."""
 _LONGEST_REASON = 400
+_NAMED = 2
+"""Cells that a place of a table names before it counts the others."""
+ANSWER = "answer"
+"""The key of the text that a report opens with."""
+
+
+def answer(found: Sequence[Finding], prepared: Prepared) -> Text:
+    """What was gained, in as many sentences as there are compilers that gain most somewhere."""
+    gains = [finding for finding in found if finding.kind == "gain"]
+    said = [" ".join([f"{finding.title}.", finding.text]) for finding in gains]
+    return Text(ANSWER, "What was gained", said or [f"Nothing was surely faster than {prepared.over}."])
 
 
 def glance(prepared: Prepared) -> Table | Missing:
@@ -36,7 +49,7 @@ def glance(prepared: Prepared) -> Table | Missing:
             row.update(counted=len(cells), ok=int((asked["verdict"] == str(Verdict.OK)).sum()))
             shown = [TableCell(device), TableCell(series), TableCell(f"{row['ok']} of {row['cells']}")]
             if bool(asked["of_baseline"].any()) or compared.empty:
-                rows.append([*shown, *[EMPTY] * 4])
+                rows.append([*shown, *[EMPTY] * 5])
                 data.append(row)
                 continue
             parts = significance.figures(compared, "speedup")
@@ -45,23 +58,37 @@ def glance(prepared: Prepared) -> Table | Missing:
             sides = Counter(int(above) - int(below) for above, below in zip(low > 1, high < 1, strict=True))
             row.update(speedup=mean.value, speedup_ci_low=mean.low, speedup_ci_high=mean.high)
             row.update(faster=sides[1], slower=sides[-1], undecided=sides[0])
-            rows.append([*shown, texts.estimate(mean), *(TableCell(str(sides[side])) for side in (1, -1, 0))])
+            sided = [TableCell(str(sides[side])) for side in (1, -1, 0)]
+            rows.append([*shown, texts.estimate(mean), *sided, _not_compared(asked, compared)])
             data.append(row)
     return Table(
         key,
         title,
         f"Geometric mean of the speed-up over {prepared.over}, over all models, blocks and batch sizes that the compiler "
-        "was measured with, and in how many cells it is faster, slower, or cannot be told apart at 95 %. Compilers that "
+        "was measured with, and in how many cells it is faster, slower, or cannot be told apart at 95 %; the last column names "
+        "those without a speed-up. Compilers that "
         "failed on different cells are means over different things.",
         [
             *(Column(name, number=False) for name in ("device", "compiler")),
-            *map(Column, ("cells ok", "speed-up", "faster", "slower", "undecided")),
+            *map(Column, ("cells ok", "speed-up", "faster", "slower", "undecided", "not compared")),
         ],
         rows,
         pd.DataFrame(data),
         over_others(prepared),
         names=2,
     )
+
+
+def _not_compared(asked: pd.DataFrame, compared: pd.DataFrame) -> TableCell:
+    """How many cells have no speed-up, and which: they failed, or the baseline did."""
+    rest = asked[~asked["cell"].isin(compared["cell"])]
+    named = [
+        f"{row['label']} at batch {row['batch']}: "
+        + ("no baseline" if row["verdict"] == str(Verdict.OK) else row["verdict"])
+        for row in rest.head(_NAMED).to_dict("records")
+    ]
+    more = [f"{len(rest) - _NAMED} more"] if len(rest) > _NAMED else []
+    return TableCell(str(len(rest)), "; ".join([*named, *more]))
 
 
 def over_others(prepared: Prepared) -> list[str]:
@@ -79,7 +106,7 @@ def verdicts(prepared: Prepared) -> Table | Missing:
     frame = every[every["verdict"] != str(Verdict.OK)]
     if frame.empty:
         return Missing(key, title, f"there are none: all {len(every)} cells are ok")
-    data, rows = _alike(frame, "verdict", "reason")
+    data, rows = _alike(frame)
     counts = texts.listed([f"{count} {verdict}" for verdict, count in frame["verdict"].value_counts().items()])
     consequence = (
         f"Those that are {texts.listed(prepared.included)} count all the same."
@@ -98,33 +125,36 @@ def verdicts(prepared: Prepared) -> Table | Missing:
 
 
 def noise(prepared: Prepared) -> Table | Missing:
-    """Every cell beside which the machine was not quiet, with what disturbed it; alike batch sizes in one row."""
+    """Beside how many cells of each workload the machine was not quiet, and what disturbed most of them."""
     key, title = "noise", "Where the machine was not quiet"
     counted_cells = prepared.counted
     frame = counted_cells[counted_cells["noise"].fillna("") != ""]
     if frame.empty:
         return Missing(key, title, f"nowhere: nothing disturbed the {len(counted_cells)} cells that count")
-    data, rows = _alike(frame, "noise")
+    rows = []
+    for (device, label), cells in frame.groupby(["device", "label"]):
+        beside = counted_cells[(counted_cells["device"] == device) & (counted_cells["label"] == label)]
+        texts_of_row = (device, label, f"{len(cells)} of {len(beside)}", _cut(cells["noise"].value_counts().index[0]))
+        rows.append([TableCell(str(text)) for text in texts_of_row])
     return Table(
         key,
         title,
         f"{len(frame)} of {len(counted_cells)} cells. Their absolute figures (throughput, latency, CPU use), RTR and ASE are "
         f"unsteady, and their intervals are wider for it; {TOUCHED}.",
-        [Column(name, number=False) for name in ("device", "workload", "compiler", "batch sizes", "what disturbed it")],
+        [Column(name, number=False) for name in ("device", "workload", "cells", "what disturbed most of them")],
         rows[:_MOST_ROWS],
-        data,
+        frame[["device", "label", "series", "batch", "precision", "noise", "study_id", "cell"]].reset_index(drop=True),
         hidden=max(0, len(rows) - _MOST_ROWS),
     )
 
 
-def _alike(frame: pd.DataFrame, *said: str) -> tuple[pd.DataFrame, list[list[TableCell]]]:
-    """Cells in order, and a row for each workload, compiler and text; the first of two texts stands first."""
-    first, text = said[:-1], said[-1]
-    columns = [*first, "device", "label", "series", "batch"]
-    ordered = frame.sort_values(columns)[[*columns, "precision", text, "study_id", "cell"]].reset_index(drop=True)
+def _alike(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[list[TableCell]]]:
+    """Cells in order, and a row for each verdict, workload, compiler and reason."""
+    columns = ["verdict", "device", "label", "series", "batch"]
+    ordered = frame.sort_values(columns)[[*columns, "precision", "reason", "study_id", "cell"]].reset_index(drop=True)
     groups: dict[tuple[str, ...], list[int]] = {}
     for row in ordered.to_dict("records"):
-        why = "" if pd.isna(row[text]) else str(row[text])
+        why = "" if pd.isna(row["reason"]) else str(row["reason"])
         groups.setdefault((*(str(row[name]) for name in columns[:-1]), why), []).append(int(row["batch"]))
     rows = [
         [*map(TableCell, place[:-1]), TableCell(", ".join(map(str, batches))), TableCell(_cut(place[-1]))]

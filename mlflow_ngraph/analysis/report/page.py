@@ -12,7 +12,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from mlflow_ngraph.analysis.report import style, texts
-from mlflow_ngraph.analysis.report.blocks import Block, Column, Figure, Missing, Report, Table, Text
+from mlflow_ngraph.analysis.report.blocks import ABSENT, Block, Column, Figure, Report, Table, Text
 
 _EVIDENCE_ROWS = 12
 _FOLDED = 40
@@ -28,8 +28,7 @@ def render(report: Report, drawn: Mapping[str, str]) -> str:
         The figures as SVG files, by key.
     """
     pictures = {key: Markup(style.inline(text, key)) for key, text in drawn.items()}  # noqa: S704 - drawn by us
-    missing = [block for block in report.blocks() if isinstance(block, Missing)]
-    return _template().render(report=report, pictures=pictures, missing=missing, folded=_FOLDED) + "\n"
+    return _template().render(report=report, pictures=pictures, absent=ABSENT, folded=_FOLDED) + "\n"
 
 
 @cache
@@ -44,7 +43,7 @@ def _template() -> jinja2.Template:
 
 
 def _kind(block: Block) -> str:
-    return {Table: "table", Figure: "figure", Missing: "missing", Text: "text"}[type(block)]
+    return {Table: "table", Figure: "figure", Text: "text"}[type(block)]
 
 
 def _groups(columns: Sequence[Column]) -> list[tuple[str, int]]:

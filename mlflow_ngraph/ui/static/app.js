@@ -14,6 +14,9 @@ const OURS = ["facet", "log", "sort"];
 const ASKED = [...Object.keys(SINGLE).filter((name) => !OURS.includes(name)), ...SETS];
 /** Among so many cells findings are looked for without being asked to. */
 const SOON = 600;
+/** So many models or devices have their names in the title. */
+const MOST_NAMES = 3;
+const NARROW = window.matchMedia("(max-width: 900px)");
 const at = (id) => document.getElementById(id);
 
 let options = null;
@@ -46,6 +49,10 @@ async function start() {
 }
 
 function summarise() {
+  if (options.cells) {
+    at("about").textContent = `${named(options.workloads.map((one) => one.label), "models")} on ${named(options.devices, "devices")}`;
+    document.title = `${at("about").textContent} · mlflow-ngraph`;
+  }
   const count = (number, one) => `${number.toLocaleString("en")} ${one}${number === 1 ? "" : "s"}`;
   const newest = options.newest === null ? "" : `; the latest began ${new Date(options.newest * 1000).toISOString().slice(0, 16).replace("T", " ")} UTC`;
   const counted = [count(options.cells, "cell"), count(options.devices.length, "device"), count(options.compilers.length, "compiler")];
@@ -53,6 +60,11 @@ function summarise() {
   const links = options.experiments.map((one) => element("a", { href: one.view }, `Runs of ${one.name}`));
   fill(at("views"), ...links.slice(0, 3));
   fill(at("left-out"), ...options.notes.map((note) => element("p", { class: "faint" }, note)));
+}
+
+/** A few names, or how many there are. */
+function named(names, many) {
+  return names.length > MOST_NAMES ? `${names.length} ${many}` : names.join(", ").replace(/, ([^,]*)$/, " and $1");
 }
 
 async function compare() {
@@ -131,4 +143,8 @@ window.addEventListener("popstate", () => {
 window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => told && draw());
 at("controls").addEventListener("submit", (event) => event.preventDefault());
 at("reload").addEventListener("click", start);
+// On a phone results come first; where there is room, choices cannot be folded.
+const fold = () => (at("choices").open = !NARROW.matches);
+NARROW.addEventListener("change", fold);
+fold();
 start();

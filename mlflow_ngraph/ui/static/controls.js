@@ -21,7 +21,7 @@ export function show(form, options, state, changed) {
     select("metric", "Metric", metrics, state, changed, meanings),
     select("facet", "A chart for each", Object.entries(FACETS), state, changed),
     check("log", "Logarithmic scale", state, changed),
-    select("batch", "Batch size of map and table", [["", "the most common"], ...same(options.batches)], state, changed),
+    select("batch", "Batch size of map and table", [["", "that of the answer"], ...same(options.batches)], state, changed),
     select("baseline", "Baseline", [["", "identity"], ...same(options.compilers)], state, changed),
     select("best", "Mark the best of each", Object.entries(BEST), state, changed),
     check("all", "Also what is not ok", state, changed),

@@ -11,6 +11,8 @@ const LINES = {
   compiler: { chart: ["workload", "compiler_label"], line: ["device"], colour: "device", dash: null },
   workload: { chart: ["workload"], line: ["device", "compiler_label"], colour: "compiler_label", dash: "device" },
 };
+/** Of the height of a chart: an interval that takes up more is a line. */
+const MOST_BAND = 0.4;
 const VARIANTS = ["precision", "mode", "threads"];
 
 /** Resolved once Plotly is there; it is large, and the rest of the page does not wait for it. */
@@ -92,7 +94,8 @@ function showLegend(legend, all, named) {
 
 function draw(library, place, all, named, told, state) {
   const batches = [...new Set(all.flatMap((series) => series.batch))].sort((one, other) => one - other);
-  const traces = all.flatMap((series) => [band(series, named(series)), line(series, named(series), told)]).filter(Boolean);
+  const range = shown(all, state);
+  const traces = all.flatMap((series) => [band(series, named(series), range, state.log === "1"), line(series, named(series), told)]).filter(Boolean);
   const ends = [batches[0], batches[batches.length - 1]].map(Math.log10);
   const room = Math.max(0.06, (ends[1] - ends[0]) * 0.05);
   const axis = { gridcolor: colour("--grid"), linecolor: colour("--grid"), zeroline: false, automargin: true, fixedrange: true };
@@ -116,20 +119,32 @@ function draw(library, place, all, named, told, state) {
     yaxis: {
       ...axis,
       type: state.log === "1" ? "log" : "linear",
-      rangemode: "tozero",
-      range: shown(all, state),
+      range,
       title: { text: told.unit === "1" ? "" : safe(told.unit), standoff: 6 },
     },
   };
   return library.newPlot(place, traces, layout, { displayModeBar: false, responsive: true });
 }
 
-/** What the axis shows where an interval reaches so far that nobody would see the numbers; else as far as all of it reaches. */
+/** What the axis shows, in its own units: the points say how far it goes, whatever intervals reach. */
 function shown(all, state) {
-  const values = all.flatMap((series) => series.value).filter((value) => value !== null);
-  const [least, most] = [Math.min(0, ...values), Math.max(...values)];
-  const highest = Math.max(...all.flatMap((series) => series.high).filter((value) => value !== null));
-  return state.log !== "1" && most > 0 && highest > 2 * most ? [least, 1.5 * most] : undefined;
+  const log = state.log === "1";
+  const values = all.flatMap((series) => series.value).filter((value) => value !== null && (value > 0 || !log));
+  if (!values.length) return undefined;
+  const [least, most] = [Math.min(...values), Math.max(...values)];
+  if (!log) return [Math.min(0, 1.1 * least), Math.max(0, 1.1 * most)];
+  const room = Math.max(0.03, 0.1 * Math.log10(most / least));
+  return [Math.log10(least) - room, Math.log10(most) + room];
+}
+
+/** How much of the height of a chart the intervals of a curve take up where they take up most. */
+function share(series, places, range, log) {
+  const at = (value) => {
+    const [bottom, top] = range;
+    const scaled = log ? Math.log10(Math.max(value, Number.MIN_VALUE)) : value;
+    return (Math.min(top, Math.max(bottom, scaled)) - bottom) / (top - bottom);
+  };
+  return Math.max(...places.map((place) => at(series.high[place]) - at(series.low[place])));
 }
 
 function line(series, look, told) {
@@ -155,10 +170,11 @@ function line(series, look, told) {
   };
 }
 
-/** The intervals as an area; null where there are fewer than two. */
-function band(series, look) {
+/** The intervals as an area, or where that would hide other curves as a line at each point; null where there are none. */
+function band(series, look, range, log) {
   const places = series.batch.map((_, place) => place).filter((place) => series.low[place] !== null && series.high[place] !== null);
-  if (places.length < 2) return null;
+  if (!places.length) return null;
+  if (places.length < 2 || share(series, places, range, log) > MOST_BAND) return reaches(series, look, places);
   const back = [...places].reverse();
   return {
     type: "scatter",
@@ -169,6 +185,19 @@ function band(series, look) {
     fill: "toself",
     fillcolor: see(look.colour),
     line: { width: 0 },
+    hoverinfo: "skip",
+    showlegend: false,
+  };
+}
+
+function reaches(series, look, places) {
+  return {
+    type: "scatter",
+    mode: "lines",
+    name: `${safe(look.name)}: 95 % interval`,
+    x: places.flatMap((place) => [series.batch[place], series.batch[place], null]),
+    y: places.flatMap((place) => [series.low[place], series.high[place], null]),
+    line: { color: look.colour, width: 1 },
     hoverinfo: "skip",
     showlegend: false,
   };

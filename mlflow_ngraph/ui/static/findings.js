@@ -4,6 +4,7 @@ import { element, fill } from "./dom.js";
 
 const AT_FIRST = 5;
 const KINDS = {
+  gain: "gain",
   regression: "regression",
   undecided: "undecided",
   failed: "failed",

@@ -3,6 +3,8 @@
 import { element, engineLink, figure, fill, interval, runLink, titled, unsteady, UNSTEADY } from "./dom.js";
 
 const AT_FIRST = 100;
+/** Columns that are left out, and told above the table, where all rows have the same in them. */
+const ALIKE = ["device", "precision"];
 const COLUMNS = [
   { key: "label", title: "workload" },
   { key: "device", title: "device" },
@@ -28,14 +30,16 @@ export function show(target, told, state, sorted) {
   const by = state.sort.replace(/^-/, "");
   if (COLUMNS.some((column) => column.key === by && column.sort !== null)) rows.sort((one, other) => order(one[by], other[by], falling));
   const titles = { value: titled(told) + (told.unit === "1" ? "" : ` [${told.unit}]`), ratio: told.baseline === null ? "" : `÷ ${told.baseline}` };
-  const columns = COLUMNS.filter((column) => column.key !== "ratio" || told.baseline !== null);
+  const alike = ALIKE.filter((key) => new Set(rows.map((row) => cell(row, { key }, told).textContent)).size === 1);
+  const columns = COLUMNS.filter((column) => !alike.includes(column.key) && (column.key !== "ratio" || told.baseline !== null));
+  const everywhere = alike.map((key) => `, ${cell(rows[0], { key }, told).textContent}`).join("");
   const heads = columns.map((column) => head(column, titles[column.key] ?? column.title, by, falling, sorted));
   const body = element("tbody", {}, ...rows.slice(0, AT_FIRST).map((row) => line(row, columns, told)));
   const among = state.best === "device" ? "workload and device" : "workload";
   const table = element(
     "table",
     { class: "numbers" },
-    element("caption", {}, `Batch size ${told.batch}. ★ is the best of a ${among}; ≈ cannot be told from it.${told.table.some((row) => row.unsteady) ? ` ${UNSTEADY}` : ""}`),
+    element("caption", {}, `Batch size ${told.batch}${everywhere}. ★ is the best of a ${among}; ≈ cannot be told from it.${told.table.some((row) => row.unsteady) ? ` ${UNSTEADY}` : ""}`),
     element("thead", {}, element("tr", {}, ...heads)),
     body,
   );

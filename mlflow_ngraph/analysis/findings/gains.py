@@ -1,0 +1,106 @@
+"""What compiling has gained: of each model the compiler that is the most times as fast as the baseline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis.findings.base import (
+    ABOVE,
+    Finding,
+    Places,
+    Questions,
+    Table,
+    command,
+    figures_of,
+    filters,
+    groups,
+    identity_of,
+    listed,
+    sentence,
+    weight,
+)
+from mlflow_ngraph.estimates import Estimate, unknown
+from mlflow_ngraph.metrics import BASELINE_COLUMN, EAGER
+from mlflow_ngraph.text import missing
+
+_WHERE = ("place", "threads", "precision", "mode", "baseline")
+
+
+def gains(table: Table) -> Questions:
+    """Cells in which a compiler is faster than the baseline."""
+    known = significance.figures(table.ok, "speedup") if "speedup" in table.ok else unknown(len(table.ok))
+    rows = np.flatnonzero(table.compiled())
+    ratios = known.take(rows)
+    # A large speed-up of which little is known is less of a gain than a smaller one that is sure.
+    least = ratios.ends[0]
+
+    def answer(sure: Places, adjusted: NDArray[np.float64]) -> list[Finding]:
+        models, lanes = table.codes(*_WHERE, "workload")[rows], table.codes(*_WHERE, "compiler_label")[rows]
+        best = np.array([own[np.argmax(least[own])] for own in groups(models, sure)], np.int64)
+        findings = []
+        for group in groups(lanes, best):
+            ranked = group[np.argsort(-least[group], kind="stable")]
+            cells = table.ok.iloc[rows[ranked]]
+            first, lead = cells.iloc[0], int(ranked[0])
+            also = [
+                f"{_times(ratios, int(place))} on {row['label']} at batch {row['batch']}"
+                for place, (_, row) in zip(ranked[1:], cells.iloc[1:].iterrows(), strict=True)
+            ]
+            of_model = np.flatnonzero((models == models[lead]) & ~np.isnan(ratios.log))
+            findings.append(
+                Finding(
+                    "gain",
+                    f"{first['compiler_label']} is {_times(ratios, lead)} times {_over(first)} on {first['label']} at batch "
+                    f"{first['batch']} on {table.context(first)}",
+                    sentence([
+                        _beside(table, rows, ratios, of_model, lead),
+                        f"It gains most of all on other models, too: {listed(also)}." if also else "",
+                    ]),
+                    [
+                        identity_of(table.row(rows[place]))
+                        | {"metric": "speedup", **figures_of(ratios, int(place)), "p": float(adjusted[place])}
+                        for place in ranked
+                    ],
+                    command(
+                        "compare",
+                        filters(cells, "devices", "workloads", "precision"),
+                        "--metric", "speedup", "--intervals",
+                    ),
+                    weight("gain", float(ratios.log[lead])),
+                )
+            )  # fmt: skip
+        return findings
+
+    return Questions(ratios.p_above(ABOVE), answer)
+
+
+def _beside(table: Table, rows: Places, ratios: Estimate, of_model: Places, lead: int) -> str:
+    """The same compiler at other batch sizes, and the one that comes nearest at this one."""
+    first = table.row(rows[lead])
+    rest = [(int(place), table.row(rows[place])) for place in of_model if place != lead]
+    own = [(place, row) for place, row in rest if row["compiler_label"] == first["compiler_label"]]
+    others = [(place, row) for place, row in rest if row["batch"] == first["batch"]]
+    said = []
+    if own:
+        others_of_it = [f"{_times(ratios, place)} at batch {row['batch']}" for place, row in own]
+        said.append(f"it is {listed(others_of_it)}")
+    if others:
+        place, row = max(others, key=lambda other: float(ratios.log[other[0]]))
+        said.append(f"{row['compiler_label']} is {_times(ratios, place)} at batch {row['batch']}")
+    text = "; ".join(said)
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def _times(ratios: Estimate, place: int) -> str:
+    value, low, high = figures_of(ratios, place).values()
+    return f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _over(row: Any) -> str:
+    """The baseline as it stands behind ``times``."""
+    label = row.get(BASELINE_COLUMN)
+    return "eager" if missing(label) or label == EAGER else str(label)
