@@ -188,8 +188,7 @@ def test_studies_by_their_names(recorded: Recorded, cli, cli_json) -> None:
     old, new = "quick-0123abcd-20251009-090000", "quick-0123abcd-20251009-090001"
     code, out, _ = cli("gate", "--candidate", "quick", "--baseline", old)
     assert code == 1
-    assert f"quick (the latest of 2 studies, {new}) against {old}, 3 of 7" in out.replace("
-", " ")
+    assert f"quick (the latest of 2 studies, {new}) against {old}, 3 of 7" in out.replace("\n", " ")
     out = cli("diff", old, "quick")[1]
     assert f"left: {old} ({old}); right: quick (the latest of 2 studies, {new})" in out
     assert "results: 3 of 18 cells that both have differ" in out

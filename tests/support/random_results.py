@@ -64,10 +64,10 @@ def table(rng: np.random.Generator) -> pd.DataFrame:
     frame["started_at"] = 1.76e9 + frame["study_id"].str[-1].astype(float)
     base = {(row["workload"], row["device"], row["batch"]): row for row in rows if row["compiler"] == "identity"}
     for place, row in enumerate(rows):
-        figure = statistics.geometric_mean(np.exp(row["logs"] + rng.normal(0, 0.02)))
+        figure = statistics.typical(np.exp(row["logs"] + rng.normal(0, 0.02)))
         gain = statistics.trimmed_mean(row["logs"] - base[row["workload"], row["device"], row["batch"]]["logs"])
         if rng.random() < 0.15:
-            figure = statistics.geometric_mean(np.exp(row["logs"][:1]))
+            figure = statistics.typical(np.exp(row["logs"][:1]))
         latency = 1e3 * row["batch"] / figure.value
         for name, value, estimate in (
             ("throughput", figure.value, figure),
