@@ -46,12 +46,12 @@ class Part:
 
 PARTS: Sequence[Part] = (
     # Whoever imports PyTorch first on a machine reads gigabytes from its disk.
-    Part("machine", "machine and what lacks", {"short": 60, "full": 180}, machine, anywhere=True),
+    Part("machine", "machine and what lacks", {"short": 45, "full": 180}, machine, anywhere=True),
     Part("sensors", "clocks and power, live", {"short": 40, "full": 180}, sensing),
     # On a GPU each process of a study imports PyTorch anew.
-    Part("smoke", "study smoke", {"short": 150, "full": 600}, smoke),
-    Part("lock", "one study at a time", {"short": 90, "full": 300}, locking),
-    Part("interruption", "killed and resumed", {"short": 120, "full": 600}, interruption),
+    Part("smoke", "study smoke", {"short": 140, "full": 600}, smoke),
+    Part("lock", "one study at a time", {"short": 75, "full": 300}, locking),
+    Part("interruption", "killed and resumed", {"short": 110, "full": 600}, interruption),
     Part("peers", "the runtimes' own tools", {"short": 120, "full": 600}, peers),
     Part("contract", "contract suite", {"short": 240, "full": 3 * 3600}, contract),
     # The last one has all that the others have left.
