@@ -74,10 +74,14 @@ class Bench:
 
         Raises
         ------
+        TimeoutError
+            It has no answer yet.
         RuntimeError
             It gives no answer.
         """
         ended = self.run(verb, [*NGRAPH, verb, "--json"], seconds)
+        if ended.code is None:
+            raise TimeoutError(f"mlflow-ngraph {verb} {ended.how}")
         try:
             return json.loads(ended.out)
         except ValueError:

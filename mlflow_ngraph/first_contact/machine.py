@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from mlflow_ngraph.devices.fingerprint import summary
 from mlflow_ngraph.first_contact.bench import Bench
 from mlflow_ngraph.first_contact.finding import Finding, Table
@@ -9,8 +11,9 @@ from mlflow_ngraph.first_contact.finding import Finding, Table
 
 def machine(bench: Bench, seconds: float) -> Finding:
     """Describe the machine for somebody who does not have it. What lacks is no fault of the machine's."""
+    deadline = time.monotonic() + seconds
     described = bench.ask("devices", seconds / 2)
-    findings = bench.ask("doctor", seconds / 2)["findings"]
+    findings = bench.ask("doctor", deadline - time.monotonic())["findings"]
     fitness = bench.profile.fitness()
     facts, hardware, system = described["machine"], described["machine"]["hardware"], described["machine"]["system"]
     rows = {

@@ -83,9 +83,18 @@ def test_the_builders_own_listing_explains_an_engine_without_its_gpu(cnn: Source
 
 
 @needs_the_library
-def test_a_gpu_that_the_library_does_not_name_needs_such_a_gpu(cnn: Source, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match=r"does not build for sm87 without such a GPU: it knows sm75, sm80, "):
-        build(cnn, tmp_path / "engine", replace(ADA, build_for="orin:sm87"))
+@pytest.mark.parametrize("level", ["same_compute_capability", "ampere_plus"])
+def test_a_gpu_that_the_library_does_not_name_has_no_engines(
+    cnn: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str
+) -> None:
+    refused = pytest.raises(
+        UnsupportedError, match=r"tensorrt-rtx [\d.]+ has no engines for sm90: it knows sm75, sm80, "
+    )
+    with refused:
+        build(cnn, tmp_path / "elsewhere", replace(ADA, build_for="gpu:sm90"), hardware_compatibility=level)
+    monkeypatch.setattr(probes, "gpu", lambda: gpu("9.0"))
+    with refused:
+        build(cnn, tmp_path / "here", replace(ADA, build_for=""), hardware_compatibility=level)
 
 
 def test_the_architecture_of_the_gpu_must_be_said() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from mlflow_ngraph.compilers.onnxruntime.build import installed
 from mlflow_ngraph.testing.contract import CompilerContract
+from tests.support.on_gpu import OnGpu
 
 pytestmark = pytest.mark.usefixtures("compilers")
 
@@ -34,5 +35,13 @@ class TestOnnxRuntime(CompilerContract):
 )
 class TestOnnxRuntimeWithOpenVINO(TestOnnxRuntime):
     flags: ClassVar = {"provider": "openvino"}
+    # The first is that of another provider, the second goes with the CPU's alone.
+    other_meaning = ("provider", "save_format")
+
+
+@pytest.mark.skipif(BUILD is None or BUILD.package != "onnxruntime-gpu", reason="onnxruntime-gpu is not installed")
+class TestOnnxRuntimeOnGpu(OnGpu, TestOnnxRuntime):
+    """With the CUDA provider, which the accelerator calls for."""
+
     # The first is that of another provider, the second goes with the CPU's alone.
     other_meaning = ("provider", "save_format")

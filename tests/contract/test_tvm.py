@@ -3,6 +3,7 @@ from typing import ClassVar
 import pytest
 
 from mlflow_ngraph.testing.contract import CompilerContract
+from tests.support.on_gpu import OnGpu
 
 pytestmark = pytest.mark.usefixtures("compilers")
 
@@ -53,3 +54,13 @@ class TestTunedTVM(CompilerContract):
     test_reduced_precisions_take_effect_or_are_unsupported = None  # type: ignore[assignment]
     test_an_operator_that_nobody_knows_is_unsupported_by_its_name = None  # type: ignore[assignment]
     test_engines_leave_nothing_behind = None  # type: ignore[assignment]
+
+
+class TestTVMOnGpu(OnGpu, CompilerContract):
+    """Untuned, with the schedules that TVM has for any GPU."""
+
+    compiler = "tvm"
+    never_imported = ("torch", "timm", "onnx")
+    test_flags_make_the_round_trip = None  # type: ignore[assignment]
+    test_other_values_of_flags_are_compiled = None  # type: ignore[assignment]
+    test_other_values_of_flags_give_the_same_function = None  # type: ignore[assignment]

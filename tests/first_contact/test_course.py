@@ -71,6 +71,13 @@ def test_a_part_that_fails_is_reported_and_the_others_go_on(tmp_path: Path) -> N
     assert report.exit_code == 3
 
 
+def test_a_part_that_takes_too_long_is_not_wrong(tmp_path: Path) -> None:
+    parts = [Log().part("a", TimeoutError("mlflow-ngraph doctor was not done within 9 s"))]
+    report = follow(new(parts), Here(), tmp_path, lambda line: None, parts)
+    assert report.parts["a"].status == "incomplete"
+    assert "doctor was not done within 9 s" in report.parts["a"].said
+
+
 @pytest.mark.parametrize(("status", "code"), [("right", 0), ("lacking", 0), ("incomplete", 3), ("wrong", 3)])
 def test_the_exit_code_says_whether_all_that_could_be_tried_was_right(
     tmp_path: Path, status: Status, code: int

@@ -82,8 +82,7 @@ class TensorRTRTX(TensorRTFamily[TensorRTRTXFlags]):
         from mlflow_ngraph.compilers.tensorrt_rtx.configuration import RTXConfiguration
 
         wide = self.flags.hardware_compatibility == "ampere_plus"
-        capability = None if wide else _capability(target)
-        return RTXConfiguration(self.flags.workspace_mib, capability, here=not target.build_for)
+        return RTXConfiguration(self.flags.workspace_mib, _capability(target), wide=wide)
 
     def _deserialized(self, plan: Path, saved: Saved) -> Deserialized:
         from mlflow_ngraph.compilers.tensorrt_rtx.running import DeserializedRTX

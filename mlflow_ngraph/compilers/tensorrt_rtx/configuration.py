@@ -7,9 +7,6 @@ from typing import Any
 from mlflow_ngraph.compilers.base import FlagValue
 from mlflow_ngraph.errors import UnsupportedError
 
-CURRENT = "CURRENT"
-"""NVIDIA's name for the compute capability of the GPU of this machine."""
-
 
 class RTXConfiguration:
     """The GPUs of one build.
@@ -17,21 +14,24 @@ class RTXConfiguration:
     Parameters
     ----------
     capability : tuple[int, int] | None
-        The one compute capability to build for; None builds for all since Ampere that the library knows.
-    here : bool
-        Whether a GPU of this capability is in this machine.
+        The compute capability of the GPU that is to run the engine; None where there is no GPU.
+    wide : bool
+        Build for all GPUs since Ampere that the library knows, not for that capability alone.
     """
 
-    def __init__(self, workspace_mib: int | None, capability: tuple[int, int] | None, *, here: bool) -> None:
+    def __init__(self, workspace_mib: int | None, capability: tuple[int, int] | None, *, wide: bool) -> None:
         self.workspace_mib = workspace_mib
         self._capability = capability
-        self._here = here
+        self._wide = wide
 
     def apply(self, trt: Any, config: Any) -> None:
         if self._capability is None:
             return
-        config.num_compute_capabilities = 1
-        config.set_compute_capability(getattr(trt.ComputeCapability, self._name(trt)), 0)
+        # The library builds for the GPU that it finds, whatever it is, and refuses to run what it built.
+        known = self._known(trt, self._capability)
+        if not self._wide:
+            config.num_compute_capabilities = 1
+            config.set_compute_capability(known, 0)
 
     def built(self, config: Any) -> None:
         """Nothing was learnt: kernels are chosen on the GPU, when an engine is loaded."""
@@ -41,22 +41,20 @@ class RTXConfiguration:
         named = [config.get_compute_capability(index).name for index in range(count)]
         return {"built_for": ",".join(named) or "all since Ampere"}
 
-    def _name(self, trt: Any) -> str:
-        """NVIDIA's name for the compute capability.
+    @staticmethod
+    def _known(trt: Any, capability: tuple[int, int]) -> Any:
+        """The library's own word for a compute capability.
 
         Raises
         ------
         UnsupportedError
-            It has none, and no such GPU is in this machine.
+            It has none.
         """
-        assert self._capability is not None
-        wanted = "SM{}{}".format(*self._capability)
-        known = [name for name in trt.ComputeCapability.__members__ if name.startswith("SM")]
-        if wanted in known:
-            return wanted
-        if self._here:
-            return CURRENT
-        raise UnsupportedError(
-            f"tensorrt-rtx {trt.__version__} does not build for {wanted.lower()} without such a GPU: "
-            f"it knows {', '.join(known).lower()}"
-        )
+        wanted = "SM{}{}".format(*capability)
+        known = {name: value for name, value in trt.ComputeCapability.__members__.items() if name.startswith("SM")}
+        if wanted not in known:
+            raise UnsupportedError(
+                f"tensorrt-rtx {trt.__version__} has no engines for {wanted.lower()}: "
+                f"it knows {', '.join(known).lower()}"
+            )
+        return known[wanted]
