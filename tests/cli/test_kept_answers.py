@@ -9,6 +9,7 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 import pytest
@@ -85,7 +86,12 @@ def unread(settled: str, cli, monkeypatch: pytest.MonkeyPatch):
     """Asks for findings, and tells whether results were read for it."""
     read: list[bool] = []
     reading = results.select
-    monkeypatch.setattr(results, "select", lambda *given, **named: read.append(True) or reading(*given, **named))
+
+    def noted(*given: Any, **named: Any) -> Any:
+        read.append(True)
+        return reading(*given, **named)
+
+    monkeypatch.setattr(results, "select", noted)
 
     def ask(*more: str) -> tuple[tuple[int, str, str], bool]:
         read.clear()
@@ -119,6 +125,7 @@ def test_a_store_that_changed_is_read_again(unread, settled: str) -> None:
 
 def test_what_the_log_alone_has_is_read(unread, settled: str) -> None:
     path = connection.database_file(settled)
+    assert path is not None
     with closing(sqlite3.connect(path)) as writer:
         writer.execute("PRAGMA journal_mode=WAL")
         writer.execute("PRAGMA wal_autocheckpoint=0")

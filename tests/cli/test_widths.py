@@ -24,8 +24,8 @@ def recorded(uri: str, home: Path) -> None:
                 cell.noise = NOISE if cell.metrics else ""
         recorder = Recorder(uri)
         recorder.open(record, home / study_id)
-        for lane in record.lanes:
-            recorder.record_lane(record, lane)
+        for identifier in record.lanes:
+            recorder.record_lane(record, identifier)
         recorder.close(record, "FINISHED")
 
 

@@ -76,8 +76,9 @@ def table(rng: np.random.Generator) -> pd.DataFrame:
         ):
             reach = (np.asarray(estimate.interval()) / estimate.value)[:: -1 if name == "latency_p50_ms" else 1]
             ends = value * (reach if name != "latency_p50_ms" else 1 / reach)
-            frame.loc[place, [name, f"{name}_ci_low", f"{name}_ci_high"]] = [value, *ends]
-            frame.loc[place, [f"{name}_log_se", f"{name}_df"]] = [estimate.error, estimate.freedom]
+            parts = (value, *ends, estimate.error, estimate.freedom)
+            for suffix, part in zip(("", "_ci_low", "_ci_high", "_log_se", "_df"), parts, strict=True):
+                frame.loc[place, name + suffix] = float(part)
     untried = frame["verdict"] == "left_out"
     frame.loc[untried, [name for name in frame if str(name).startswith(("throughput", "speedup", "latency"))]] = np.nan
     frame.loc[untried, "log_medians"] = None
@@ -131,7 +132,11 @@ def _merged(told: pd.DataFrame, entries: list[dict[str, Any]]) -> Iterator[str]:
 def _costs(told: pd.DataFrame, frame: pd.DataFrame, metric: str) -> Iterator[str]:
     """What others cost, against their ratios to the compiler that leads, at its batch size."""
     for lead in told[told["rank"] == 1].to_dict("records"):
-        beside = {"workloads": [lead["workload"]], "devices": [lead["device"]], "batch_sizes": [lead["batch"]]}
+        beside: dict[str, Any] = {
+            "workloads": [lead["workload"]],
+            "devices": [lead["device"]],
+            "batch_sizes": [lead["batch"]],
+        }
         ratios = compare(
             frame,
             rows=_GROUP,
@@ -187,5 +192,5 @@ def _name(row: dict[Any, Any]) -> tuple[str, ...]:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    ends = (np.array([part["ci_low"], part["ci_high"]], float) for part in (one, other))
-    return bool(np.allclose(*ends, rtol=1e-9, equal_nan=True))
+    ours, theirs = (np.array([part["ci_low"], part["ci_high"]], float) for part in (one, other))
+    return bool(np.allclose(ours, theirs, rtol=1e-9, equal_nan=True))

@@ -110,10 +110,10 @@ def test_compile_seconds_of_another_study_are_marked(tmp_path: Path) -> None:
 def test_how_far_intervals_reach_is_said_once(tmp_path: Path) -> None:
     record = study_record(tmp_path)
     assert shortfall(record) == "", "nothing was wanted of them"
-    record.study["repetitions"] = "auto"
+    record.study = {**record.study, "repetitions": "auto"}
     assert shortfall(record) == "intervals of throughput: wanted ± 1 %, reached ± 2 % in 13 cells"
     record.lanes[lane_id(record, "resnet18", "openvino")].cells[1].metrics["throughput_ci_high"] *= 1.1
     record.lanes[lane_id(record, "resnet18", "openvino")].cells[2].metrics["throughput_ci_low"] = float("nan")
     assert shortfall(record).endswith("reached ± 2 to 7 % in 12 cells, 1 cell has no interval")
-    record.study["adaptive"]["within"] = 0.1
+    record.study = {**record.study, "adaptive": {**record.study["adaptive"], "within": 0.1}}
     assert shortfall(record).endswith("wanted ± 10 %, 1 cell has no interval")

@@ -82,7 +82,7 @@ def refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refusals:
     def best(remote: Remote, rules: Path | str) -> None:
         row = {"model_id": remote.model_id, "tracking_uri": remote.tracking_uri}
         row |= {"compiler": "openvino", "compiler_label": "openvino"}
-        answer(Ranking((Candidate(row, "throughput"),), {}, (), ()), {}, trust.load(rules))
+        answer(Ranking((Candidate(row, "throughput"),), {}, (), (), ()), {}, trust.load(rules))
 
     def study(remote: Remote, rules: Path | str) -> None:
         manifest = Manifest.parse((directory_of(remote) / "manifest.json").read_bytes(), "the manifest")
