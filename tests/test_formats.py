@@ -60,9 +60,9 @@ def test_an_archive_its_journal_and_its_table_are_read(study: Path) -> None:
     (lane,) = record.lanes.values()
     assert {batch: str(cell.verdict) for batch, cell in lane.cells.items()} == {1: "ok", 2: "ok"}
     rows = table(member("results.parquet"), record.id).to_pylist()
-    recorded = {row["batch"]: row["throughput"] for row in rows}
+    recorded = {row["batch"]: row["latency_p50_ms"] for row in rows}
     assert recorded == pytest.approx(
-        {batch: cell.metrics["throughput"] for batch, cell in lane.cells.items()}, rel=1e-9
+        {batch: cell.metrics["latency_p50_ms"] for batch, cell in lane.cells.items()}, rel=1e-9
     )
     assert len(pq.read_table(io.BytesIO(member("samples.parquet")))) == 12
 

@@ -157,7 +157,7 @@ def test_tables_6_to_8_follow_from_raw_samples(sqlite_uri: str, tmp_path: Path, 
             rate, rate_std, cpu, cpu_std = again.pop(("t6", row["device"], row["series"], row["family"], band))
             names = ("throughput", "throughput_std", "cpu_percent", "cpu_percent_std")
             assert [row[f"{name}_{band}"] for name in names] == pytest.approx([rate, rate_std, cpu, cpu_std], rel=1e-9)
-            assert f"{rate:.2f} [" in text
+            assert f"{rate:.2f} " in text
             assert f"{cpu:.2f} ± {cpu_std:.2f}" in text
             shown += 1
     for key, target in (("t7", "conv"), ("t8", "mha")):

@@ -249,7 +249,7 @@ def test_lanes_that_do_not_fit_into_memory_together_keep_their_pairs(tmp_path, m
         assert cell.metrics["repetitions"] == 4, "what a baseline measures for others is not its own"
         assert "speedup" in cell.metrics
         if compiler != "identity":
-            assert {"speedup_ci_low", "speedup_ci_high"} <= set(cell.metrics)
+            assert {"speedup_log_se", "speedup_df"} <= set(cell.metrics)
     together: dict[tuple[str, int], set[str]] = {}
     for event in events:
         if event["event"] == "slice":
