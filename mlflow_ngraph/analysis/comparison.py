@@ -211,7 +211,7 @@ class Comparison:
         """The cells that could beat an answer: first those that rank, then those that cannot, the best first.
 
         One that ranks could if the interval of the ratio reaches more than `AS_GOOD` beyond the answer; unless another cell
-        beats it for sure in rounds of its own, or it cannot beat what was chosen at its own batch size. One that does not rank
+        beats it for sure in rounds of its own, or it cannot beat the answer's choice at one of the batch sizes of that. One that does not rank
         could if the good end of its interval, or its figure where it has none, is better by as much; or if nobody measured it.
 
         Parameters
@@ -434,13 +434,12 @@ class Comparison:
             return self.left(places, places) | (low > 1 if self._low_is_better else high < 1)
 
     def _covered(self, answer: int, places: Places) -> Mask:
-        """Which cells cannot beat the answer's own choice at their batch size: with that choice nothing is lost to them."""
+        """Which cells of other choices cannot beat the answer's choice at one of its batch sizes: nothing is lost to them."""
         covered = np.zeros(len(places), bool)
-        batch = self._codes(["batch"])
+        other = np.flatnonzero(self._other_choice(answer, places))
         for cell in self.of_choice(answer, places).tolist():
-            same = np.flatnonzero((batch[places] == batch[cell]) & self._other_choice(answer, places))
-            ratios = self.ratios(places[same], np.full(len(same), cell))
-            covered[same] |= ratios.known & ~self.could_beat(ratios)
+            ratios = self.ratios(places[other], np.full(len(other), cell))
+            covered[other] |= ratios.known & ~self.could_beat(ratios)
         return covered
 
     def _leanest(self, first: int, places: Places) -> tuple[int, str]:
