@@ -212,8 +212,8 @@ class Comparison:
         """The cells that could beat an answer: first those that rank, then those that cannot, the best first.
 
         One that ranks could if the interval of the ratio reaches more than `AS_GOOD` beyond the answer; unless another cell
-        beats it for sure in rounds of its own, or it cannot beat what was chosen at its own batch size. One that does not rank
-        could if the good end of its interval, or its figure where it has none, is better; or if nobody measured it.
+        beats it for sure in rounds of its own, or it cannot beat the answer's choice at one of the batch sizes of that. One that does not rank
+        could if the good end of its interval, or its figure where it has none, is better by as much; or if nobody measured it.
 
         Parameters
         ----------
@@ -226,10 +226,7 @@ class Comparison:
         unsure = asked[self.doubtful[asked]]
         if answer is None:
             return tuple(Rival(**fields) for fields in self._described(unsure))
-        better = (
-            self.hopes < self.numbers[answer] if self.metric.better == "lower" else self.hopes > self.numbers[answer]
-        )
-        unsure = unsure[self.untried[unsure] | better[unsure]]
+        unsure = unsure[self.untried[unsure] | self._better(self.hopes[unsure], answer)]
         ranked = asked[self.ranks[asked]]
         near = ranked[self._near(answer, ranked)]
         return (
@@ -411,12 +408,18 @@ class Comparison:
         ratios = self.ratios(places, np.full(len(places), answer))
         near = self.could_beat(ratios)
         if self.metric.name in METRICS and METRICS[self.metric.name].interval != "none":
-            gain = self.badness[answer] - self.badness[places]
-            near |= ~ratios.known & (gain > AS_GOOD * abs(self.badness[answer]))
+            near |= ~ratios.known & self._better(self.numbers[places], answer)
         near &= places != answer
         if near.any():
             near &= ~(self._beaten(places) | self._covered(answer, places))
         return near
+
+    def _better(self, numbers: Array, answer: int) -> Mask:
+        """Which numbers are better than that of an answer by more than `AS_GOOD`."""
+        own = self.numbers[answer]
+        gains = own - numbers if self.metric.better == "lower" else numbers - own
+        better: Mask = gains > AS_GOOD * abs(own)
+        return better
 
     def _openness(self, answer: int, places: Places) -> int:
         """2 where another choice could beat an answer, 1 where another batch size of its own could, else 0."""
@@ -432,13 +435,12 @@ class Comparison:
             return self.left(places, places) | (low > 1 if self._low_is_better else high < 1)
 
     def _covered(self, answer: int, places: Places) -> Mask:
-        """Which cells cannot beat the answer's own choice at their batch size: with that choice nothing is lost to them."""
+        """Which cells of other choices cannot beat the answer's choice at one of its batch sizes: nothing is lost to them."""
         covered = np.zeros(len(places), bool)
-        batch = self._codes(["batch"])
+        other = np.flatnonzero(self._other_choice(answer, places))
         for cell in self.of_choice(answer, places).tolist():
-            same = np.flatnonzero((batch[places] == batch[cell]) & self._other_choice(answer, places))
-            ratios = self.ratios(places[same], np.full(len(same), cell))
-            covered[same] |= ratios.known & ~self.could_beat(ratios)
+            ratios = self.ratios(places[other], np.full(len(other), cell))
+            covered[other] |= ratios.known & ~self.could_beat(ratios)
         return covered
 
     def _leanest(self, first: int, places: Places) -> tuple[int, str]:

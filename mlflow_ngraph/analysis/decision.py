@@ -89,7 +89,7 @@ class Answer:
         named = undecided.chosen(row)
         alike = list(dict.fromkeys(undecided.chosen(other) for other in self.equals))
         if alike := [name for name in alike if name != named]:
-            reason = f", {self.criterion}" if self.criterion else ""
+            reason = f", {self.criterion}," if self.criterion else ""
             named = f"either of {' and '.join([named, *alike])} (within {100 * AS_GOOD:g} %): {named}{reason}"
         at = f"at batch {row['batch']} ({self.figure})"
         base = EAGER if missing(row.get(BASELINE_COLUMN)) else str(row[BASELINE_COLUMN])
@@ -97,7 +97,7 @@ class Answer:
             yield f"{named} {at}"
             yield "no compiler was faster than eager execution" if base == EAGER else f"nothing was faster than {base}"
         elif self.gains and self.gains[0].batch == row["batch"]:
-            yield f"{named}, {self.gains[0].said} times {'eager' if base == EAGER else base} {at}"
+            yield f"{named.removesuffix(',')}, {self.gains[0].said} times {'eager' if base == EAGER else base} {at}"
             if rest := [f"{gain.value:.2f} at batch {gain.batch}" for gain in self.gains[1:]]:
                 yield ", ".join(rest)
         else:
@@ -106,10 +106,11 @@ class Answer:
     def _batch_sizes(self, row: Mapping[str, Any]) -> Iterator[str]:
         """Batch sizes that are as good, or could be better."""
         own = undecided.chosen(row)
-        alike = [str(other["batch"]) for other in self.equals if undecided.chosen(other) == own]
+        alike = [int(other["batch"]) for other in self.equals if undecided.chosen(other) == own]
         if alike:
-            reason = f"; batch {row['batch']}: {self.criterion}" if self.criterion else ""
-            yield f"batch {' or '.join(alike)} is as good (within {100 * AS_GOOD:g} %){reason}"
+            only = self.criterion and len(alike) == len(self.equals)
+            reason = f", and batch {row['batch']} takes {self.criterion}" if only else ""
+            yield f"batch {' or '.join(map(str, sorted(alike)))} is as good (within {100 * AS_GOOD:g} %){reason}"
         if self.rivals:
             could = undecided.listed([rival.said for rival in self.rivals])
             yield f"its batch size is undecided: {could} could be better; {undecided.again(self.rivals, row)}"

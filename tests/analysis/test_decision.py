@@ -1,13 +1,16 @@
-"""Which cell leads, and which could still beat it."""
+"""Which cell leads, which could still beat it, and what is said of that."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from mlflow_ngraph.analysis import champion
 from mlflow_ngraph.analysis.compare import compare
 from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.ranking import EngineQuestion, rank
@@ -148,3 +151,90 @@ def test_of_a_complement_less_that_is_left_is_better() -> None:
     noisy = frame.assign(cpu_reduction_log_se=[0.0, 0.2, 0.2])
     (doubt,) = recommend(noisy, objective="cpu_reduction").attrs["undecided"]
     assert [rival["row"]["compiler"] for rival in doubt["rivals"]] == ["openvino"]
+
+
+def two_sizes(**columns: Any) -> pd.DataFrame:
+    """OpenVINO wins at both batch sizes by the rounds; by figures of their own nobody knows anything about batch size 8."""
+    rates = {"identity": 50.0, "onnxruntime": 80.0, "openvino": 100.0}
+    frame = Drawn(grid(lambda compiler, batch: rates[compiler], compiler=NAMES, batch=[1, 8]), 0.01, 0.05, 12).draw(0)
+    frame["model_id"] = frame["compiler"]
+    return frame.assign(throughput_log_se=np.where(frame["batch"] == 8, 0.9, 0.01), **columns)
+
+
+def test_the_compiler_is_decided_before_the_batch_size() -> None:
+    table = recommend(two_sizes())
+    (answer,) = table.attrs["answers"]
+    assert answer["decided"]
+    assert table.attrs["undecided"] == []
+    assert answer["said"].startswith("resnet18 on xeon: openvino, ")
+    assert " times eager at batch " in answer["said"]
+    assert "; its batch size is undecided: openvino at batch " in answer["said"]
+    again = " mlflow-ngraph benchmark --workloads timm:resnet18 --compilers openvino --batch-sizes 1,8 "
+    assert f" could be better; measure again with{again}" in answer["said"]
+    assert table.loc[table["best"], "compiler"].tolist() == ["openvino"]
+
+
+def test_which_of_two_engines_is_undecided_where_each_has_one_batch_size() -> None:
+    frame = two_sizes()
+    table = recommend(frame.assign(model_id=frame["compiler"] + frame["batch"].astype(str)))
+    (answer,) = table.attrs["undecided"]
+    assert answer["said"].startswith("resnet18 on xeon: openvino, "), "that much is known"
+    assert not table["best"].any()
+
+
+def test_who_loses_at_every_batch_size_keeps_nobody_from_being_the_champion() -> None:
+    frame = two_sizes()
+    mine = frame["compiler"] == "openvino"
+    cell = champion.best(frame[mine], "throughput")
+    assert cell is not None
+    assert champion.rivals(frame[mine], cell, frame[~mine], "throughput") == ()
+    assert champion.rivals(frame[mine & (frame["cell"] == cell["cell"])], cell, frame[~mine], "throughput")
+    theirs = frame["compiler"] == "onnxruntime"
+    other = champion.best(frame[theirs], "throughput")
+    assert other is not None
+    rivals = champion.rivals(frame[theirs], other, frame[~theirs], "throughput")
+    assert {rival.row["compiler"] for rival in rivals} == {"openvino"}
+
+
+def test_a_figure_without_an_interval_leaves_what_pairs_show() -> None:
+    frame = measured(108.0)
+    alone = frame["compiler"] == "openvino"
+    frame.loc[alone, ["throughput_log_se", "throughput_df", "throughput_ci_low", "throughput_ci_high"]] = np.nan
+    table = recommend(frame)
+    assert table.loc[table["best"], "compiler"].tolist() == ["openvino"]
+    assert rank(frame, EngineQuestion()).rivals == ()
+
+
+def test_a_tie_is_an_answer_by_the_smaller_engine_or_less_memory() -> None:
+    frame = measured(100.5, noise=0.002, rounds=20)
+    for columns, best, why in (
+        ({"engine_size_mb": [9.0, 20.0, 10.0]}, "openvino", "the smaller engine"),
+        ({"engine_size_mb": [9.0, 10.0, 20.0]}, "onnxruntime", "the smaller engine"),
+        ({"engine_size_mb": [9.0, 10.1, 10.0], "peak_memory_mb": [50.0, 99.0, 199.0]}, "onnxruntime", "less memory"),
+    ):
+        table = recommend(frame.assign(**columns))
+        (answer,) = table.attrs["answers"]
+        other = {"openvino": "onnxruntime", "onnxruntime": "openvino"}[best]
+        assert answer["said"].startswith(
+            f"resnet18 on xeon: either of {best} and {other} (within 3 %): {best}, {why}, "
+        )
+        assert table.loc[table["best"], "compiler"].tolist() == [best]
+        (shown,) = [
+            value for value in compare(frame.assign(**columns), rows=["batch"]).attrs["values"] if value["best"]
+        ]
+        assert shown["compiler_label"] == best
+
+
+def test_what_no_option_can_say_is_measured_again_from_the_file_of_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NGRAPH_HOME", str(tmp_path))
+    frame = measured(100.5, noise=0.06, seed=1).assign(workload="torch:mine#1234", study_id="mine-1", run_id="r1")
+    (doubt,) = recommend(frame).attrs["undecided"]
+    brought = "mlflow artifacts download --run-id r1 --artifact-path study.yaml --dst-path . && mlflow-ngraph benchmark study.yaml"
+    assert f"{brought} --compilers " in doubt["said"]
+    file = tmp_path / "studies" / "mine-1" / "study.yaml"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    (doubt,) = recommend(frame).attrs["undecided"]
+    assert f" would tell: mlflow-ngraph benchmark {file} --compilers " in doubt["said"]

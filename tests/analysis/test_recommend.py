@@ -58,6 +58,11 @@ def better(one: float, other: float, metric: str) -> bool:
     return one < other if LOWER[metric] else one > other
 
 
+def beats(one: float, other: float, metric: str) -> bool:
+    """By more than 3 %."""
+    return better(one, other, metric) and abs(one - other) > 0.03 * other
+
+
 def brute_force(rows: list[Any], metric: str, limits: list[Limit]) -> dict[tuple[str, str], list[Any]]:
     """All cells that keep the limits by workload and device, the best number first."""
     found: dict[tuple[str, str], list[Any]] = {}
@@ -85,7 +90,7 @@ def brute_doubts(
         key = row["workload"], row["device"]
         best = expected.get(key)
         if keeps(row, metric, limits, "timeout") and (
-            best is None or better(good_end(row, metric), best[0][metric], metric)
+            best is None or beats(good_end(row, metric), best[0][metric], metric)
         ):
             found.setdefault(key, []).append(row["cell"])
     return found
