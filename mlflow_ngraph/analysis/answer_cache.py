@@ -125,6 +125,6 @@ def _digest(content: bytes) -> bytes:
 def _code() -> list[tuple[str, int, int]]:
     """What computes answers; in a checkout it changes without the version changing."""
     here = Path(__file__).parent
-    rooms = (here.parent, here, here.parent / "tables", here.parent / "tracking")
+    rooms = (here.parent, here, *(here.parent / name for name in ("devices", "tables", "tracking", "workloads")))
     entries = [entry for room in rooms for entry in os.scandir(room) if entry.name.endswith(".py")]
     return sorted((entry.path, entry.stat().st_size, entry.stat().st_mtime_ns) for entry in entries)
