@@ -100,7 +100,11 @@ def load(
         since=since,
         until=until,
     )
-    return select(asked, tracking_uri, experiments, run=run, columns=columns, cache=cache)
+    found = listing.find(tracking_uri, experiments, run)
+    frame = select(asked, columns=columns, cache=cache, found=found)
+    for note in found.notes:
+        _log.warning("%s", note)
+    return frame
 
 
 def select(
@@ -119,7 +123,7 @@ def select(
     ----------
     found : Found | None
         The study runs, where they are known already; servers, experiments and run are those that they were found by.
-        Its notes say what was left out; without it the log says so.
+        Its notes say what was left out and what names mean; without it the log says the former.
     """
     known, found = found, listing.find(tracking_uri, experiments, run) if found is None else found
     needed = None if columns is None else {*columns, *_NEEDED}
@@ -139,9 +143,11 @@ def select(
         read += [(server.name, study_run, table) for study_run, table in kept_rows]
     found.notes.extend(displaced([(study_run, table) for _, study_run, table in read]))
     fitting: pd.DataFrame = selection.of(joined(read, needed)).reset_index(drop=True)
-    found.notes.extend(distinct.notes(fitting))
-    for note in found.notes if known is None else ():
-        _log.warning("%s", note)
+    if known is None:
+        for note in found.notes:
+            _log.warning("%s", note)
+    else:  # a reader of a part of the results need not hear each time what devices are called
+        found.notes.extend(distinct.notes(fitting))
     return fitting if columns is None else fitting.loc[:, list(columns)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -67,13 +68,18 @@ def gate(
 
     allowed = [gating.Threshold.parse(text) for text in items(thresholds)]
     selection = asked.selection()
-    everything = _on_devices(asked, selection)
+    read = cache(asked.read)
+    named = [judged, *([baseline] if baseline else [])]
+    on_server = not all(map(gate_sources.is_file, named))
+    if selection.devices and on_server:
+        selection = replace(selection, devices=_shown(read(), selection.devices))
+    everything = partial(_on_devices, read, selection)
     new = gate_sources.load(judged, asked.uris, everything)
     old = gate_sources.load(baseline, asked.uris, everything) if baseline else gate_sources.before(new, everything())
     if new.name == old.name != judged:
         raise UsageError(f"candidate and baseline are the same study, {new.name}: name another one, as {judged}~1")
     new, old = _chosen(new, selection), _chosen(old, selection)
-    history = _history(asked, [judged, *([baseline] if baseline else [])])
+    history = _history(read) if on_server else None
     table = gating.gate(new, old, allowed, across_machines=across_machines, history=history)
     if summary:
         writing.write(gate_report.markdown(table), summary)
@@ -88,28 +94,26 @@ def gate(
     return _CODES[table.attrs["outcome"]]
 
 
-def _on_devices(asked: Asked, selection: Selection) -> Callable[[], pd.DataFrame]:
+def _shown(frame: pd.DataFrame, devices: Sequence[str]) -> Sequence[str]:
+    """Devices as they were asked for, and as results show their machines."""
+    from mlflow_ngraph.analysis.selection import Selection
+
+    meant = Selection(devices=devices)
+    meant.check(frame)
+    return [*devices, *map(str, meant.of(frame)["device"].unique())]
+
+
+def _on_devices(read: Callable[[], pd.DataFrame], selection: Selection) -> pd.DataFrame:
     """All results of the devices that are meant: a name that studies of several devices have means those of these."""
+    from mlflow_ngraph.analysis.selection import Selection
 
-    def read() -> pd.DataFrame:
-        from mlflow_ngraph.analysis.selection import Selection
-
-        frame = asked.read()
-        meant = Selection(devices=selection.devices)
-        meant.check(frame)
-        return meant.of(frame)
-
-    return read
+    return Selection(devices=selection.devices).of(read())
 
 
-def _history(asked: Asked, named: Sequence[str]) -> pd.DataFrame | None:
-    """All results of the servers that one of the sides came from; files alone ask none."""
-    from mlflow_ngraph.analysis.gate_sources import is_file
-
-    if all(map(is_file, named)):
-        return None
+def _history(read: Callable[[], pd.DataFrame]) -> pd.DataFrame | None:
+    """All results of the servers that one of the sides came from."""
     try:
-        return asked.read()
+        return read()
     except UsageError:  # the sides are of other experiments than those that are read
         return None
 

@@ -90,11 +90,16 @@ def newest(root: Path, key: str) -> Path | None:
 def measured_before(directory: Path) -> Begun | None:
     """The latest study of the same name on the same machine that was measured to its end before; None where there is none."""
     studies = begun(directory.parent.parent)
-    this = next(study for study in studies if study.directory == directory)
     earlier = (
-        study for study in studies if (study.name, study.machine) == (this.name, this.machine) and study.at < this.at
+        study
+        for this in studies
+        for study in studies
+        if this.directory == directory
+        if (study.name, study.machine) == (this.name, this.machine)
+        and study.at < this.at
+        and _is_whole(study.directory)
     )
-    return next((study for study in earlier if _is_whole(study.directory)), None)
+    return next(earlier, None)
 
 
 def _is_whole(directory: Path) -> bool:

@@ -16,6 +16,7 @@ from mlflow_ngraph.analysis.report.beside import agreements, beside, spearman
 from mlflow_ngraph.analysis.report.blocks import Missing, Table, Text
 from mlflow_ngraph.analysis.report.environment import Machine
 from mlflow_ngraph.analysis.report.prepared import Prepared, prepare
+from mlflow_ngraph.tables.distinct import distinct
 from tests.support import reported
 
 HARDWARE: dict[str, Any] = {
@@ -157,6 +158,17 @@ def test_an_x86_processor_that_is_no_xeon_is_compared_with_a_note(prepared: Prep
     )
     assert paper.told_before("host", machine("host").fingerprint) == ""
     assert "nothing to set beside" in paper.told_before("host", machine("host", architecture="aarch64").fingerprint)
+
+
+def test_a_model_of_the_paper_is_known_beside_another_of_its_name(prepared: Prepared) -> None:
+    mine = reported.models()
+    mine = mine[mine["label"] == "ResNet-18"].assign(
+        workload="torch:m:resnet", cell=lambda rows: "mine-" + rows["cell"]
+    )
+    both = prepare(distinct(pd.concat([reported.models(), mine], ignore_index=True)))
+    assert {"ResNet-18 (timm)", "ResNet-18 (torch)"} <= set(both.every["label"])
+    (table,) = [block for block in beside(both, [])["t4"] if isinstance(block, Table)]
+    assert set(table.data["model"]) >= {"ResNet-18"}
 
 
 def test_an_unknown_device_is_refused_with_the_reason() -> None:

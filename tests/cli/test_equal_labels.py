@@ -96,3 +96,9 @@ def test_the_page_does_not_merge_them(recorded: str) -> None:
     assert {entry["label"] for entry in answers.options(frame)["workloads"]} == NAMES
     assert frame.groupby(["label", "device", "compiler_label", "batch"]).size().max() == 1
     assert "host and xeon are one machine, shown as host" in frame.attrs["notes"]
+
+
+def test_what_a_name_means_is_said_once(recorded: str, cli: Cli) -> None:
+    for request in (["gate", "quick"], ["gate", "quick", "--devices", "xeon", "--baseline", "quick~1"], ["recommend"]):
+        err = cli(*request)[2]
+        assert err.count("host and xeon are one machine") == 1, err

@@ -14,7 +14,7 @@ from mlflow_ngraph.analysis.report import texts
 from mlflow_ngraph.analysis.report.blocks import EMPTY, Block, Column, Missing, Table, TableCell, Text
 from mlflow_ngraph.analysis.report.combined import Value
 from mlflow_ngraph.analysis.report.environment import Machine
-from mlflow_ngraph.analysis.report.paper import Comparable, PaperPoint, comparable
+from mlflow_ngraph.analysis.report.paper import Comparable, PaperPoint, comparable, named_by_paper
 from mlflow_ngraph.analysis.report.paper_points import points
 from mlflow_ngraph.analysis.report.prepared import MODEL, Prepared
 from mlflow_ngraph.workloads.catalogue import paper_blocks, paper_models
@@ -247,7 +247,7 @@ _CAPTIONS = {
 
 def _models(prepared: Prepared) -> Table | Missing:
     """Table 4, which has to be equal."""
-    every = prepared.every
+    every = prepared.every.assign(label=named_by_paper(prepared.every))
     models = {model.label: model for model in paper_models().values()}
     known = every["parameters"].notna() & every["paper_macs"].notna()
     frame = every[(every["kind"] == MODEL) & known & every["label"].isin(list(models))].drop_duplicates("label")

@@ -20,6 +20,7 @@ from mlflow_ngraph.devices.fingerprint import processor
 from mlflow_ngraph.devices.registry import accelerator, misfit
 from mlflow_ngraph.study import BASELINE
 from mlflow_ngraph.text import counted
+from mlflow_ngraph.workloads.catalogue import paper_models
 from mlflow_ngraph.workloads.naming import stem
 
 COMPILERS = {
@@ -146,6 +147,13 @@ def told_before(profile: str, fingerprint: Mapping[str, Any]) -> str:
         return f"report --paper has nothing to set beside {name}: the paper measured {texts.listed(list(MACHINES.values()))}"
     other = misfit(theirs, name)
     return f"report --paper sets this beside the paper's {MACHINES[theirs]}; this machine is {name}" if other else ""
+
+
+def named_by_paper(frame: pd.DataFrame) -> pd.Series[str]:
+    """What the paper calls the model of each row, if it is one of its: its label there, also where another model has the same."""
+    labels = {f"timm:{model.timm_name}": model.label for model in paper_models().values()}
+    names: pd.Series[str] = frame["workload"].map(labels).fillna(frame["label"])
+    return names
 
 
 def paper_number(row: Mapping[str, str], name: str) -> float:

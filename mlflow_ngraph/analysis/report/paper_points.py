@@ -11,7 +11,14 @@ from mlflow_ngraph.analysis.report import combined
 from mlflow_ngraph.analysis.report.combined import Value
 from mlflow_ngraph.analysis.report.depth_tables import BATCHES, over_depth
 from mlflow_ngraph.analysis.report.model_tables import BANDS
-from mlflow_ngraph.analysis.report.paper import COMPILERS, Comparable, PaperPoint, paper_number, table
+from mlflow_ngraph.analysis.report.paper import (
+    COMPILERS,
+    Comparable,
+    PaperPoint,
+    named_by_paper,
+    paper_number,
+    table,
+)
 from mlflow_ngraph.analysis.report.prepared import order_of_families, order_of_series
 from mlflow_ngraph.study import BASELINE
 
@@ -34,7 +41,7 @@ def _compile_seconds(chosen: Comparable) -> Iterator[PaperPoint]:
     frame = chosen.prepared.models
     frame = frame[frame["compile_total_s"].notna()]
     for row in table("table3_compile_seconds"):
-        cells = frame[(frame["label"] == row["model"]) & (frame["batch"] == int(row["batch_size"]))]
+        cells = frame[(named_by_paper(frame) == row["model"]) & (frame["batch"] == int(row["batch_size"]))]
         for cell in cells.to_dict("records"):
             theirs = chosen.devices[cell["device"]]
             name = f"{theirs}_{COMPILERS[cell['compiler']]}"
