@@ -67,8 +67,8 @@ def settled(seeded: str, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.usefixtures("compilers")
 def test_a_database_is_asked_without_mlflow_and_not_at_all_for_what_is_kept(seeded: str) -> None:
     (one, *_) = MlflowClient(seeded).search_runs(["1"], f"tags.`{Tag.KIND}` = 'lane'")
-    label, compiler = (one.data.params[name] for name in ("label", "compiler_label"))
-    for verb in ("compare", "recommend", "findings", f"history {label}/{compiler}/b8"):
+    model, compiler = (one.data.params[name] for name in ("model", "compiler"))
+    for verb in ("compare", "recommend", "findings", f"history {model}/{compiler}/b8"):
         command = [sys.executable, "-c", FRESH, *verb.split(), "--tracking-uri", seeded, "--json"]
         time.sleep(2)
         first, second = (
