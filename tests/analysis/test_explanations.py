@@ -32,7 +32,7 @@ def test_the_newest_study_is_read_unless_another_is_named(tmp_path: Path) -> Non
         write_study(tmp_path, name, at)
     assert explain_local(["resnet18/openvino/b8"], tmp_path)[0].cell.study_id == "mine-2"
     assert explain_local(["resnet18/openvino/b8"], tmp_path, "mine-1")[0].cell.study_id == "mine-1"
-    with pytest.raises(UsageError, match="no study 'mine-3' in "):
+    with pytest.raises(UsageError, match="unknown study 'mine-3': did you mean 'mine'"):
         explain_local(["resnet18/openvino/b8"], tmp_path, "mine-3")
 
 

@@ -15,6 +15,8 @@ from mlflow_ngraph.engines.store import EngineOrigin, EngineStore, StoredEngine
 from mlflow_ngraph.execute.journal import Journal
 
 DAY = 86400
+FIELDS: dict[str, dict[str, Any]] = {"study_finished": {"offline": False}, "study_recorded": {"run_id": "0" * 32}}
+"""Of the events that readers look into."""
 
 
 def study(home: Path, name: str, *events: str, age_s: float = 0) -> Path:
@@ -22,7 +24,7 @@ def study(home: Path, name: str, *events: str, age_s: float = 0) -> Path:
     directory = home / "studies" / name
     with Journal(directory) as writer:
         for event in events:
-            writer.append(event, **({"offline": False} if event == "study_finished" else {}))
+            writer.append(event, **FIELDS.get(event, {}))
     for path, size in {"logs/one.log": 100, "materials/x": 10, "scratch/y": 10, "engines/a/b/model": 1000}.items():
         (directory / path).parent.mkdir(parents=True)
         (directory / path).write_bytes(bytes(size))

@@ -96,7 +96,7 @@ def test_an_explanation_that_says_nothing_is_shown_as_such(home: Path, cli) -> N
         (["resnet18/runtime-onnx/b8"], 2, "no cell 'resnet18/runtime-onnx/b8'"),
         (["resnet18/vm-tvm/b8"], 1, "ResNet-18/vm-tvm/b8: there is no engine: unsupported: no Col2Im"),
         (["resnet18/compile-torch/b8"], 1, "compile-torch could not explain its engine: timed out"),
-        (["resnet18/openvino/b8", "--study", "yours"], 2, "no study 'yours' in "),
+        (["resnet18/openvino/b8", "--study", "yours"], 2, "unknown study 'yours': known: mine"),
         (["resnet18/openvino/b8", "--format", "xml"], 2, "format: expected table, markdown, json, found 'xml'"),
         (["resnet18/openvino/b8", "--kernels", "many"], 2, "kernels: expected a whole number, found 'many'"),
         ([], 2, "Missing argument 'CELL...'"),

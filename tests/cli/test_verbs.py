@@ -95,6 +95,7 @@ def test_studies(cli, cli_json) -> None:
     assert "paper-models" in cli("studies")[1]
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_dry_run_tells_lanes_cells_and_time_and_writes_nothing(cli, cli_json, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("NGRAPH_HOME", str(tmp_path / "home"))
     found = cli_json("benchmark", "paper-blocks-mha", "--compilers", "openvino,onnxruntime", "--dry-run")
