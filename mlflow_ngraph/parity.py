@@ -60,7 +60,7 @@ _ACCUMULATED = 4.0
 ROUNDINGS = 8.0
 """How many times what rounding does to the model a correct engine may be off: it adds in another order, and may transform
 convolutions."""
-_FINEST = 2e-6
+_FINEST = 5e-6
 """A relative error that is never held against an engine."""
 _BLUNT = 0.25
 """Where a correct engine may be off by this share of the largest output, rounding alone decides what comes out."""
