@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ class Unsent(Recorder):
         """As `Recorder.record_lane`."""
         return lane_content(record, lane_id).digest()
 
-    def close(self, record: StudyRecord, status: str) -> str:
+    def close(self, record: StudyRecord, status: str, answers: Sequence[str] = ()) -> str:
         """As `Recorder.close`."""
         study_content(record).digest()
         with tempfile.TemporaryDirectory() as target:
