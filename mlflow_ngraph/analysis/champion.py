@@ -103,26 +103,32 @@ def best(cells: pd.DataFrame, metric: str, batch: int | None = None) -> Mapping[
 
 
 def rivals(
-    cells: pd.DataFrame, cell: Mapping[str, Any], others: pd.DataFrame, metric: str, batch: int | None = None
-) -> tuple[Rival, ...]:
-    """The cells of other engines that could beat an engine.
+    cells: pd.DataFrame, others: pd.DataFrame, metric: str, batch: int | None = None
+) -> tuple[Mapping[str, Any], tuple[Rival, ...]]:
+    """The cell that an engine does best beside others, and the cells of these that could beat it.
 
     Parameters
     ----------
     cells : pd.DataFrame
-        Those of the engine: what loses to it at one of its batch sizes does not beat it.
-    cell : Mapping[str, Any]
-        The one that the engine is judged by.
+        Those of the engine, of which one has the metric: what loses to it at one of its batch sizes does not beat it.
     others : pd.DataFrame
         Cells of other engines of the same model, precision and machine.
     batch : int or None
         The only batch size that counts, where there is one.
     """
-    beside = pd.concat([cells[cells["cell"] != cell["cell"]], others])
-    beside = beside if batch is None else beside[beside["batch"] == batch]
-    frame = typed(pd.concat([pd.DataFrame([dict(cell)]), beside], ignore_index=True), COLUMNS)
-    found = Comparison(frame, METRICS[metric]).rivals(0)
-    return tuple(rival for rival in found if not rival.same_engine)
+    frame = typed(pd.concat([cells, others], ignore_index=True), COLUMNS)
+    compared = Comparison(frame, METRICS[metric])
+    places = np.arange(len(frame)) if batch is None else np.flatnonzero(frame["batch"] == batch)
+    own = compared.ordered(places[places < len(cells)])
+    ranked = own[compared.ranks[own]]
+    lead = compared.leader(ranked) if len(ranked) else int(own[0])
+    found = {
+        place: tuple(rival for rival in compared.rivals(place, places) if not rival.same_engine)
+        for place in [lead, *ranked[ranked != lead].tolist()]
+    }
+    # An engine of which one cell cannot be beaten cannot be beaten.
+    place = next((place for place, beyond in found.items() if not beyond), lead)
+    return dict(frame.iloc[place]), found[place]
 
 
 def compare(

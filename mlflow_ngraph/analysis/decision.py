@@ -208,8 +208,9 @@ def _gains(comparison: Comparison, lead: int, ranked: Places) -> list[Gain]:
     name = comparison.metric.name
     if name not in METRICS or not METRICS[name].by_round or "speedup" not in comparison.frame:
         return []
-    own = [lead, *(place for place in comparison.of_choice(lead, ranked).tolist() if place != lead)]
-    rows = comparison.frame.iloc[own]
+    rows = comparison.frame.iloc[comparison.of_choice(lead, ranked)].sort_values("batch", kind="stable")
+    own = rows["cell"] == comparison.frame["cell"].iloc[lead]
+    rows = pd.concat([rows[own], rows[~own]])
     low, high = significance.interval(rows, "speedup")
     columns = rows["batch"], rows["speedup"], low, high
     return [

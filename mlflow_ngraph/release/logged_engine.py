@@ -98,8 +98,8 @@ def find(named: str, batch: int | None, tracking_uri: str) -> str:
     return sources.find(named, tracking_uri, wanted).model_id
 
 
-def rivals(candidate: LoggedEngine, cell: Mapping[str, Any], metric: str, batch: int | None) -> tuple[Rival, ...]:
-    """Cells of other engines of the same model, precision and machine that could beat a cell of this one.
+def rivals(candidate: LoggedEngine, metric: str, batch: int | None) -> tuple[Mapping[str, Any], tuple[Rival, ...]]:
+    """The cell that an engine does best, and cells of other engines of the same model, precision and machine that could beat it.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def rivals(candidate: LoggedEngine, cell: Mapping[str, Any], metric: str, batch:
     frame = latest(results.select(meant, candidate.remote.tracking_uri))
     others = frame["model_id"].fillna("") != candidate.model_id
     here = frame["fingerprint"] == origin.fingerprint.get("digest")
-    return champion.rivals(candidate.cells, cell, frame[others & here.fillna(False)], metric, batch)
+    return champion.rivals(candidate.cells, frame[others & here.fillna(False)], metric, batch)
 
 
 def _cells(model: LoggedModel, manifest: Manifest, tracking_uri: str) -> pd.DataFrame:

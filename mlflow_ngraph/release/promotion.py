@@ -126,10 +126,10 @@ def promote(
             comparison = champions.compare(cell, before.cell, metric, beside)
         objections = _objections(candidate, cell, before, comparison, metric, batch)
         refused = bool(objections)
-        rivals = logged_engine.rivals(candidate, cell, metric, batch) if cell is not None else ()
-        if rivals and cell is not None:
-            figures = undecided.figure(cell[metric], metric, rivals[0].unit)
-            objections = (undecided.said(rivals, cell, figures), *objections)
+        answer, rivals = logged_engine.rivals(candidate, metric, batch) if cell is not None else ({}, ())
+        if rivals:
+            figures = undecided.figure(answer[metric], metric, rivals[0].unit)
+            objections = (undecided.said(rivals, answer, figures), *objections)
             refused = refused or not accept_undecided
         same = before is not None and before.engine is not None and before.engine.model_id == model_id
         if same:

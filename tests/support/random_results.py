@@ -173,9 +173,7 @@ def _pulled(rows: pd.DataFrame, answer: dict[str, Any], own: pd.DataFrame, quest
 def _promoted(rows: pd.DataFrame, answer: dict[str, Any], own: pd.DataFrame, metric: str) -> Iterator[str]:
     """Whether the engine that is recommended may become the champion."""
     engine = own["model_id"] == rows.iloc[0]["model_id"]
-    cell = champion.best(own[engine], metric)
-    assert cell is not None
-    rivals = champion.rivals(own[engine], cell, own[~engine], metric)
+    cell, rivals = champion.rivals(own[engine], own[~engine], metric)
     if bool(rivals) == answer["decided"]:
         yield f"promote: {len(rivals)} rivals of {cell['cell']}, where recommend says {answer['said']}"
 
