@@ -68,7 +68,7 @@ class Answer:
         where = self.label if self.device is None else f"{self.label} on {self.device}"
         others = [rival for rival in self.rivals if not rival.same_choice]
         if self.row is None or others:
-            return undecided.said(others or self.rivals, self.row, self.figure, where)
+            return undecided.said(others or self.rivals, self.row, self.figure, where, self._gained)
         clauses = [*self._choice(self.row), *self._batch_sizes(self.row)]
         return f"{where}: {'; '.join(clauses)}"
 
@@ -84,6 +84,13 @@ class Answer:
             "rivals": [rival.to_plain() for rival in self.rivals],
         }
 
+    @property
+    def _gained(self) -> str:
+        """What is gained although another compiler may be better; empty where nothing is, or nobody knows."""
+        if self.row is None or not self.gains or self.gains[0].batch != self.row["batch"] or self.gains[0].value <= 1:
+            return ""
+        return f"{self.gains[0].said} times {_over(self.row)} with {undecided.named(self.row)}"
+
     def _choice(self, row: Mapping[str, Any]) -> Iterator[str]:
         """The compiler, and what it gains."""
         named = undecided.chosen(row)
@@ -92,12 +99,14 @@ class Answer:
             reason = f", {self.criterion}," if self.criterion else ""
             named = f"either of {' and '.join([named, *alike])} (within {100 * AS_GOOD:g} %): {named}{reason}"
         at = f"at batch {row['batch']} ({self.figure})"
-        base = EAGER if missing(row.get(BASELINE_COLUMN)) else str(row[BASELINE_COLUMN])
-        if row["compiler_label"] == base:
+        if row["compiler_label"] == _baseline(row):
             yield f"{named} {at}"
-            yield "no compiler was faster than eager execution" if base == EAGER else f"nothing was faster than {base}"
+            over = _over(row)
+            yield (
+                "no compiler was faster than eager execution" if over == "eager" else f"nothing was faster than {over}"
+            )
         elif self.gains and self.gains[0].batch == row["batch"]:
-            yield f"{named.removesuffix(',')}, {self.gains[0].said} times {'eager' if base == EAGER else base} {at}"
+            yield f"{named.removesuffix(',')}, {self.gains[0].said} times {_over(row)} {at}"
             if rest := [f"{gain.value:.2f} at batch {gain.batch}" for gain in self.gains[1:]]:
                 yield ", ".join(rest)
         else:
@@ -243,6 +252,16 @@ def _near(table: pd.DataFrame, metric: Metric) -> list[Rival]:
 def _undecided(rivals: Sequence[Rival], device: str | None, row: Mapping[str, Any] | None, figure: str) -> Answer:
     first = rivals[0].row
     return Answer(str(first["workload"]), str(first["label"]), device, row, figure, [], [], "", rivals)
+
+
+def _baseline(row: Mapping[str, Any]) -> str:
+    """The label of the compiler that the speed-ups of a row are over."""
+    return EAGER if missing(row.get(BASELINE_COLUMN)) else str(row[BASELINE_COLUMN])
+
+
+def _over(row: Mapping[str, Any]) -> str:
+    """As `_baseline`, in words."""
+    return "eager" if _baseline(row) == EAGER else _baseline(row)
 
 
 def _choice(row: Any) -> tuple[str, ...]:

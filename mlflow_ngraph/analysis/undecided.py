@@ -73,7 +73,9 @@ class Rival:
         return asdict(self)
 
 
-def said(rivals: Sequence[Rival], answer: Mapping[str, Any] | None, figures: str = "", where: str = "") -> str:
+def said(
+    rivals: Sequence[Rival], answer: Mapping[str, Any] | None, figures: str = "", where: str = "", gain: str = ""
+) -> str:
     """One sentence: who could beat what, and what to do about it.
 
     Parameters
@@ -86,14 +88,16 @@ def said(rivals: Sequence[Rival], answer: Mapping[str, Any] | None, figures: str
         What the answer has, such as ``61.2 samples/s``.
     where : str
         The model and device, as far as they have to be told.
+    gain : str
+        What the answer gains whoever is best, which is told first.
     """
-    head = f"undecided for {where}" if where else "undecided"
+    head = f"{where}: {gain}; undecided" if gain else f"undecided for {where}" if where else "undecided"
     close = [rival.said for rival in rivals if rival.ratio is not None]
     unsure = [rival.said for rival in rivals if rival.ratio is None]
     named_answer = f"{named(answer)} ({figures})" if answer is not None else ""
     clauses = []
     if close:
-        head += f" between {named_answer} and {listed(close)}"
+        head += f" between {f'it ({figures})' if gain else named_answer} and {listed(close)}"
     if unsure:
         beaten = f"{'it' if len(unsure) == 1 else 'they'} could beat {'these' if close else named_answer}"
         clauses.append(f"{listed(unsure)}; {beaten if named_answer else 'nothing else is ok'}")

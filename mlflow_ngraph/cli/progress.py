@@ -248,7 +248,7 @@ class State:
 
     def _on_cell_finished(self, event: Mapping[str, Any]) -> str:
         noise = event.get("noise") and f"the machine was not quiet: {event['noise']}"
-        remarks = [self._once(event.get("reason"), "as above"), self._once(noise, "not quiet")]
+        remarks = [self._once(event.get("reason"), "as above"), self._once(noise, "not quiet", "noise")]
         reason = f" ({'; '.join(filter(None, remarks))})" if any(remarks) else ""
         return f"{self._ended(event)}: {event.get('verdict')}{reason}"
 
@@ -266,10 +266,10 @@ class State:
             cell = f"{lane.label} {lane.compiler} batch {event.get('batch')}"
         return f"[{self.done}/{self.cells}] {cell}"
 
-    def _once(self, said: str | None, again: str) -> str | None:
-        """What is to be said of a cell; a word for it where it was said before."""
-        if not said or said not in self._said:
-            self._said.add(said or "")
+    def _once(self, said: str | None, again: str, of: str = "") -> str | None:
+        """What is to be said of a cell; a word for it where it was said before, or anything of this kind was."""
+        if not said or (of or said) not in self._said:
+            self._said.add((of or said) if said else "")
             return said
         return again
 

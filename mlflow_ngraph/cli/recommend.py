@@ -168,7 +168,7 @@ def _titles(table: pd.DataFrame) -> list[str]:
         f"{titled(table.attrs['metric'], _over(table, table.attrs['metric']))}{unit}",
         "95 % interval",
         "costs",
-        "interval",
+        "costs, 95 %",
     ]
     score = [f"score ({table.attrs['fleet']})", "worst on"] if table.attrs["fleet"] else []
     return [*head, *score, *(titled(name, _over(table, name)) for name in table.attrs["front"])]

@@ -6,11 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from mlflow import MlflowClient
 from mlflow.tracking.default_experiment.abstract_context import DefaultExperimentProvider
-
-from mlflow_ngraph.tracking import schema
-from mlflow_ngraph.tracking.study_run import StudyRuns
 
 _NAME = "name: mlflow-ngraph"
 """How the line begins that tells our ``MLproject``, and those of its devices, from others."""
@@ -28,6 +24,12 @@ class ProjectExperiment(DefaultExperimentProvider):  # type: ignore[misc]  # MLf
 
     def get_experiment_id(self) -> str:
         """The id of the experiment of the command, which is made where there is none."""
+        # MLflow imports this module before it has a client.
+        from mlflow import MlflowClient
+
+        from mlflow_ngraph.tracking import schema
+        from mlflow_ngraph.tracking.study_run import StudyRuns
+
         return str(StudyRuns(MlflowClient(), schema.DEFAULT_EXPERIMENT).experiment().experiment_id)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -41,3 +42,9 @@ def test_mlflow_takes_the_experiment_of_the_command(sqlite_uri: str, monkeypatch
     assert experiment.name == "ngraph"
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "Default")
     assert MlflowClient().get_experiment(fluent._get_experiment_id()).name == "Default"
+
+
+@pytest.mark.usefixtures("processes")
+def test_mlflow_is_imported_without_complaints_of_plugins() -> None:
+    done = subprocess.run([sys.executable, "-c", "import mlflow"], capture_output=True, text=True, check=True)
+    assert "Failure attempting to register" not in done.stderr

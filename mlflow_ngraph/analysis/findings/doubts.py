@@ -30,7 +30,7 @@ def findings(table: Table) -> list[Finding]:
             Finding(
                 "undecided",
                 f"{what} {best['label']} fastest on {table.context(best)} is undecided",
-                f"{answer.said[0].upper()}{answer.said[1:]}.",
+                f"{answer.said[0].upper()}{answer.said[1:]}",
                 [rival.to_plain() for rival in answer.rivals],
                 command("compare", {"devices": [best["device"]], "workloads": [best["label"]]}, "--intervals"),
                 weight("undecided", math.log(max(hopes))),
