@@ -193,11 +193,12 @@ class Recorder:
         return study.run_id
 
     def where(self) -> dict[str, str]:
-        """Where a person finds the study: addresses or, for a store without a server, the command that shows it."""
+        """Where the study is: by its run's id, and for a person by addresses or, without a server, the command that shows it."""
         study = self._opened()
         places = {"tracking_uri": addresses.shown(self.tracking_uri), "experiment": study.experiment}
+        places["run_id"] = study.run_id
         if not connection.is_server(self.tracking_uri):
-            return {**places, "run_id": study.run_id, "ui": views.command(self.tracking_uri)}
+            return {**places, "ui": views.command(self.tracking_uri)}
         base = places["tracking_uri"].rstrip("/")
         places["run"] = views.run_link(base, study.experiment_id, study.run_id)
         if self._views is not None:

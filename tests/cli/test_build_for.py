@@ -102,7 +102,7 @@ def test_no_verb_answers_with_it(builder: Builder, cli) -> None:
 
 
 def test_the_device_pulls_it_and_compares_it_with_the_outputs_that_came_along(builder: Builder, tmp_path: Path) -> None:
-    run_id = builder.outcome.where["run"].rpartition("/")[2]
+    run_id = builder.outcome.where["run_id"]
     pulled = pull_engine(run_id, tmp_path / "engine", tracking_uri=builder.uri, wanted=Wanted(compilers=["openvino"]))
     assert {check.name: check.status for check in pulled.checks}["probe"] == "ok"
     assert [figures.verdict for figures in pulled.package.manifest.figures] == ["built"]

@@ -291,7 +291,7 @@ def test_who_records_what_another_process_records_waits_for_it(sqlite_uri, tmp_p
     assert waited == ["once"]
     assert outcome.exit_code == 0
     again = sync_study(directory, tracking_uri=sqlite_uri, on_wait=let_go)
-    assert again.where["run"] == outcome.where["run"]
+    assert again.where["run_id"] == outcome.where["run_id"]
     assert waited == ["once"]
     assert [event["event"] for event in journal.read(directory)][-2:] == ["study_recorded", "study_recorded"]
 
