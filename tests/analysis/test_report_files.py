@@ -267,7 +267,8 @@ def test_nothing_is_asked_for_and_everything_is_shown(page: str, drawn: Drawn, p
         key: (width, height) for key, width, height in shown.eval_on_selector_all("main article", SIZES)
     }
     for block in blocks:
-        assert min(sizes[block.key]) > 40, block.key
+        if not isinstance(block, Missing):  # those are lines of a list
+            assert min(sizes[block.key]) > 40, block.key
     figures = [block for block in blocks if isinstance(block, Figure)]
     for block in figures:
         assert shown.eval_on_selector(f"#{block.key} svg", "element => element.getBoundingClientRect().height") > 100

@@ -217,7 +217,7 @@ def test_a_name_of_studies_of_several_devices_is_not_enough(recorded: Recorded, 
 
 def judged_by(cli, *request: str) -> Any:
     code, out, err = cli("gate", *request, "--json")
-    assert code in (0, 1), err
+    assert code in (0, 1, 3), err
     return json.loads(out)
 
 
@@ -258,5 +258,5 @@ def test_the_same_machine_under_another_profile_is_the_same_machine(recorded: Re
     recorder.close(record, "FINISHED")
     for request in (["quick"], ["--candidate", run, "--baseline", recorded.new]):
         judged = judged_by(cli, *request)
-        assert judged["passed"]
-        assert {row["outcome"] for row in judged["cells"]} == {"passed"}, request
+        assert judged["outcome"] == "could not tell", "few rounds do not notice 3 %"
+        assert {row["outcome"] for row in judged["cells"]} <= {"passed", "could not tell"}, request
