@@ -386,10 +386,17 @@ class Comparison:
         return self._paired(tops, bottoms).where(field[tops] == field[bottoms], figures)
 
     def _fastest(self, places: Places) -> int:
-        """The best cell by pairs: the best of each field in its rounds, and of these the best one."""
+        """The best cell by pairs: the best of each field in its rounds, and of these the best one.
+
+        One without an interval is compared with other fields by the best cell of its own field that has one.
+        """
         field = self._codes(FIELD)[places]
-        leads = [self._first(places[field == number]) for number in dict.fromkeys(field.tolist())]
-        return self._first(np.array(leads, int))
+        inside = [places[field == number] for number in dict.fromkeys(field.tolist())]
+        leads = {}
+        for own in inside:
+            lead, known = self._first(own), own[~self._alone[own]]
+            leads[self._first(known) if self._alone[lead] and len(known) else lead] = lead
+        return leads[self._first(np.array(list(leads), int))]
 
     def _first(self, places: Places) -> int:
         """The best of some cells in comparison with the one of the best figure, which has an interval if any has."""
