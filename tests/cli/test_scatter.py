@@ -11,7 +11,7 @@ import pytest
 
 from mlflow_ngraph.analysis import results
 from mlflow_ngraph.analysis.scatter import scatter
-from mlflow_ngraph.errors import JournalError, TrackingError
+from mlflow_ngraph.errors import JournalError, UnknownNameError
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import parse
 
@@ -73,5 +73,5 @@ def test_the_verb_says_what_to_measure_more_of(measured, cli):
 def test_what_is_no_study_is_said(tmp_path, sqlite_uri):
     with pytest.raises(JournalError, match="is no directory of a study"):
         scatter(str(tmp_path))
-    with pytest.raises(TrackingError, match="nothing-of-that-name"):
+    with pytest.raises(UnknownNameError, match="nothing-of-that-name"):
         scatter("nothing-of-that-name", sqlite_uri)

@@ -199,7 +199,7 @@ def test_a_watch_ends_by_a_signal(measured: Path, sqlite_uri: str, tmp_path: Pat
     assert places.is_recorded(home / "studies/one")
 
 
-@pytest.mark.parametrize("arguments", [[], ["one", "--all"], ["--watch", "--json"], ["--watch", "--every", "soon"]])
+@pytest.mark.parametrize("arguments", [["one", "--all"], ["--watch", "--json"], ["--watch", "--every", "soon"]])
 def test_wrong_options_are_told(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli(["sync", *arguments, "--home", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith("error: ")
