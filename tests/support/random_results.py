@@ -180,7 +180,7 @@ def _promoted(rows: pd.DataFrame, answer: dict[str, Any], own: pd.DataFrame, met
 
 def _found(told: dict[tuple[str, str], dict[str, Any]], findings: list[Finding]) -> Iterator[str]:
     """What findings call undecided."""
-    expected = {f"{answer['said']}.".lower() for answer in told.values() if answer["rivals"] and answer["cell"]}
+    expected = {answer["said"].lower() for answer in told.values() if answer["rivals"] and answer["cell"]}
     said = {one.text.lower() for one in findings if one.kind == "undecided"}
     yield from (f"findings or recommend alone: {text}" for text in said ^ expected)
 
