@@ -124,7 +124,5 @@ def _digest(content: bytes) -> bytes:
 
 def code() -> list[tuple[str, int, int]]:
     """What computes answers; in a checkout it changes without the version changing."""
-    package = Path(__file__).parent.parent
-    rooms = [package, *(Path(place) for place, _, _ in os.walk(package) if not place.endswith("__pycache__"))]
-    entries = [entry for room in dict.fromkeys(rooms) for entry in os.scandir(room) if entry.name.endswith(".py")]
-    return sorted((entry.path, entry.stat().st_size, entry.stat().st_mtime_ns) for entry in entries)
+    files = ((path, path.stat()) for path in Path(__file__).parent.parent.rglob("*.py"))
+    return sorted((str(path), about.st_size, about.st_mtime_ns) for path, about in files)

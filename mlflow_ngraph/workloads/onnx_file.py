@@ -124,9 +124,7 @@ def whole(path: Path) -> onnx.ModelProto:
         A file of external data is missing, too short, or outside the directory of the model.
     """
     model = _parsed(path)
-    for tensor in tensors(model):
-        if uses_external_data(tensor):
-            tensor.CopyFrom(filled(tensor, path))
+    _fill(model, path)
     return model
 
 
@@ -139,11 +137,16 @@ def gather(path: Path, source: Path) -> None:
         A file of external data is missing, too short, or outside the directory of the source.
     """
     model = _parsed(path)
+    if _fill(model, source):
+        onnx.save(model, str(path))
+
+
+def _fill(model: onnx.ModelProto, path: Path) -> bool:
+    """Take into a model what its tensors keep in files beside ``path``; whether there was anything."""
     apart = [tensor for tensor in tensors(model) if uses_external_data(tensor)]
     for tensor in apart:
-        tensor.CopyFrom(filled(tensor, source))
-    if apart:
-        onnx.save(model, str(path))
+        tensor.CopyFrom(filled(tensor, path))
+    return bool(apart)
 
 
 def _place(tensor: onnx.TensorProto, path: Path) -> tuple[Path, int, int]:
