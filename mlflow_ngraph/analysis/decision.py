@@ -13,8 +13,9 @@ import pandas as pd
 from mlflow_ngraph.analysis import fleet_choice, significance, undecided
 from mlflow_ngraph.analysis.comparison import Comparison, Mask, Places
 from mlflow_ngraph.analysis.undecided import Rival
-from mlflow_ngraph.metrics import BASELINE_COLUMN, EAGER, METRICS, Metric, is_complement
+from mlflow_ngraph.metrics import METRICS, Metric, is_complement
 from mlflow_ngraph.objectives import AS_GOOD
+from mlflow_ngraph.tables import baselines
 from mlflow_ngraph.text import missing, plain, rounded
 
 _three = partial(rounded, digits=3)
@@ -89,7 +90,7 @@ class Answer:
         """What is gained although another compiler may be better; empty where nothing is, or nobody knows."""
         if self.row is None or not self.gains or self.gains[0].batch != self.row["batch"] or self.gains[0].value <= 1:
             return ""
-        return f"{self.gains[0].said} times {_over(self.row)} with {undecided.named(self.row)}"
+        return f"{self.gains[0].said} times {baselines.over(self.row)} with {undecided.named(self.row)}"
 
     def _choice(self, row: Mapping[str, Any]) -> Iterator[str]:
         """The compiler, and what it gains."""
@@ -99,14 +100,14 @@ class Answer:
             reason = f", {self.criterion}," if self.criterion else ""
             named = f"either of {' and '.join([named, *alike])} (within {100 * AS_GOOD:g} %): {named}{reason}"
         at = f"at batch {row['batch']} ({self.figure})"
-        if row["compiler_label"] == _baseline(row):
+        if row["compiler_label"] == baselines.of_row(row):
             yield f"{named} {at}"
-            over = _over(row)
+            over = baselines.over(row)
             yield (
                 "no compiler was faster than eager execution" if over == "eager" else f"nothing was faster than {over}"
             )
         elif self.gains and self.gains[0].batch == row["batch"]:
-            yield f"{named.removesuffix(',')}, {self.gains[0].said} times {_over(row)} {at}"
+            yield f"{named.removesuffix(',')}, {self.gains[0].said} times {baselines.over(row)} {at}"
             if rest := [f"{gain.value:.2f} at batch {gain.batch}" for gain in self.gains[1:]]:
                 yield ", ".join(rest)
         else:
@@ -252,16 +253,6 @@ def _near(table: pd.DataFrame, metric: Metric) -> list[Rival]:
 def _undecided(rivals: Sequence[Rival], device: str | None, row: Mapping[str, Any] | None, figure: str) -> Answer:
     first = rivals[0].row
     return Answer(str(first["workload"]), str(first["label"]), device, row, figure, [], [], "", rivals)
-
-
-def _baseline(row: Mapping[str, Any]) -> str:
-    """The label of the compiler that the speed-ups of a row are over."""
-    return EAGER if missing(row.get(BASELINE_COLUMN)) else str(row[BASELINE_COLUMN])
-
-
-def _over(row: Mapping[str, Any]) -> str:
-    """As `_baseline`, in words."""
-    return "eager" if _baseline(row) == EAGER else _baseline(row)
 
 
 def _choice(row: Any) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.metrics import BASELINE_COLUMN, EAGER, METRICS, Metric, reciprocal_of
+from mlflow_ngraph.text import missing
 
 _NAME = re.compile(r"\w+")
 
@@ -80,3 +81,14 @@ def check_one(frame: pd.DataFrame, metrics: Collection[str | Metric]) -> None:
                 f"{name} is over {' here and over '.join(several)} there, which are different figures: choose one with "
                 f"--baselines {several[0]}, or another metric, such as throughput"
             )
+
+
+def of_row(row: Mapping[str, Any]) -> str:
+    """The label of the compiler that the speed-ups of a row are over."""
+    label = row.get(BASELINE_COLUMN)
+    return EAGER if missing(label) else str(label)
+
+
+def over(row: Mapping[str, Any]) -> str:
+    """As `of_row`, in words: what stands behind "times"."""
+    return "eager" if of_row(row) == EAGER else of_row(row)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,8 +22,7 @@ from mlflow_ngraph.analysis.findings.base import (
     weight,
 )
 from mlflow_ngraph.estimates import Estimate, unknown
-from mlflow_ngraph.metrics import BASELINE_COLUMN, EAGER
-from mlflow_ngraph.text import missing
+from mlflow_ngraph.tables import baselines
 
 _WHERE = ("place", "threads", "precision", "mode", "baseline")
 
@@ -54,7 +51,7 @@ def gains(table: Table) -> Questions:
             findings.append(
                 Finding(
                     "gain",
-                    f"{first['compiler_label']} is {_times(ratios, lead)} times {_over(first)} on {first['label']} at batch "
+                    f"{first['compiler_label']} is {_times(ratios, lead)} times {baselines.over(first)} on {first['label']} at batch "
                     f"{first['batch']} on {table.context(first)}",
                     sentence([
                         _beside(table, rows, ratios, of_model, lead),
@@ -98,9 +95,3 @@ def _beside(table: Table, rows: Places, ratios: Estimate, of_model: Places, lead
 def _times(ratios: Estimate, place: int) -> str:
     value, low, high = figures_of(ratios, place).values()
     return f"{value:.2f} [{low:.2f}, {high:.2f}]"
-
-
-def _over(row: Any) -> str:
-    """The baseline as it stands behind ``times``."""
-    label = row.get(BASELINE_COLUMN)
-    return "eager" if missing(label) or label == EAGER else str(label)
