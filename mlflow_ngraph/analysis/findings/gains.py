@@ -23,6 +23,7 @@ from mlflow_ngraph.analysis.findings.base import (
 )
 from mlflow_ngraph.estimates import Estimate, unknown
 from mlflow_ngraph.tables import baselines
+from mlflow_ngraph.text import missing
 
 _WHERE = ("place", "threads", "precision", "mode", "baseline")
 
@@ -94,4 +95,4 @@ def _beside(table: Table, rows: Places, ratios: Estimate, of_model: Places, lead
 
 def _times(ratios: Estimate, place: int) -> str:
     value, low, high = figures_of(ratios, place).values()
-    return f"{value:.2f} [{low:.2f}, {high:.2f}]"
+    return f"{value:.2f}" if missing(low) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
