@@ -14,53 +14,78 @@ import click
 
 from mlflow_ngraph.addresses import hidden
 from mlflow_ngraph.cli import streams
-from mlflow_ngraph.cli.lazy import LazyGroup
+from mlflow_ngraph.cli.lazy import LazyGroup, Verbs
 from mlflow_ngraph.errors import NGraphError
 from mlflow_ngraph.text import harmless
 from mlflow_ngraph.version import __version__
 
 _HERE = "mlflow_ngraph.cli"
-_VERBS = {
-    "benchmark": (f"{_HERE}.benchmark:benchmark", "Compile, verify and measure what a study describes, and record it."),
-    "compare": (f"{_HERE}.compare:compare", "Compare recorded results side by side."),
-    "findings": (f"{_HERE}.findings:findings", "Say in words what recorded results show, the most important first."),
-    "recommend": (f"{_HERE}.recommend:recommend", "Say what to run: the best cell for an objective under limits."),
-    "report": (f"{_HERE}.report:report", "Write the paper's tables and figures from recorded results, as one page."),
-    "gate": (f"{_HERE}.gate:gate", "Fail when a candidate is worse than its baseline allows, for CI."),
-    "history": (f"{_HERE}.history:history", "Follow one cell over time and commits, with changes of its level."),
-    "diff": (f"{_HERE}.diff:diff", "Show what differs between two runs: flags, versions, machine, results."),
-    "explain": (f"{_HERE}.explain:explain", "Explain what compilers made of a model."),
-    "recompute": (f"{_HERE}.recompute:recompute", "Derive recorded figures again from their raw samples."),
-    "scatter": (
-        f"{_HERE}.scatter:scatter",
-        "Say where the scatter of a study comes from, and what to measure more of.",
+_VERBS: Verbs = {
+    "benchmark": (f"{_HERE}.benchmark:benchmark", "Compile, verify, measure and record what a study describes."),
+    "compare": (f"{_HERE}.compare:compare", "Show recorded results side by side."),
+    "recommend": (f"{_HERE}.recommend:recommend", "Name the best cell for an objective under limits."),
+    "doctor": (f"{_HERE}.doctor:doctor", "Check this machine; change nothing."),
+    "results": (
+        {
+            "findings": (f"{_HERE}.findings:findings", "Say in words what results show, the most important first."),
+            "report": (f"{_HERE}.report:report", "Write the paper's tables and figures, as one page."),
+            "gate": (f"{_HERE}.gate:gate", "Fail when a candidate is worse than its baseline allows, for CI."),
+            "history": (f"{_HERE}.history:history", "Follow one cell over time and commits."),
+            "diff": (f"{_HERE}.diff:diff", "Show what differs between two runs: flags, versions, machine, results."),
+            "explain": (f"{_HERE}.explain:explain", "Show what compilers made of a model."),
+            "recompute": (f"{_HERE}.recompute:recompute", "Derive recorded figures again from their raw samples."),
+            "variance": (f"{_HERE}.scatter:scatter", "Show where variance comes from, and what to measure more of."),
+        },
+        "Read recorded results: findings, report, gate, ...",
     ),
-    "runs": (f"{_HERE}.runs:runs", "List the studies that were run on this machine, and what is recorded."),
-    "sync": (f"{_HERE}.sync:sync", "Record studies that were measured without a tracking server."),
-    "export": (f"{_HERE}.export:export", "Write studies into one file, to be carried or published."),
-    "import": (f"{_HERE}.import_studies:import_studies", "Bring studies out of such files, and record them."),
-    "cache": (f"{_HERE}.cache:cache", "List the engines that studies share on this machine, or remove some."),
-    "clean": (f"{_HERE}.clean:clean", "Show what this machine keeps of studies and engines, or remove some."),
-    "studies": (f"{_HERE}.studies:studies", "List the ready-made studies."),
-    "compilers": (f"{_HERE}.compilers:compilers", "List compilers, their flags, and whether they can run here."),
-    "workloads": (f"{_HERE}.workloads:workloads", "List or describe models: parameters, MACs, family, input."),
-    "devices": (f"{_HERE}.devices:devices", "List device profiles, and describe this machine."),
-    "doctor": (f"{_HERE}.doctor:doctor", "Check whether this machine is fit to measure; changes nothing."),
-    "first-contact": (
-        f"{_HERE}.first_contact:first_contact",
-        "Try everything once on a machine that nobody has tried, and report.",
+    "engine": (
+        {
+            "list": (f"{_HERE}.list:list_engines", "List logged engines, and whether they fit this machine."),
+            "pull": (f"{_HERE}.pull:pull", "Bring a measured engine here: by name, or the best for a purpose."),
+            "verify": (f"{_HERE}.verify:verify", "Check digests, compatibility, outputs and speed."),
+            "promote": (f"{_HERE}.promote:promote", "Register an engine, as champion if it is better than the last."),
+            "sign": (f"{_HERE}.sign:sign", "Sign an engine with a key."),
+            "prune": (f"{_HERE}.prune:prune", "Remove old engines from the tracking server, by rule."),
+            "serve": (f"{_HERE}.serve:serve", "Serve an engine over HTTP, by the Open Inference Protocol."),
+            "export-triton": (f"{_HERE}.export_triton:export_triton", "Write an engine as a model for NVIDIA Triton."),
+        },
+        "Find, verify, deploy and remove compiled engines.",
     ),
-    "pull": (f"{_HERE}.pull:pull", "Bring a measured engine here: by name, or the best one for a purpose."),
-    "list": (f"{_HERE}.list:list_engines", "List the engines that are logged, and whether they fit this machine."),
-    "promote": (f"{_HERE}.promote:promote", "Register an engine, as the champion if it is better than the one before."),
-    "prune": (f"{_HERE}.prune:prune", "Remove old engines from the tracking server, by rule."),
-    "reap": (f"{_HERE}.reap:reap", "End runs on the tracking server whose process has died."),
-    "sign": (f"{_HERE}.sign:sign", "Sign an engine with a key."),
-    "verify": (f"{_HERE}.verify:verify", "Check an engine: digests, whether it fits this machine, outputs, speed."),
-    "serve": (f"{_HERE}.serve:serve", "Serve an engine over HTTP, by the Open Inference Protocol."),
-    "server": (f"{_HERE}.server:server", "Run a tracking server for a lab, with the page at /ngraph."),
-    "export-triton": (f"{_HERE}.export_triton:export_triton", "Write an engine as a model for NVIDIA Triton."),
-    "fleet": (f"{_HERE}.fleet:fleet", "Start, stop and look at the machines of a lab, and the studies on them."),
+    "study": (
+        {
+            "list": (f"{_HERE}.studies:studies", "List the ready-made studies."),
+            "runs": (f"{_HERE}.runs:runs", "List the studies run on this machine, and whether they are recorded."),
+            "sync": (f"{_HERE}.sync:sync", "Record studies that were measured without a tracking server."),
+            "export": (f"{_HERE}.export:export", "Write studies into one file, to be carried or published."),
+            "import": (f"{_HERE}.import_studies:import_studies", "Bring studies out of such files, and record them."),
+            "cleanup": (f"{_HERE}.reap:reap", "End runs on the tracking server whose process has died."),
+        },
+        "List, record, carry and clean up studies.",
+    ),
+    "local": (
+        {
+            "cache": (f"{_HERE}.cache:cache", "List the engines that studies share, or remove some."),
+            "clean": (f"{_HERE}.clean:clean", "Show what is kept of studies and engines, or remove some."),
+            "first-contact": (
+                f"{_HERE}.first_contact:first_contact",
+                "Try everything once on a new machine, and report.",
+            ),
+        },
+        "Look after this machine: caches, disk, a first trial.",
+    ),
+    "info": (
+        {
+            "compilers": (
+                f"{_HERE}.compilers:compilers",
+                "List compilers, their flags, and whether they can run here.",
+            ),
+            "workloads": (f"{_HERE}.workloads:workloads", "Describe models: parameters, MACs, family, input."),
+            "devices": (f"{_HERE}.devices:devices", "List device profiles, and describe this machine."),
+        },
+        "Describe compilers, workloads and devices.",
+    ),
+    "server": (f"{_HERE}.server:server", "Run a tracking server with the page at /ngraph."),
+    "fleet": (f"{_HERE}.fleet:fleet", "Run studies on the machines of a lab."),
     "project": (f"{_HERE}.project:project", ""),
 }
 
@@ -71,9 +96,9 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 @click.option("--debug", is_flag=True, help="Show tracebacks of errors.")
 @click.version_option(__version__, "-V", "--version", prog_name="mlflow-ngraph")
 def cli(debug: bool) -> None:
-    """Which compiler, with which flags and at which batch size, should a model run with on this device?
+    """Find the graph compiler, flags and batch size for a model on this device.
 
-    Exit codes: 0 all fine, 1 broken, 2 the request was wrong (nothing was written), 3 some cells are not ok.
+    Exit codes: 0 success, 1 failure, 2 wrong request (nothing written), 3 some cells are not ok.
     """
 
 
