@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlflow_ngraph.cli import output
-from mlflow_ngraph.cli.filters import Asked, filter_options, tell
+from mlflow_ngraph.cli.filters import Asked, FilteredCommand, filter_options, tell
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.verdicts import Verdict
@@ -23,7 +23,7 @@ FORMATS = ("table", "markdown", "csv", "json", "latex", "parquet")
 _ROWS, _COLUMNS, _METRIC = "label,batch", "device,compiler_label", "throughput"
 
 
-@click.command()
+@click.command(cls=FilteredCommand)
 @filter_options
 @click.option("--metric", metavar="NAME", help=f"What to compare (default: {_METRIC}).")
 @click.option("--rows", metavar="COLUMN,...", help=f"What stands in rows (default: {_ROWS}).")

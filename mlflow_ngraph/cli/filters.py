@@ -45,6 +45,22 @@ _SCOPE = ("tracking_uri", "experiment", "tags", "git_commit", "since", "until")
 NOTHING = "nothing is recorded there yet: run 'mlflow-ngraph benchmark' or 'mlflow-ngraph sync' first"
 
 
+class FilterOption(click.Option):
+    """An option that says which results are meant."""
+
+
+class FilteredCommand(click.Command):
+    """A verb that reads results; its help has the filters below its own options."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options in two sections."""
+        options = [option for option in self.get_params(ctx) if isinstance(option, click.Option)]
+        for title, filters in (("Options", False), ("Filters", True)):
+            records = [option.get_help_record(ctx) for option in options if isinstance(option, FilterOption) is filters]
+            with formatter.section(title):
+                formatter.write_dl([record for record in records if record])
+
+
 def filter_options(command: F, also: Mapping[str, str] | None = None, lines: Mapping[str, str] | None = None) -> F:
     """The filters; what they hold arrives by name, for `Asked`.
 
@@ -59,9 +75,11 @@ def filter_options(command: F, also: Mapping[str, str] | None = None, lines: Map
         several = metavar != "TIME"
         spellings = [f"--{name.replace('_', '-')}", *([also[name]] if also and name in also else [])]
         line = (lines or {}).get(name, line)  # noqa: PLW2901 - what a verb has to say is more than the common line
-        option = click.option(*spellings, name, metavar=metavar, multiple=several, help=line)
+        option = click.option(*spellings, name, cls=FilterOption, metavar=metavar, multiple=several, help=line)
         command = option(command)
-    return click.option("--no-cache", is_flag=True, help="Read everything from the server again.")(command)
+    return click.option("--no-cache", cls=FilterOption, is_flag=True, help="Read everything from the server again.")(
+        command
+    )
 
 
 class Asked:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlflow_ngraph.cli import gate_report, output, writing
-from mlflow_ngraph.cli.filters import Asked, filter_options
+from mlflow_ngraph.cli.filters import Asked, FilteredCommand, filter_options
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import UsageError
 
@@ -26,7 +26,7 @@ _CODES = {"passed": 0, "failed": 1, "could not tell": 3}
 _SOURCE = "a run's id, a study's name (its latest run, NAME~1 the one before), models:/NAME@ALIAS, commit:SHA, or a file of results."
 
 
-@click.command()
+@click.command(cls=FilteredCommand)
 @click.argument("study", required=False)
 @click.option("--candidate", metavar="WHAT", help=f"What is judged, instead of STUDY: {_SOURCE}")
 @click.option("--baseline", metavar="WHAT", help="What it is judged by; by default the study of the same name on the same "

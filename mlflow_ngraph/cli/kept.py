@@ -17,11 +17,12 @@ from typing import Any
 import click
 
 from mlflow_ngraph.cli import output, streams
+from mlflow_ngraph.cli.filters import FilteredCommand
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.version import __version__
 
 
-class KeptCommand(click.Command):
+class KeptCommand(FilteredCommand):
     """A verb that reads results; options that let the answer depend on the time or write a file have it computed anew."""
 
     def invoke(self, ctx: click.Context) -> Any:

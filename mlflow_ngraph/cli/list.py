@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlflow_ngraph.cli import output, tables
-from mlflow_ngraph.cli.filters import Asked, filter_options
+from mlflow_ngraph.cli.filters import Asked, FilteredCommand, filter_options
 from mlflow_ngraph.cli.waiting import waiting
 from mlflow_ngraph.text import plain, rounded
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mlflow_ngraph.release.inventory import Stocked
 
 
-@click.command("list")
+@click.command("list", cls=FilteredCommand)
 @filter_options
 @click.option("--fits", is_flag=True, help="Only engines that fit this machine.")
 @click.option("--champions", is_flag=True, help="Only engines that an alias points at.")

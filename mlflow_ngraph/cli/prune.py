@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlflow_ngraph.cli import output, tables
-from mlflow_ngraph.cli.filters import Asked, filter_options
+from mlflow_ngraph.cli.filters import Asked, FilteredCommand, filter_options
 from mlflow_ngraph.cli.lists import SECONDS, quantity
 from mlflow_ngraph.cli.waiting import waiting
 from mlflow_ngraph.errors import TrackingError, UsageError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mlflow_ngraph.release.inventory import Stocked
 
 
-@click.command()
+@click.command(cls=FilteredCommand)
 @filter_options
 @click.option("--keep-best", type=click.IntRange(0), metavar="N", help="Keep the N best of a group.")
 @click.option("--keep-newest", type=click.IntRange(0), metavar="N", help="Keep the N newest of a group.")

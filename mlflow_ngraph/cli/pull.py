@@ -12,7 +12,7 @@ import click
 
 from mlflow_ngraph import objectives
 from mlflow_ngraph.cli import output
-from mlflow_ngraph.cli.filters import Asked, bound_options, filter_options, tell
+from mlflow_ngraph.cli.filters import Asked, FilteredCommand, bound_options, filter_options, tell
 from mlflow_ngraph.cli.keys import trust_option
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import UsageError
@@ -50,7 +50,7 @@ def _question_options(command: F) -> F:
     return bound_options(*_BOUNDS)(filtered)
 
 
-@click.command()
+@click.command(cls=FilteredCommand)
 @click.argument("source", required=False)
 @click.option(
     "--to", "target", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="The directory it becomes."

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlflow_ngraph.cli import output
-from mlflow_ngraph.cli.filters import Asked, filter_options
+from mlflow_ngraph.cli.filters import Asked, FilteredCommand, filter_options
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.verdicts import Verdict
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _TARGET = "ngraph-report"
 
 
-@click.command()
+@click.command(cls=FilteredCommand)
 @click.argument("runs", metavar="[RUN]...", nargs=-1)
 @filter_options
 @click.option(
