@@ -25,9 +25,9 @@ from mlflow_ngraph.engines.files import sha256
 from mlflow_ngraph.engines.manifest import DIGEST_FILE, ENGINE_DIRECTORY, FILE, MAX_BYTES, Manifest
 from mlflow_ngraph.engines.package import Package, digest_line
 from mlflow_ngraph.errors import EngineError, TrackingError
-from mlflow_ngraph.tracking import connection, plain, sqlite_file, transfer
-from mlflow_ngraph.tracking.file_part import ArtifactStore, FilePart
+from mlflow_ngraph.tracking import artifact_stores, connection, plain, sqlite_file, transfer
 from mlflow_ngraph.tracking.schema import Tag
+from mlflow_ngraph.tracking.transfer import ArtifactStore, FilePart
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -166,7 +166,7 @@ def manifest(remote: Remote) -> tuple[Manifest, bytes]:
         raise EngineError(f"{remote.shown} has no tag {Tag.MANIFEST_SHA256}: nothing tells what was logged")
     with TemporaryDirectory(prefix="ngraph-manifest-") as temporary:
         place = Path(temporary)
-        store = transfer.store_of(remote.location, remote.tracking_uri, place)
+        store = artifact_stores.store_of(remote.location, remote.tracking_uri, place)
         with store.settings():
             content = transfer.content(store, FILE, place / FILE, f"{FILE} of {remote.shown}", MAX_BYTES)
     digest = hashlib.sha256(content).hexdigest()
@@ -220,7 +220,7 @@ def files(
     """
     parts = directory / _PARTS
     parts.mkdir(parents=True, exist_ok=True)
-    store = transfer.store_of(remote.location, remote.tracking_uri, parts)
+    store = artifact_stores.store_of(remote.location, remote.tracking_uri, parts)
     meter, stop = _Meter(manifest.size_bytes, progress), Event()
 
     def bring(path: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mlflow_ngraph.engines import signing
 from mlflow_ngraph.engines.manifest import SIGNATURE_FILE
-from mlflow_ngraph.tracking import connection, download, transfer
+from mlflow_ngraph.tracking import artifact_stores, connection, download, transfer
 from mlflow_ngraph.tracking.download import Remote
 from mlflow_ngraph.tracking.schema import Tag
 
@@ -30,7 +30,7 @@ def fetch(remote: Remote) -> bytes | None:
         return None
     with tempfile.TemporaryDirectory(prefix="ngraph-signature-") as temporary:
         place = Path(temporary)
-        store = transfer.store_of(remote.location, remote.tracking_uri, place)
+        store = artifact_stores.store_of(remote.location, remote.tracking_uri, place)
         name = f"the signature of {remote.shown}"
         return transfer.content(store, SIGNATURE_FILE, place / SIGNATURE_FILE, name, signing.MAX_BYTES)
 

@@ -1,125 +1,121 @@
-"""One file after another from where a tracking server keeps them, each of them whole.
+"""Fetch one file whole, by its digest, however often the connection is cut.
 
-The digest of a file is taken while it arrives. A connection that is cut off is taken up again where it stopped, if the
-server can serve parts of a file, now or by the next call: what has come lies in a file that is named by the digest that
-the whole will have.
+The digest is taken while the file arrives. What has come lies in a file named by the digest of the whole, so a cut
+transfer goes on where it stopped, in this call or the next.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING
 
 from mlflow_ngraph.errors import EngineError, TransferError
-from mlflow_ngraph.tracking import connection, plain
-from mlflow_ngraph.tracking.file_part import CHUNK, ArtifactStore, CutError, FilePart, RefusedError
-from mlflow_ngraph.tracking.http_store import HttpStore, configured, timeout
 
 if TYPE_CHECKING:
     from urllib3.util import Retry
 
-    from mlflow_ngraph.tracking.http_store import Get
-
 AT_ONCE = 4
 """Files that come at the same time."""
 _RETRIES, _FACTOR = 3, 0.5
+CHUNK = 1 << 20
 
 
-class LocalStore(ArtifactStore):
-    """A directory of this machine."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    def fetch(self, path: str, part: FilePart, sized: Callable[[int], None] = lambda size: None) -> None:
-        try:
-            stream = (self._directory / path).open("rb")
-        except OSError as error:
-            raise RefusedError(error.strerror or str(error)) from None
-        with stream:
-            sized(os.fstat(stream.fileno()).st_size)
-            stream.seek(part.size)
-            part.extend(iter(lambda: stream.read(CHUNK), b""))
+class CutError(Exception):
+    """A connection ended too early, or there was none: trying again may help."""
 
 
-class MlflowStore(ArtifactStore):
-    """A store that MLflow knows how to read; it gives whole files.
+class RefusedError(Exception):
+    """The store does not give the file: trying again does not help."""
+
+
+class StoppedError(Exception):
+    """Another file failed, and this one is not wanted any more."""
+
+
+class FilePart:
+    """What has come of a file, with its digest.
 
     Parameters
     ----------
-    scratch : Path
-        A directory on the file system of the parts.
+    came : Callable[[int], None]
+        Told of bytes that are there now and were not before; fewer than none where they were thrown away.
+    stopped : Callable[[], bool]
+        Whether nobody waits for the file any more.
     """
 
-    def __init__(self, repository: Any, scratch: Path, tracking_uri: str) -> None:
-        self._repository, self._scratch, self._uri = repository, scratch, tracking_uri
+    def __init__(
+        self, path: Path, came: Callable[[int], None] = lambda count: None, stopped: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.path = path
+        self.size = 0
+        self._came, self._stopped = came, stopped
+        self._digest = hashlib.sha256()
+        with suppress(FileNotFoundError), path.open("rb") as stream:
+            while chunk := stream.read(CHUNK):
+                self._taken(chunk)
+        self.resumed = self.size > 0
+        """Whether some of it is from an earlier attempt, of which only the digest of the whole will tell its worth."""
+
+    @property
+    def digest(self) -> str:
+        """sha256 of what is there."""
+        return self._digest.hexdigest()
+
+    def restart(self) -> None:
+        """Throw away what is there."""
+        self.path.unlink(missing_ok=True)
+        self._came(-self.size)
+        self.size, self._digest, self.resumed = 0, hashlib.sha256(), False
+
+    def extend(self, chunks: Iterator[bytes]) -> None:
+        """Add what arrives; whatever came before it failed is there."""
+        with self.path.open("ab") as stream:
+            for chunk in chunks:
+                stream.write(chunk)
+                self._taken(chunk)
+
+    def adopt(self, file: Path) -> None:
+        """Take a whole file as it is."""
+        self.restart()
+        file.replace(self.path)
+        with self.path.open("rb") as stream:
+            while chunk := stream.read(CHUNK):
+                self._taken(chunk)
+
+    def _taken(self, chunk: bytes) -> None:
+        if self._stopped():
+            raise StoppedError
+        self._digest.update(chunk)
+        self.size += len(chunk)
+        self._came(len(chunk))
+
+
+class ArtifactStore(ABC):
+    """A directory of artifacts."""
 
     def settings(self) -> AbstractContextManager[None]:
-        return connection.talking(self._uri, "download an engine", connection.RECORDING)
+        """What all fetching stands in, once for all files: how the store's client has to behave."""
+        return nullcontext()
 
+    @abstractmethod
     def fetch(self, path: str, part: FilePart, sized: Callable[[int], None] = lambda size: None) -> None:
-        from tempfile import TemporaryDirectory
+        """Add to ``part`` what it lacks of a file, or all of it.
 
-        from mlflow.exceptions import MlflowException
+        Parameters
+        ----------
+        sized : Callable[[int], None]
+            Told the size of the file where the store says it beforehand.
 
-        with TemporaryDirectory(dir=self._scratch, prefix="file-") as place:
-            try:
-                file = Path(self._repository.download_artifacts(path, place))
-            except (MlflowException, OSError) as error:
-                # MLflow has tried again where that helps.
-                raise RefusedError(connection.one_line(error, self._uri)) from None
-            part.adopt(file)
-
-
-def store_of(location: str, tracking_uri: str, scratch: Path) -> ArtifactStore:
-    """The store of an artifact directory.
-
-    Parameters
-    ----------
-    location : str
-        The artifact URI of the directory.
-    scratch : Path
-        A directory on the file system where files will stay.
-
-    Raises
-    ------
-    TrackingError
-        MLflow does not know such an address.
-    """
-    address = plain.artifact_address(tracking_uri, location)
-    if address is not None:
-        http = plain.session(AT_ONCE)
-
-        def read(base: str) -> Get:
-            return lambda path, headers: http.get(base + path, headers=headers, stream=True, timeout=timeout())
-
-        return HttpStore(read(address), read(plain.signing_address(address)))
-    parts = urlsplit(location)
-    if parts.scheme in ("", "file") and not parts.netloc:
-        return LocalStore(Path(unquote(parts.path) if parts.scheme else location))
-    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
-    from mlflow.store.artifact.http_artifact_repo import HttpArtifactRepository
-    from mlflow.utils.credentials import get_default_host_creds
-    from mlflow.utils.rest_utils import http_request
-
-    with connection.talking(tracking_uri, "find the engine's files", connection.RECORDING):
-        repository = get_artifact_repository(location, tracking_uri=tracking_uri)
-        if not isinstance(repository, HttpArtifactRepository):
-            return MlflowStore(repository, scratch, tracking_uri)
-        passed_on = get_default_host_creds(repository.artifact_uri)
-        signed = get_default_host_creds(plain.signing_address(repository.artifact_uri))
-
-    def client(credentials: Any) -> Get:
-        return lambda path, headers: http_request(
-            credentials, path, "GET", max_retries=0, timeout=timeout(), raise_on_status=False,
-            extra_headers=dict(headers), stream=True,
-        )  # fmt: skip
-
-    return HttpStore(client(passed_on), client(signed))
+        Raises
+        ------
+        CutError, RefusedError
+            It did not come, or not to its end.
+        """
 
 
 def bring(
@@ -224,3 +220,11 @@ def _patience() -> Retry:
         total=int(configured("MLFLOW_HTTP_REQUEST_MAX_RETRIES", _RETRIES)),
         backoff_factor=configured("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", _FACTOR),
     )
+
+
+def configured(name: str, default: float) -> float:
+    """A number from the environment, or another one where it has none."""
+    try:
+        return float(os.environ[name])
+    except (KeyError, ValueError):
+        return default

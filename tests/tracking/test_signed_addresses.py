@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from mlflow_ngraph.errors import EngineError
-from mlflow_ngraph.tracking import plain, transfer
-from mlflow_ngraph.tracking.file_part import CHUNK, FilePart
+from mlflow_ngraph.tracking import artifact_stores, plain, transfer
+from mlflow_ngraph.tracking.transfer import CHUNK, FilePart
 
 NAME = "engine/a model #1?.bin"
 CONTENT = os.urandom(2 * CHUNK + 1234)
@@ -96,7 +96,7 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
 
 
 def brought(lab: Lab, folder: Path) -> bytes:
-    store = transfer.store_of("mlflow-artifacts:/1/models/m-1/artifacts", lab.address, folder)
+    store = artifact_stores.store_of("mlflow-artifacts:/1/models/m-1/artifacts", lab.address, folder)
     part = FilePart(folder / "part")
     transfer.bring(store, NAME, DIGEST, part, "the model")
     return part.path.read_bytes()

@@ -13,10 +13,9 @@ from urllib.parse import unquote
 import pytest
 
 from mlflow_ngraph.errors import EngineError
-from mlflow_ngraph.tracking import plain, transfer
-from mlflow_ngraph.tracking.file_part import CHUNK, ArtifactStore, FilePart
-from mlflow_ngraph.tracking.http_store import HttpStore
-from mlflow_ngraph.tracking.transfer import LocalStore
+from mlflow_ngraph.tracking import artifact_stores, plain, transfer
+from mlflow_ngraph.tracking.artifact_stores import HttpStore, LocalStore
+from mlflow_ngraph.tracking.transfer import CHUNK, ArtifactStore, FilePart
 
 SIZE = 6 * CHUNK + 1234
 NAME = "engine/a model #1?.bin"
@@ -212,7 +211,7 @@ def test_a_directory_of_this_machine(tmp_path: Path) -> None:
     source = tmp_path / "source"
     (source / "engine").mkdir(parents=True)
     (source / NAME).write_bytes(CONTENT)
-    store = transfer.store_of(source.as_uri(), "sqlite:///x", tmp_path)
+    store = artifact_stores.store_of(source.as_uri(), "sqlite:///x", tmp_path)
     assert isinstance(store, LocalStore)
     (tmp_path / "part").write_bytes(CONTENT[:CHUNK])
     assert brought(store, FilePart(tmp_path / "part")) == CONTENT
@@ -226,7 +225,7 @@ def test_a_store_that_only_mlflow_reads(tmp_path: Path) -> None:
 
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "model.bin").write_bytes(CONTENT)
-    store = transfer.MlflowStore(LocalArtifactRepository(str(tmp_path / "source")), tmp_path, "sqlite:///x")
+    store = artifact_stores.MlflowStore(LocalArtifactRepository(str(tmp_path / "source")), tmp_path, "sqlite:///x")
     (tmp_path / "part").write_bytes(b"rubbish")
     transfer.bring(store, "model.bin", DIGEST, FilePart(tmp_path / "part"), "the model")
     assert (tmp_path / "part").read_bytes() == CONTENT

@@ -1,16 +1,17 @@
-"""Artifacts that a tracking server passes on, or whose addresses in the store behind it the server signs."""
+"""Artifact stores that files are fetched from: a directory, a tracking server, or a store that MLflow's client reads."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
-from urllib.parse import quote
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote, urlsplit
 
-from mlflow_ngraph.tracking import connection
-from mlflow_ngraph.tracking.file_part import CHUNK, ArtifactStore, CutError, FilePart, RefusedError
+from mlflow_ngraph.tracking import connection, plain
+from mlflow_ngraph.tracking.transfer import AT_ONCE, CHUNK, ArtifactStore, CutError, FilePart, RefusedError, configured
 
 if TYPE_CHECKING:
     import requests
@@ -22,6 +23,99 @@ _TIMEOUT_S = 30.0
 _REASON_BYTES = 1 << 16
 """Of what a server says instead of a file."""
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
+
+
+def store_of(location: str, tracking_uri: str, scratch: Path) -> ArtifactStore:
+    """The store of an artifact directory.
+
+    Parameters
+    ----------
+    location : str
+        The artifact URI of the directory.
+    scratch : Path
+        A directory on the file system where files will stay.
+
+    Raises
+    ------
+    TrackingError
+        MLflow does not know such an address.
+    """
+    address = plain.artifact_address(tracking_uri, location)
+    if address is not None:
+        http = plain.session(AT_ONCE)
+
+        def read(base: str) -> Get:
+            return lambda path, headers: http.get(base + path, headers=headers, stream=True, timeout=timeout())
+
+        return HttpStore(read(address), read(plain.signing_address(address)))
+    parts = urlsplit(location)
+    if parts.scheme in ("", "file") and not parts.netloc:
+        return LocalStore(Path(unquote(parts.path) if parts.scheme else location))
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+    from mlflow.store.artifact.http_artifact_repo import HttpArtifactRepository
+    from mlflow.utils.credentials import get_default_host_creds
+    from mlflow.utils.rest_utils import http_request
+
+    with connection.talking(tracking_uri, "find the engine's files", connection.RECORDING):
+        repository = get_artifact_repository(location, tracking_uri=tracking_uri)
+        if not isinstance(repository, HttpArtifactRepository):
+            return MlflowStore(repository, scratch, tracking_uri)
+        passed_on = get_default_host_creds(repository.artifact_uri)
+        signed = get_default_host_creds(plain.signing_address(repository.artifact_uri))
+
+    def client(credentials: Any) -> Get:
+        return lambda path, headers: http_request(
+            credentials, path, "GET", max_retries=0, timeout=timeout(), raise_on_status=False,
+            extra_headers=dict(headers), stream=True,
+        )  # fmt: skip
+
+    return HttpStore(client(passed_on), client(signed))
+
+
+class LocalStore(ArtifactStore):
+    """A directory of this machine."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def fetch(self, path: str, part: FilePart, sized: Callable[[int], None] = lambda size: None) -> None:
+        try:
+            stream = (self._directory / path).open("rb")
+        except OSError as error:
+            raise RefusedError(error.strerror or str(error)) from None
+        with stream:
+            sized(os.fstat(stream.fileno()).st_size)
+            stream.seek(part.size)
+            part.extend(iter(lambda: stream.read(CHUNK), b""))
+
+
+class MlflowStore(ArtifactStore):
+    """A store that MLflow knows how to read; it gives whole files.
+
+    Parameters
+    ----------
+    scratch : Path
+        A directory on the file system of the parts.
+    """
+
+    def __init__(self, repository: Any, scratch: Path, tracking_uri: str) -> None:
+        self._repository, self._scratch, self._uri = repository, scratch, tracking_uri
+
+    def settings(self) -> AbstractContextManager[None]:
+        return connection.talking(self._uri, "download an engine", connection.RECORDING)
+
+    def fetch(self, path: str, part: FilePart, sized: Callable[[int], None] = lambda size: None) -> None:
+        from tempfile import TemporaryDirectory
+
+        from mlflow.exceptions import MlflowException
+
+        with TemporaryDirectory(dir=self._scratch, prefix="file-") as place:
+            try:
+                file = Path(self._repository.download_artifacts(path, place))
+            except (MlflowException, OSError) as error:
+                # MLflow has tried again where that helps.
+                raise RefusedError(connection.one_line(error, self._uri)) from None
+            part.adopt(file)
 
 
 class HttpStore(ArtifactStore):
@@ -74,14 +168,6 @@ class HttpStore(ArtifactStore):
 def timeout() -> float:
     """Seconds for which a server may be silent, as MLflow is configured."""
     return configured("MLFLOW_HTTP_REQUEST_TIMEOUT", _TIMEOUT_S)
-
-
-def configured(name: str, default: float) -> float:
-    """A number from the environment, or another one where it has none."""
-    try:
-        return float(os.environ[name])
-    except (KeyError, ValueError):
-        return default
 
 
 @contextmanager
