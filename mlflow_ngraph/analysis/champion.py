@@ -119,12 +119,19 @@ def rivals(
     frame = typed(pd.concat([cells, others], ignore_index=True), COLUMNS)
     compared = Comparison(frame, METRICS[metric])
     places = np.arange(len(frame)) if batch is None else np.flatnonzero(frame["batch"] == batch)
+    ranked = places[compared.ranks[places]]
     own = compared.ordered(places[places < len(cells)])
-    ranked = own[compared.ranks[own]]
-    lead = compared.leader(ranked) if len(ranked) else int(own[0])
+    able = own[compared.ranks[own]]
+    lead = compared.leader(ranked) if len(ranked) else -1
+    if lead in able:  # it is the answer to what to run: as sure as that
+        able = np.array([lead])
+    elif len(able):
+        lead = compared.leader(able)
+    else:
+        lead = int(own[0])
     found = {
         place: tuple(rival for rival in compared.rivals(place, places) if not rival.same_engine)
-        for place in [lead, *ranked[ranked != lead].tolist()]
+        for place in [lead, *able[able != lead].tolist()]
     }
     # An engine of which one cell cannot be beaten cannot be beaten.
     place = next((place for place, beyond in found.items() if not beyond), lead)

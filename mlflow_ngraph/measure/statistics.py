@@ -16,8 +16,8 @@ import numpy as np
 from mlflow_ngraph.estimates import Array, Estimate
 
 Slices = Sequence[Array]
-_CAUTION, _MOST_ALIKE, _FEWEST_FREEDOM = 0.7, 0.8, 3.0
-"""Of `persistent`: standard errors added to the autocorrelation, the largest one, and the degrees of freedom that are left."""
+_CAUTION, _MOST_ALIKE, _FEWEST_FREEDOM = 7.0, 0.8, 3.0
+"""Of `persistent`: what is added to the autocorrelation, over the rounds, its largest value, and the degrees of freedom that are left."""
 
 TRIMMED, TRIMMED_FROM = 0.2, 8
 """The share of the rounds that a trimmed mean leaves out at either end, and the fewest rounds of which it leaves any out."""
@@ -109,11 +109,12 @@ def trimmed_mean(logs: Array) -> Estimate:
 def persistent(estimate: Estimate, logs: Array) -> Estimate:
     """An absolute figure of a cell beside which the machine was not quiet: what disturbs outlives a round.
 
-    Rounds that follow each other are then alike, and say less than as many independent ones: with an autocorrelation ``a``
-    they count as ``rounds * (1 - a) / (1 + a)``. It is estimated without the outer fifths, which one burst may fill; its bias
-    of ``- (1 + 4 a) / rounds`` is put right (Marriott and Pope 1954), and 0.7 standard errors are added, because too large a
-    one does less harm. It is between 0 and 0.8, and three degrees of freedom are left: few rounds cannot tell more than that.
-    Fewer than eight tell nothing of it: the error is then that of a single one. `benchmarks/interval_coverage.py` counts.
+    Rounds that follow each other are then alike: their mean scatters more than that of independent ones, and they scatter less
+    around it. For an autocorrelation of ``a`` from round to round, ``a ** 2`` from a round to the next but one, and so on, both are
+    known (Bayley and Hammersley 1946), of three rounds as of many. ``a`` is estimated without the outer fifths, which one burst
+    may fill; its bias of ``- (1 + 4 a) / rounds`` is put right (Marriott and Pope 1954), and ``7 / rounds`` is added, because too
+    large an ``a`` does less harm. It is between 0 and 0.8, and three degrees of freedom are left: few rounds cannot tell more.
+    Fewer than eight tell nothing of it: it is taken to be 0.8. `benchmarks/interval_coverage.py` counts.
 
     Parameters
     ----------
@@ -126,15 +127,20 @@ def persistent(estimate: Estimate, logs: Array) -> Estimate:
     if rounds < 2:
         return estimate
     if rounds < TRIMMED_FROM:
-        return replace(estimate, error=estimate.error * np.sqrt(rounds))
+        return replace(estimate, error=estimate.error * _inflation(_MOST_ALIKE, rounds))
     centred = _winsorized(logs) - _winsorized(logs).mean()
     scatter = float(centred @ centred)
     raw = float(centred[1:] @ centred[:-1]) / scatter if scatter else 0.0
-    alike = (rounds * raw + 1) / (rounds - 4) + _CAUTION / np.sqrt(rounds)
-    alike = min(max(alike, 0.0), _MOST_ALIKE)
-    share = (1 - alike) / (1 + alike)
-    freedom = np.maximum(estimate.freedom * share, _FEWEST_FREEDOM)
-    return Estimate(estimate.log, estimate.error / np.sqrt(share), freedom)
+    alike = min(max((rounds * raw + 1) / (rounds - 4) + _CAUTION / rounds, 0.0), _MOST_ALIKE)
+    freedom = np.maximum(estimate.freedom * (1 - alike) / (1 + alike), _FEWEST_FREEDOM)
+    return Estimate(estimate.log, estimate.error * _inflation(alike, rounds), freedom)
+
+
+def _inflation(alike: float, rounds: int) -> float:
+    """How many times as large as the usual one the standard error of a mean of rounds is that follow each other alike."""
+    apart = 1 - alike
+    of_mean = ((1 + alike) / apart - 2 * alike * (1 - alike**rounds) / (rounds * apart**2)) / rounds
+    return float(np.sqrt((rounds - 1) * of_mean / (1 - of_mean)))
 
 
 def trimmed(rounds: int) -> int:

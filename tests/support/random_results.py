@@ -131,30 +131,18 @@ def _merged(told: pd.DataFrame, entries: list[dict[str, Any]]) -> Iterator[str]:
 
 def _costs(told: pd.DataFrame, frame: pd.DataFrame, metric: str) -> Iterator[str]:
     """What others cost, against their ratios to the compiler that leads, at its batch size."""
-    for lead in told[told["rank"] == 1].to_dict("records"):
-        beside: dict[str, Any] = {
-            "workloads": [lead["workload"]],
-            "devices": [lead["device"]],
-            "batch_sizes": [lead["batch"]],
-        }
-        ratios = compare(
-            frame,
-            rows=_GROUP,
-            columns=_CELL,
-            metric=metric,
-            relative_to=("compiler_label", lead["compiler_label"]),
-            **beside,
-        )
-        rows = {row["cell"]: row for row in told.to_dict("records")}
-        for entry in ratios.attrs["values"]:
-            if entry["cell"] in rows and entry["cell"] != lead["cell"]:
-                row = rows[entry["cell"]]
-                lower = metric.startswith("latency")
-                sides = (
-                    (row["loss_ci_low"], row["loss_ci_high"]) if lower else (-row["loss_ci_high"], -row["loss_ci_low"])
-                )
-                if not _alike({"ci_low": 1 + sides[0], "ci_high": 1 + sides[1]}, entry):
-                    yield f"recommend and compare: another ratio of {entry['cell']} to {lead['cell']}"
+    leads = told[told["rank"] == 1]
+    for compiler in leads["compiler_label"].unique():
+        over = ("compiler_label", compiler)
+        ratios = compare(frame, rows=_GROUP, columns=_CELL, metric=metric, relative_to=over).attrs["values"]
+        known = {entry["cell"]: entry for entry in ratios}
+        for lead in leads[leads["compiler_label"] == compiler].to_dict("records"):
+            beside = told[(told[[*_GROUP, "batch"]] == [lead[name] for name in [*_GROUP, "batch"]]).all(axis=1)]
+            for row in beside[beside["cell"] != lead["cell"]].to_dict("records"):
+                ends = (row["loss_ci_low"], row["loss_ci_high"])
+                low, high = ends if metric.startswith("latency") else (-ends[1], -ends[0])
+                if not _alike({"ci_low": 1 + low, "ci_high": 1 + high}, known[row["cell"]]):
+                    yield f"recommend and compare: another ratio of {row['cell']} to {lead['cell']}"
 
 
 def _pulled(rows: pd.DataFrame, answer: dict[str, Any], own: pd.DataFrame, question: EngineQuestion) -> Iterator[str]:
