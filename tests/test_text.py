@@ -13,7 +13,14 @@ from mlflow_ngraph.text import rounded
     ("value", "written"),
     [
         *((36063.2, "36063"), (1234567.0, "1234567"), (99.996, "100"), (0.5, "0.5"), (0.0, "0"), (-2.71828, "−2.718")),
-        *((1.5e-9, "1.5e−09"), (None, ""), (float("nan"), ""), (float("inf"), "")),
+        *(
+            (1.5e-9, "1.5e−09"),
+            (0.0006561, "0.0006561"),
+            (-0.01775, "−0.01775"),
+            (None, ""),
+            (float("nan"), ""),
+            (float("inf"), ""),
+        ),
     ],
 )
 def test_numbers_keep_their_whole_digits_and_lack_nothing_that_is_said(value: float | None, written: str) -> None:

@@ -6,12 +6,9 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from mlflow_ngraph.text import counted, harmless
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Tone = Literal["", "best", "good", "bad", "warning", "heading", "faint", "command"]
 _SPECIAL = "\\`*_<>|#$"
@@ -102,8 +99,8 @@ class Sheet:
     caption: str = field(default="", kw_only=True)
     key: str = field(default="", kw_only=True)
     """Short and unique in a report, such as ``t6``; names the anchor and the file."""
-    data: pd.DataFrame | None = field(default=None, kw_only=True)
-    """What the table shows, in full precision and one fact a column."""
+    data: Any = field(default=None, kw_only=True)
+    """A frame with what the table shows, in full precision and one fact a column."""
     names: int = field(default=1, kw_only=True)
     """How many of the first columns name the row."""
     one: str = field(default="row", kw_only=True)
