@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,15 @@ from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
     from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
+
+
+_OF_LANE = {
+    "throughput": "throughput [samples/s]",
+    "latency_p50_ms": "p50 [ms]",
+    "latency_p99_ms": "p99 [ms]",
+    "speedup": "speed-up",
+    "parity_cosine": "cosine",
+}
 
 
 @dataclass(frozen=True)
@@ -211,6 +220,19 @@ def sheet(record: StudyRecord) -> Sheet:
         ],
         one="cell",
     )
+
+
+def of_lane(cells: Iterable[CellRecord], baseline: str) -> Sheet:
+    """The cells of one lane."""
+
+    def figures(cell: CellRecord) -> Iterator[str]:
+        for name in _OF_LANE:
+            text = rounded(cell.metrics.get(name))
+            yield f"{UNSTEADY_MARK}{text}" if text and name in cell.unsteady else text
+
+    titles = (titled(title, baseline if METRICS[name].of_baseline else None) for name, title in _OF_LANE.items())
+    rows = [(cell.batch, *figures(cell), Cell(str(cell.verdict), note=cell.remarks)) for cell in cells]
+    return Sheet("", [number("batch"), *map(number, titles), "verdict"], rows, one="cell")
 
 
 def _cells(row: SummaryRow, several: bool) -> Iterator[Cell]:
