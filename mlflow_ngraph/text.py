@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Characters that a terminal or a reader of lines would obey rather than show: escapes, line breaks, changes of direction."""
 REPLACEMENT = "\ufffd"
+MINUS = "−"
 _FORMULA = ("=", "+", "-", "@")
 LONGEST = 100
 """Characters of a value that a message shows."""
@@ -51,17 +52,36 @@ def csv_table(frame: pd.DataFrame) -> str:
     return str(frame.assign(**guarded).rename(columns=lambda name: csv_cell(str(name))).to_csv(index=False))
 
 
-def rounded(value: float, digits: int = 4) -> str:
-    """A number with so many significant digits, written out: ``36060`` where Python would say ``3.606e+04``.
+def rounded(value: float | None, digits: int = 4) -> str:
+    """A number with so many significant digits and no fewer than its whole ones; empty where there is none.
 
     Parameters
     ----------
-    value : float
-        Whole units, or a share of one.
     digits : int
-        What follows them says less than it seems to.
+        Decimals behind them say less than they seem to.
     """
-    return f"{float(f'{value:.{digits}g}'):.15g}"
+    if value is None or not math.isfinite(value):
+        return ""
+    size = math.floor(math.log10(abs(value))) if value else 0
+    if not -6 <= size < 15:
+        return f"{value:.{digits}g}".replace("-", MINUS)
+    text = decimals(value, max(0, digits - 1 - size))
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def decimals(value: float | None, places: int = 2) -> str:
+    """A number with so many decimals; empty where there is none."""
+    return "" if value is None or not math.isfinite(value) else f"{value:.{places}f}".replace("-", MINUS)
+
+
+def whole(value: float | None) -> str:
+    """A whole number with thin spaces between groups of three digits; empty where there is none."""
+    return "" if value is None or not math.isfinite(value) else f"{value:,.0f}".replace(",", "\u202f")
+
+
+def percent(share: float | None) -> str:
+    """A change with its sign, ``+12.3 %``; empty where there is none."""
+    return "" if share is None or not math.isfinite(share) else f"{100 * share:+.1f} %".replace("-", MINUS)
 
 
 def counted(number: int, one: str, many: str = "") -> str:
@@ -105,6 +125,11 @@ def plain(value: Any) -> Any:
         return None
     value = value.item() if hasattr(value, "item") else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a table as JSON knows them."""
+    return [{str(name): plain(value) for name, value in row.items()} for row in frame.to_dict("records")]
 
 
 def missing(value: Any) -> bool:

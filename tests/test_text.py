@@ -11,9 +11,19 @@ from mlflow_ngraph.text import rounded
 
 @pytest.mark.parametrize(
     ("value", "written"),
-    [(36063.2, "36060"), (1234567.0, "1235000"), (99.996, "100"), (0.5, "0.5"), (0.0, "0"), (-2.71828, "-2.718")],
+    [
+        *((36063.2, "36063"), (1234567.0, "1234567"), (99.996, "100"), (0.5, "0.5"), (0.0, "0"), (-2.71828, "−2.718")),
+        *(
+            (1.5e-9, "1.5e−09"),
+            (0.0006561, "0.0006561"),
+            (-0.01775, "−0.01775"),
+            (None, ""),
+            (float("nan"), ""),
+            (float("inf"), ""),
+        ),
+    ],
 )
-def test_large_numbers_are_written_out(value: float, written: str) -> None:
+def test_numbers_keep_their_whole_digits_and_lack_nothing_that_is_said(value: float | None, written: str) -> None:
     assert rounded(value) == written
 
 
@@ -22,4 +32,4 @@ def test_so_many_digits_say_something_and_none_is_an_exponent(value: float, digi
     written = rounded(value, digits)
     assert "e" not in written
     assert float(written) == pytest.approx(value, rel=0.5 * 10.0 ** (1 - digits))
-    assert len(written.replace(".", "").strip("0")) <= digits
+    assert len(written.replace(".", "").strip("0")) <= max(digits, len(written.partition(".")[0])) + 1

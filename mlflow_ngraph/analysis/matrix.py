@@ -7,12 +7,14 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from mlflow_ngraph.devices.fingerprint import summary
 from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
 from mlflow_ngraph.parity import TOLERANCES
+from mlflow_ngraph.tables import sheet as sheets
+from mlflow_ngraph.tables.sheet import Cell, Sheet
 from mlflow_ngraph.tables.summary import fallback_nodes, fallback_note
-from mlflow_ngraph.text import markdown_row
 from mlflow_ngraph.verdicts import Verdict
 
 _LONGEST = 400
@@ -59,7 +61,7 @@ def _legend() -> list[str]:
     return [
         "Every engine was compiled, saved, loaded in a fresh process, and run on random inputs. `ok` is followed by the",
         "largest error of its outputs against eager execution in fp32, relative to the largest output; what is allowed",
-        "is in [parity.md](parity.md). A number in brackets leads to the reason below the table, in the compiler's own",
+        "is in [parity.md](parity.md). A raised number leads to the reason below the table, in the compiler's own",
         "words. This is about function: nothing here was measured for speed.",
     ]
 
@@ -77,52 +79,39 @@ def _section(precision: str, lanes: Sequence[LaneRecord]) -> Iterator[str]:
     yield ""
     yield f"{_tally(cells)} Batch size{'s' * (len(batches) > 1)} {', '.join(map(str, batches))}."
     yield ""
-    shown = ["model", "family", *(["batch"] if len(batches) > 1 else []), *compilers]
-    yield markdown_row(shown)
-    yield markdown_row([":--"] * len(shown))
-    reasons = _Reasons()
-    for (label, family, batch), row in rows.items():
-        head = [label, family, *([str(batch)] if len(batches) > 1 else [])]
-        yield markdown_row([*head, *(_text(*row[name], reasons) if name in row else "" for name in compilers)])
-    columns = {name: [row[name][1] for row in rows.values() if name in row] for name in compilers}
-    worst = [_worst(columns[name]) for name in compilers]
-    yield markdown_row(["**largest error**", "", *([""] if len(batches) > 1 else []), *worst])
-    yield from reasons.lines()
+    several = len(batches) > 1
+    lines: list[list[Any]] = [
+        [
+            label,
+            family,
+            *([batch] if several else []),
+            *(_cell(*row[name]) if name in row else "" for name in compilers),
+        ]
+        for (label, family, batch), row in rows.items()
+    ]
+    worst = [_worst(row[name][1] for row in rows.values() if name in row) for name in compilers]
+    lines.append([Cell("largest error", tone="heading"), "", *([""] if several else []), *worst])
+    heads = ["model", "family", *(["batch"] if several else []), *compilers]
+    yield sheets.markdown(Sheet("", heads, lines, one="cell"))
     tolerance = TOLERANCES[precision]
     yield ""
     yield f"Allowed in {precision}: a relative error of {tolerance.max_rel:g} and a cosine similarity of 1 −"
     yield f"{1 - tolerance.cosine:.1g}; the smallest found is {_cosine(cells)}."
 
 
-class _Reasons:
-    """Numbers the distinct reasons of a table."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def number(self, text: str) -> int:
-        return self._numbers.setdefault(text, len(self._numbers) + 1)
-
-    def lines(self) -> Iterator[str]:
-        if self._numbers:
-            yield ""
-        for text, number in self._numbers.items():
-            yield f"{number}. {text}"
-
-
-def _text(lane: LaneRecord, cell: CellRecord | None, reasons: _Reasons) -> str:
+def _cell(lane: LaneRecord, cell: CellRecord | None) -> Cell:
     if cell is None:
-        return "not measured"
+        return Cell("not measured")
     if cell.verdict is not Verdict.OK:
         compiler = lane.lane.compiler_label
         reason = cell.reason or "no reason was given"
         text = reason if reason.startswith((f"{compiler}:", f"{compiler} ")) else f"{compiler}: {reason}"
-        return f"**{cell.verdict}** [{reasons.number(_cut(text))}]"
+        return Cell(str(cell.verdict), note=_cut(text), tone="heading")
     in_force = cell.precision_in_force
     notes = [in_force] if in_force not in (None, lane.lane.precision) else []
     notes += [note] if (note := fallback_note(fallback_nodes(lane.flags_in_force(cell.batch)))) else []
     error = f" {_error(cell.parity.max_rel)}" if cell.parity is not None else ""
-    return f"ok{error}{''.join(f', {note}' for note in notes)}"
+    return Cell(f"ok{error}{''.join(f', {note}' for note in notes)}")
 
 
 def _cut(text: str) -> str:

@@ -9,6 +9,7 @@ from mlflow_ngraph.analysis import undecided
 from mlflow_ngraph.analysis.ranking import FIGURES
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.metrics import CELL_METRICS
+from mlflow_ngraph.tables.sheet import Sheet, number
 from mlflow_ngraph.text import rounded
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def show(answer: BestEngine) -> None:
     console.print(on, markup=False, soft_wrap=True)
     figures = [(name, chosen.figure(name)) for name in dict.fromkeys((chosen.metric, *FIGURES))]
     rows = [(name, _text(chosen, name), CELL_METRICS[name].unit) for name, figure in figures if figure is not None]
-    tables.show(console, ["figure", ("value", tables.RIGHT), "unit"], rows)
+    tables.show(console, Sheet("", ["figure", number("value"), "unit"], rows))
     console.print(_why(answer), markup=False, soft_wrap=True)
     for candidate, reason in answer.passed_over[:_SHOWN]:
         said = f"passed over: {candidate.name}, {chosen.metric} {_text(candidate, chosen.metric)}: {reason}"

@@ -19,6 +19,7 @@ from mlflow_ngraph.cli.request import DEFAULT_STUDY, overrides, requested
 from mlflow_ngraph.cli.waiting import waiting
 from mlflow_ngraph.errors import DeviceBusyError, DeviceError, FleetError, UnknownNameError, UsageError
 from mlflow_ngraph.objectives import BOUNDS, OBJECTIVES
+from mlflow_ngraph.tables.sheet import Column, Sheet, number, prose
 from mlflow_ngraph.text import duration
 
 if TYPE_CHECKING:
@@ -285,16 +286,9 @@ def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
         )
         return failing
     console = output.console()
-    tables.show(
-        console,
-        [
-            "workload",
-            ("family", tables.spare(1)),
-            "compiler",
-            "precision",
-            ("batch sizes", tables.PROSE),
-            ("about", tables.RIGHT),
-        ],
+    lanes = Sheet(
+        "",
+        ["workload", Column("family", spare=1), "compiler", "precision", prose("batch sizes"), number("about")],
         [
             (
                 row["label"],
@@ -307,6 +301,7 @@ def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
             for row in rows
         ],
     )
+    tables.show(console, lanes)
     console.print(
         f"\nstudy {study.name} on device {plan.device}: {plan.cells} cells in {len(rows)} lanes, "
         f"{plan.threads or 'default'} threads, about {_range(expected)}, "
@@ -368,9 +363,8 @@ def _of_the_paper(plan: StudyPlan) -> Iterator[str]:
 def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
     """Print the results, best first, where to look for more, and what follows from them."""
     from mlflow_ngraph.analysis.closing import answers
-    from mlflow_ngraph.cli.results import print_results
     from mlflow_ngraph.tables.races import told
-    from mlflow_ngraph.tables.summary import refers_to, summary_rows
+    from mlflow_ngraph.tables.summary import refers_to, sheet, summary_rows
 
     if as_json:
         output.print_json(
@@ -389,7 +383,7 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
         )
         return
     console = output.console()
-    print_results(outcome.record, console)
+    tables.show(console, sheet(outcome.record))
     for line in told(outcome.record):
         console.print(line, markup=False, soft_wrap=True)
     console.print()

@@ -13,6 +13,7 @@ from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.lists import BYTES, SECONDS, quantity
 from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.tables.sheet import Column, Sheet, number, prose
 from mlflow_ngraph.text import duration
 
 if TYPE_CHECKING:
@@ -112,21 +113,18 @@ def _done(prune: bool, dry_run: bool) -> str:
 
 
 def _show(store: EngineStore, rows: list[_Row], done: str) -> None:
-    console = output.console()
-    if rows:
-        titles: list[tables.Column] = ["key", "workload", "compiler", "precision", ("batch sizes", tables.PROSE)]
-        titles += [("size MB", tables.RIGHT), ("compiled in", tables.spare(2, tables.RIGHT))]
-        titles += [("unused for", tables.RIGHT), ("compiled by", tables.spare(1))]
-        tables.show(console, titles, [_cells(row) for row in rows])
-        console.print()
-    total, freed = (
-        sum(row.engine.size_bytes for row in rows) / 1e6,
-        sum(row.freed_bytes for row in rows) / 1e6,
+    total = sum(row.engine.size_bytes for row in rows) / 1e6
+    freed = sum(row.freed_bytes for row in rows) / 1e6
+    sheet = Sheet(
+        "",
+        [
+            *("key", "workload", "compiler", "precision", prose("batch sizes"), number("size MB")),
+            *(number("compiled in", spare=2), number("unused for"), Column("compiled by", spare=1)),
+        ],
+        list(map(_cells, rows)),
+        [f"{len(rows)} engines {done}, {total:.1f} MB; {freed:.1f} MB of it in no study's directory ({store.root})"],
     )
-    console.print(
-        f"{len(rows)} engines {done}, {total:.1f} MB; {freed:.1f} MB of it in no study's directory ({store.root})",
-        soft_wrap=True,
-    )
+    tables.show(output.console(), sheet)
 
 
 def _cells(row: _Row) -> tuple[Any, ...]:

@@ -13,6 +13,7 @@ from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.lists import SECONDS, quantity
 from mlflow_ngraph.errors import JournalError, UnknownNameError, UsageError
 from mlflow_ngraph.execute.holdings import Holding, What
+from mlflow_ngraph.tables.sheet import Head, Sheet, number, prose
 from mlflow_ngraph.text import counted
 
 if TYPE_CHECKING:
@@ -122,33 +123,27 @@ def _show(
     *,
     yes: bool,
 ) -> None:
-    console = output.console()
     stay = [holding for holding in chosen if _state(holding, named, problems)]
-    if chosen:
-        done = "removed" if yes else "may go"
-        titles: list[tables.Column] = ["what", "name", ("MB", tables.RIGHT), ("unused for", tables.RIGHT)]
-        rows = [
-            (
-                holding.what,
-                holding.name,
-                f"{sizes / 1e6:.1f}",
-                output.age(holding.age_s),
-                f"no: {why}" if (why := _state(holding, named, problems)) else "yes",
-            )
-            for holding, sizes in ((holding, holding.size_bytes) for holding in chosen)
-        ]
-        tables.show(console, [*titles, (done, tables.PROSE)], rows)
-        console.print()
+    done = "removed" if yes else "may go"
+    rows = [
+        (
+            holding.what,
+            holding.name,
+            f"{holding.size_bytes / 1e6:.1f}",
+            output.age(holding.age_s),
+            f"no: {why}" if (why := _state(holding, named, problems)) else "yes",
+        )
+        for holding in chosen
+    ]
     count = counted(len(chosen) - len(stay), "thing", "things")
-    console.print(
-        f"{count} {'removed' if yes else 'may go'}, which frees {freed / 1e6:.1f} MB ({place})", soft_wrap=True
-    )
+    notes = [f"{count} {done}, which frees {freed / 1e6:.1f} MB ({place})"]
     lost = [holding for holding in stay if holding.stays]
     if lost and not yes:
-        console.print(
+        notes.append(
             f"{counted(len(lost), 'study stays', 'studies stay')}: 'mlflow-ngraph sync NAME' records one, and --study NAME lets it go "
-            "nevertheless",
-            soft_wrap=True,
+            "nevertheless"
         )
     if chosen and not yes:
-        console.print("nothing was removed: say what, and add --yes", soft_wrap=True)
+        notes.append("nothing was removed: say what, and add --yes")
+    columns: list[Head] = ["what", "name", number("MB"), number("unused for"), prose(done)]
+    tables.show(output.console(), Sheet("", columns, rows, notes))

@@ -6,12 +6,14 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mlflow_ngraph.cli import output, tables
+from mlflow_ngraph.cli import output, tables, writing
 from mlflow_ngraph.metrics import titled
+from mlflow_ngraph.tables.sheet import Column, Sheet, faint, markdown
 from mlflow_ngraph.tables.summary import fallback_note, measured_with
-from mlflow_ngraph.text import NO_INTERVAL, UNSTEADY_MARK, csv_cell, harmless, markdown_row, rounded
+from mlflow_ngraph.text import NO_INTERVAL, UNSTEADY_MARK, csv_cell, harmless, rounded
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -21,25 +23,17 @@ if TYPE_CHECKING:
 
 BEST, TIED = "*", "≈"
 _GAP = 2
-_NUMBER = {**tables.RIGHT, **tables.PROSE}
-"""A number may have notes behind it, which go on in the next line where there is little room."""
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "≈": r"$\approx$",
 }  # fmt: skip
-Lines = list[list[str]]
 
 
 def show(pivot: Pivot, intervals: bool) -> None:
     """Print a comparison, in as many tables beneath each other as the terminal's width asks for."""
     console = output.console()
-    heads, lines, spanned = _heads(pivot), _texts(pivot, intervals), len(pivot.rows)
-    for places in _blocks(heads, lines, spanned, console.width):
-        titles = [(heads[place], {} if place < spanned else _NUMBER) for place in places]
-        tables.show(console, titles, [[line[place] for place in places] for line in lines])
-        console.print()
-    for note in _notes(pivot):
-        console.print(note, style="dim")
+    whole = _sheet(pivot, intervals)
+    tables.show(console, *_narrow(whole, len(pivot.rows), console.width), *faint(_notes(pivot)))
 
 
 def text(pivot: Pivot, form: str, intervals: bool) -> str:
@@ -50,14 +44,8 @@ def text(pivot: Pivot, form: str, intervals: bool) -> str:
         return _csv(pivot)
     if form == "latex":
         return _latex(pivot, intervals)
-    heads, lines = _heads(pivot), _texts(pivot, intervals)
-    if form == "markdown":
-        return _markdown([heads, ["---"] * len(heads), *lines]) + "\n"
-    stream = io.StringIO()
-    console = output.console(file=stream, width=10_000)
-    titles = [(head, {} if place < len(pivot.rows) else tables.RIGHT) for place, head in enumerate(heads)]
-    tables.show(console, titles, lines)
-    return "\n".join([stream.getvalue(), *_notes(pivot)]) + "\n"
+    sheet = _sheet(pivot, intervals)
+    return f"{markdown(sheet)}\n" if form == "markdown" else writing.printed(sheet, *_notes(pivot))
 
 
 def long(pivot: Pivot) -> pd.DataFrame:
@@ -93,9 +81,16 @@ def _notes(pivot: Pivot) -> Iterator[str]:
         yield f"{TIED} cannot be told from {than}: see docs/method.md"
 
 
-def _blocks(heads: Sequence[str], lines: Lines, spanned: int, width: int) -> Iterator[list[int]]:
-    """The columns that fit beside each other, each time after those that name the rows."""
-    sizes = [max([len(head), *(len(line[place]) for line in lines)]) + _GAP for place, head in enumerate(heads)]
+def _narrow(sheet: Sheet, spanned: int, width: int) -> Iterator[Sheet]:
+    """Tables of the columns that fit beside each other, each time after those that name the rows."""
+    for places in _blocks(sheet, spanned, width):
+        columns = [sheet.columns[place] for place in places]
+        yield replace(sheet, columns=columns, rows=[[row[place] for place in places] for row in sheet.rows])
+
+
+def _blocks(sheet: Sheet, spanned: int, width: int) -> Iterator[list[int]]:
+    heads = [column.title for column in sheet.heads]
+    sizes = [max([len(head), *(len(row[place]) for row in sheet.rows)]) + _GAP for place, head in enumerate(heads)]
     named = list(range(spanned))
     room = width - sum(sizes[:spanned])
     block: list[int] = []
@@ -112,11 +107,13 @@ def _heads(pivot: Pivot) -> list[str]:
     return [*pivot.rows, *(" ".join(key) for key in pivot.column_keys)]
 
 
-def _texts(pivot: Pivot, intervals: bool) -> Lines:
+def _sheet(pivot: Pivot, intervals: bool) -> Sheet:
     """The numbers as text, each with what makes it different: its precision, its verdict, nodes that fell back."""
-    several = len(_precisions(pivot)) > 1
+    several, named = len(_precisions(pivot)) > 1, len(pivot.rows)
     cells = pivot.cells(lambda number: _text(number, several, intervals), "")
-    return [[*key, *line] for key, line in zip(pivot.row_keys, cells, strict=True)]
+    # Notes behind a number go on in the next line where there is little room.
+    columns = [Column(head, number=place >= named, prose=place >= named) for place, head in enumerate(_heads(pivot))]
+    return Sheet("", columns, [[*key, *line] for key, line in zip(pivot.row_keys, cells, strict=True)])
 
 
 def _text(number: dict[str, Any], several_precisions: bool, intervals: bool) -> str:
@@ -146,10 +143,6 @@ def _csv(pivot: Pivot) -> str:
     numbers = pivot.cells(lambda number: repr(float(number["value"])), "")
     writer.writerows([*map(csv_cell, key), *line] for key, line in zip(pivot.row_keys, numbers, strict=True))
     return stream.getvalue()
-
-
-def _markdown(lines: Lines) -> str:
-    return "\n".join(map(markdown_row, lines))
 
 
 def _latex(pivot: Pivot, intervals: bool) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
-from rich.text import Text
 
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.errors import DependencyError
+from mlflow_ngraph.tables.sheet import Cell, Part, Sheet, prose
 
 
 @click.command()
@@ -25,38 +26,34 @@ def compilers(names: tuple[str, ...], as_json: bool) -> int:
     if as_json:
         output.print_json({"compilers": rows})
         return 0
-    console, lacking = output.console(), tables.Footnotes()
-    tables.show(
-        console,
-        ["name", "version", "runs here", "precisions", "modes", ("what it is", tables.PROSE)],
-        [
-            (row["name"], row["version"], _runs(row, lacking), row["precisions"], row["modes"], row["summary"])
-            for row in rows
-        ],
-    )
-    for line in lacking.lines("compiler"):
-        console.print(line, style="yellow", soft_wrap=True)
-    if not names:
-        console.print("\nthe flags of one: mlflow-ngraph compilers NAME", style="dim")
-        return 0
-    for row in rows:
-        console.print(f"\nflags of {row['name']}:" if row["flags"] else f"\n{row['name']} has no flags", style="bold")
-        if row["flags"]:
-            titles: list[tables.Column] = [
-                "flag",
-                ("default", tables.PROSE),
-                ("allowed", tables.PROSE),
-                ("meaning", tables.PROSE),
-            ]
-            tables.show(console, titles, [(f["name"], f["default"], f["type"], f["description"]) for f in row["flags"]])
+    parts: list[Part] = [_sheet(rows)]
+    parts += map(_flag_sheet, rows) if names else [Cell("the flags of one: mlflow-ngraph compilers NAME", tone="faint")]
+    tables.show(output.console(), *parts)
     return 0
 
 
-def _runs(row: dict[str, Any], lacking: tables.Footnotes) -> Text:
-    """Whether a compiler can run here; below the table stands what it lacks, and how to get it."""
+def _sheet(rows: Sequence[dict[str, Any]]) -> Sheet:
+    return Sheet(
+        "",
+        ["name", "version", "runs here", "precisions", "modes", prose("what it is")],
+        [(row["name"], row["version"], _runs(row), row["precisions"], row["modes"], row["summary"]) for row in rows],
+        one="compiler",
+    )
+
+
+def _runs(row: dict[str, Any]) -> Cell:
+    """Whether a compiler can run here; if not, what it lacks and how to get it."""
     if row["available"]:
-        return Text("yes", style="green")
-    return Text(lacking.marked("no", "; ".join(filter(None, (row["reason"], row["hint"])))), style="red")
+        return Cell("yes", tone="good")
+    return Cell("no", note="; ".join(filter(None, (row["reason"], row["hint"]))), tone="bad")
+
+
+def _flag_sheet(row: dict[str, Any]) -> Sheet:
+    return Sheet(
+        f"flags of {row['name']}:" if row["flags"] else f"{row['name']} has no flags",
+        ["flag", prose("default"), prose("allowed"), prose("meaning")],
+        [(flag["name"], flag["default"], flag["type"], flag["description"]) for flag in row["flags"]],
+    )
 
 
 def describe(name: str) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from mlflow_ngraph.text import decimals, rounded
+
 _TWICE = 2.0
 """From this factor on it is said how many times, below it how many percent."""
 _SPEEDS = ("throughput", "speedup", "latency")
@@ -25,12 +27,15 @@ def said(row: Any, told: Mapping[Any, Any]) -> tuple[str, str]:
     times = _factor(row["loss"], lower=lower) >= _TWICE
     worse, better = _words(told)
     unit = "times" if times else "%"
-    text = f"{_number(abs(row['loss']), times=times, lower=lower)} {unit} {worse if row['loss'] >= 0 else better}"
+
+    def figure(loss: float) -> str:
+        return rounded(_factor(loss, lower=lower), 3) if times else decimals(100 * loss, 1)
+
+    text = f"{figure(abs(row['loss']))} {unit} {worse if row['loss'] >= 0 else better}"
     low, high = row["loss_ci_low"], row["loss_ci_high"]
     if any(math.isnan(end) for end in (low, high)):
         return text, ""
-    ends = " to ".join(_number(end, times=times, lower=lower) for end in (low, high))
-    return text, f"{ends} {unit}"
+    return text, f"{figure(low)} to {figure(high)} {unit}"
 
 
 def _factor(loss: float, *, lower: bool) -> float:
@@ -38,10 +43,6 @@ def _factor(loss: float, *, lower: bool) -> float:
     if lower:
         return 1 + loss
     return 1 / (1 - loss) if loss < 1 else math.inf
-
-
-def _number(loss: float, *, times: bool, lower: bool) -> str:
-    return (f"{_factor(loss, lower=lower):.3g}" if times else f"{100 * loss:.1f}").replace("-", "−")
 
 
 def _words(attrs: Mapping[Any, Any]) -> tuple[str, str]:

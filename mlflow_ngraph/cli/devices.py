@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from rich.text import Text
 
 from mlflow_ngraph.cli import output, tables
+from mlflow_ngraph.tables.sheet import Cell, Sheet, prose
 
 
 @click.command()
@@ -36,22 +36,21 @@ def devices(as_json: bool) -> int:
     if as_json:
         output.print_json({"devices": rows, "machine": machine, "versions": versions()})
         return 0
-    console = output.console()
-    tables.show(
-        console,
-        ["name", "this machine", "accelerator", ("what it is, and what to know", tables.PROSE)],
+    profiles = Sheet(
+        "",
+        ["name", "this machine", "accelerator", prose("what it is, and what to know")],
         [
             (
                 row["name"],
-                Text("yes", style="green") if row["serves"] else Text("no", style="red"),
+                Cell("yes", tone="good") if row["serves"] else Cell("no", tone="bad"),
                 row["accelerator"],
                 "; ".join([row["summary"], *row["problems"], *row["warnings"]]),
             )
             for row in rows
         ],
     )
-    console.print("\nthis machine", style="bold")
-    tables.show(console, ["", ("", tables.PROSE)], _machine_rows(machine, summary(machine)))
+    here = Sheet("this machine", ["", prose("")], _machine_rows(machine, summary(machine)))
+    tables.show(output.console(), profiles, here)
     return 0
 
 

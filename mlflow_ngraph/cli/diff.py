@@ -8,7 +8,8 @@ import click
 
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.errors import UsageError
-from mlflow_ngraph.text import missing, plain, rounded
+from mlflow_ngraph.tables.sheet import Cell, Sheet, faint, number, prose
+from mlflow_ngraph.text import missing, percent, plain, records, rounded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,44 +35,27 @@ def diff(left: str, right: str, tracking_uri: str | None, metric: str, everythin
     table = difference.difference(run, other, metric)
     shown = table if everything else table[table["differs"]]
     if as_json:
-        rows = [{key: plain(value) for key, value in row.items()} for row in table.to_dict("records")]
-        output.print_json({"left": run.run_id, "right": other.run_id, **table.attrs, "differences": rows})
+        output.print_json({"left": run.run_id, "right": other.run_id, **table.attrs, "differences": records(table)})
         return 0
-    console = output.console()
-    console.print(f"left: {run.name}; right: {other.name}", style="bold", soft_wrap=True)
-    for aspect in difference.ASPECTS:
-        rows = shown[shown["aspect"] == aspect]
-        if rows.empty:
-            continue
-        console.print(aspect, style="bold")
-        tables.show(console, _titles(aspect, metric), [_row(row, aspect) for _, row in rows.iterrows()])
-        console.print()
-    for line in _notes(table):
-        console.print(line, style="dim")
+    head = Cell(f"left: {run.name}; right: {other.name}", tone="heading")
+    parts = [(aspect, shown[shown["aspect"] == aspect]) for aspect in difference.ASPECTS]
+    sheets = [_sheet(aspect, metric, rows) for aspect, rows in parts if not rows.empty]
+    tables.show(output.console(), head, *sheets, *faint(_notes(table)))
     return 0
 
 
-def _titles(aspect: str, metric: str) -> list[tables.Column]:
-    fold = tables.PROSE
+def _sheet(aspect: str, metric: str, table: pd.DataFrame) -> Sheet:
+    rows = [row for _, row in table.iterrows()]
+    texts = [[str(row[name]) for name in ("name", "left", "right")] for row in rows]
     if aspect != "results":
-        return [("", fold), ("left", fold), ("right", fold)]
-    return [
-        ("", fold),
-        (f"{metric}, left", fold),
-        ("right", fold),
-        ("change", tables.RIGHT),
-        ("95 % interval", tables.RIGHT),
-    ]
+        return Sheet(aspect, [prose(""), prose("left"), prose("right")], texts)
+    columns = [prose(""), prose(f"{metric}, left"), prose("right"), number("change"), number("95 % interval")]
+    return Sheet(aspect, columns, [[*text, *_change(row)] for text, row in zip(texts, rows, strict=True)])
 
 
-def _row(row: pd.Series[Any], aspect: str) -> list[str]:
-    texts = [str(row["name"]), str(row["left"]), str(row["right"])]
-    if aspect != "results":
-        return texts
-    if missing(row["change"]):
-        return [*texts, "", ""]
-    interval = "" if missing(row["ci_low"]) else f"{_percent(row['ci_low'])} to {_percent(row['ci_high'])}"
-    return [*texts, _percent(row["change"]), interval]
+def _change(row: pd.Series[Any]) -> tuple[str, str]:
+    interval = "" if missing(row["ci_low"]) else f"{percent(row['ci_low'])} to {percent(row['ci_high'])}"
+    return percent(plain(row["change"])), interval
 
 
 def _notes(table: pd.DataFrame) -> list[str]:
@@ -92,7 +76,3 @@ def _notes(table: pd.DataFrame) -> list[str]:
     ]
     same = [aspect for aspect in ("study", "flags", "versions", "machine") if not (table["aspect"] == aspect).any()]
     return [*lines, *([f"equal: {', '.join(same)}"] if same else [])]
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:+.1f} %".replace("-", "−")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import click
-from rich.text import Text
 
 from mlflow_ngraph.cli import output, tables
+from mlflow_ngraph.tables.sheet import Cell, Sheet, Tone, prose
 
-_STYLES = {"ok": "green", "warning": "yellow", "problem": "red"}
+_TONES: dict[str, Tone] = {"ok": "good", "warning": "warning", "problem": "bad"}
 
 
 @click.command()
@@ -26,12 +26,9 @@ def doctor(as_json: bool) -> int:
     if as_json:
         output.print_json({"findings": [asdict(finding) for finding in findings], "exit_code": code})
         return code
-    tables.show(
-        output.console(),
-        ["check", "status", ("found", tables.PROSE), ("what to do", tables.PROSE)],
-        [
-            (finding.check, Text(finding.status, style=_STYLES[finding.status]), finding.found, finding.remedy)
-            for finding in findings
-        ],
-    )
+    rows = [
+        (finding.check, Cell(finding.status, tone=_TONES[finding.status]), finding.found, finding.remedy)
+        for finding in findings
+    ]
+    tables.show(output.console(), Sheet("", ["check", "status", prose("found"), prose("what to do")], rows))
     return code

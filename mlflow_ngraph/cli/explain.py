@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from mlflow_ngraph import home as home_directory
-from mlflow_ngraph.cli import output, tables
+from mlflow_ngraph.cli import output, writing
 from mlflow_ngraph.cli.lists import items, whole
 from mlflow_ngraph.cli.why import first_wrong
 from mlflow_ngraph.errors import NGraphError, UsageError
-from mlflow_ngraph.text import markdown_table
+from mlflow_ngraph.tables.sheet import Head, Sheet, number, prose
+from mlflow_ngraph.text import rounded
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from mlflow_ngraph.analysis.explanation_tables import Row
     from mlflow_ngraph.analysis.explanations import Explained
     from mlflow_ngraph.compilers.explanation import Kernel
 
@@ -86,10 +84,11 @@ def explain(
         raise NGraphError(f"{explained[0].cell.address}: {explained[0].problem}")
     if form == "json":
         output.print_json({"cells": forms.document(explained)})
-    elif form == "markdown":
-        click.echo("\n".join(_markdown(explained, most)))
-    else:
-        _show(explained, most, output.console())
+        return 0
+    console = output.console()
+    fitting = max(1, (console.width - _NAMES_WIDTH) // _CELL_WIDTH) if form == "table" else len(explained)
+    sheets = [_sheet(part) for part in _batched(explained, fitting)]
+    writing.give(form, None, *sheets, *(sheet for answer in explained for sheet in _kernel_sheets(answer, most)))
     return 0
 
 
@@ -108,68 +107,41 @@ def _find(
     return explanations.explain_local(cells, home_directory.directory(home), study)
 
 
-def _show(explained: Sequence[Explained], most: int, console: Console) -> None:
+def _sheet(explained: Sequence[Explained]) -> Sheet:
+    """Cells side by side."""
     from mlflow_ngraph.analysis.explanation_tables import side_by_side
 
-    fitting = max(1, (console.width - _NAMES_WIDTH) // _CELL_WIDTH)
-    for part in _batched(explained, fitting):
-        titles: list[tables.Column] = ["", *((answer.cell.address, tables.PROSE) for answer in part)]
-        tables.show(console, titles, [[name, *texts] for name, texts in side_by_side(part)])
-        console.print()
-    for answer in explained:
-        for title, columns, rows in _kernel_tables(answer, most):
-            console.print(title, style="bold")
-            tables.show(console, columns, rows)
-            console.print()
+    columns: list[Head] = ["", *(prose(answer.cell.address) for answer in explained)]
+    return Sheet("", columns, [[name, *texts] for name, texts in side_by_side(explained)])
 
 
-def _markdown(explained: Sequence[Explained], most: int) -> Iterator[str]:
-    from mlflow_ngraph.analysis.explanation_tables import side_by_side
-
-    rows: list[Row] = side_by_side(explained)
-    yield from markdown_table(
-        ["", *(answer.cell.address for answer in explained)], [[name, *texts] for name, texts in rows]
-    )
-    for answer in explained:
-        for title, columns, lines in _kernel_tables(answer, most):
-            yield from ("", f"**{title}**", "")
-            yield from markdown_table([name if isinstance(name, str) else name[0] for name in columns], lines)
-
-
-def _kernel_tables(answer: Explained, most: int) -> Iterator[tuple[str, list[tables.Column], list[list[str]]]]:
+def _kernel_sheets(answer: Explained, most: int) -> Iterator[Sheet]:
     """The kernels that take longest, and those that compute most nodes, as far as the compiler tells."""
     from mlflow_ngraph.analysis.explanation_tables import largest, longest
 
     if answer.explanation is None:
         return
     timed, fused = longest(answer.explanation, most), largest(answer.explanation, most)
-    name, operation, implementation, layout, computes = (
-        (title, tables.PROSE) for title in ("kernel", "operation", "implementation", "layout", "computes")
-    )
+    name, operation = prose("kernel"), prose("operation")
     if timed:
-        yield (
+        yield Sheet(
             f"longest kernels of {answer.cell.address}, as its own profiler saw them",
-            [("µs", tables.RIGHT), ("share", tables.RIGHT), name, operation, implementation, layout],
+            [number("µs"), number("share"), name, operation, prose("implementation"), prose("layout")],
             [
-                [_microseconds(kernel), f"{share:.1%}", *_words(kernel), kernel.implementation, kernel.layout]
+                [rounded(kernel.microseconds, 3), f"{share:.1%}", *_words(kernel), kernel.implementation, kernel.layout]
                 for kernel, share in timed
             ],
         )
     if fused:
-        yield (
+        yield Sheet(
             f"largest fusions of {answer.cell.address}",
-            [("nodes", tables.RIGHT), name, operation, computes],
+            [number("nodes"), name, operation, prose("computes")],
             [[str(len(kernel.fused)), *_words(kernel), _nodes(kernel.fused)] for kernel in fused],
         )
 
 
 def _words(kernel: Kernel) -> tuple[str, str]:
     return kernel.name, kernel.operation
-
-
-def _microseconds(kernel: Kernel) -> str:
-    time = kernel.microseconds or 0.0
-    return f"{time:.0f}" if time >= 100 else f"{time:.3g}"
 
 
 def _nodes(names: Sequence[str]) -> str:

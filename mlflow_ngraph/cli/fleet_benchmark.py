@@ -19,6 +19,7 @@ from mlflow_ngraph.fleet import connection as engines
 from mlflow_ngraph.fleet import fleet_plan, fleet_study
 from mlflow_ngraph.fleet.engine import Engine
 from mlflow_ngraph.fleet.fleet_study import DeviceOutcome, FleetStudy
+from mlflow_ngraph.tables.sheet import Sheet, prose
 from mlflow_ngraph.tracking.fleet_run import FleetRun
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ def _show(name: str, run: FleetRun, outcomes: Sequence[DeviceOutcome], pivot: Pi
     if pivot is not None:
         comparison.show(pivot, intervals=False)
     rows = [(each.device, _meaning(each), each.study_id or "–") for each in outcomes]
-    tables.show(console, ["device", ("how it ended", tables.PROSE), "study"], rows)
+    tables.show(console, Sheet("", ["device", prose("how it ended"), "study"], rows))
     for outcome in outcomes:
         if outcome.code in (1, 2) and outcome.last_lines:
             console.print(f"\nthe last lines of {outcome.device}:", style="bold")

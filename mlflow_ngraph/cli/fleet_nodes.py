@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from rich.text import Text
 
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.cli.waiting import waiting
 from mlflow_ngraph.errors import FleetError, NGraphError
 from mlflow_ngraph.fleet import description
+from mlflow_ngraph.tables.sheet import Cell, Column, Head, Sheet, number, prose
 
 if TYPE_CHECKING:
     from mlflow_ngraph.fleet.description import Fleet
@@ -133,21 +133,18 @@ def status(file: Path, insecure: bool, as_json: bool) -> int:
     if as_json:
         output.print_json({"fleet": fleet.name, "engine": fleet.engine, "devices": rows, "notes": notes})
         return 1 if problem else 0
-    columns: list[tables.Column] = [
+    columns: list[Head] = [
         "device",
         "host",
         "engine",
-        ("measures", tables.PROSE),
-        ("queue", tables.RIGHT),
+        prose("measures"),
+        number("queue"),
         "Python",
         "Ray",
+        Column("machine", spare=1),
     ]
-    shown = [[row[key] for key in ("device", "host", "engine", "holder", "waiting", "python", "ray")] for row in rows]
-    tables.show(
-        output.console(),
-        [*columns, ("machine", tables.spare(1))],
-        [[*row, whole["machine"]] for row, whole in zip(shown, rows, strict=True)],
-    )
+    keys = ("device", "host", "engine", "holder", "waiting", "python", "ray", "machine")
+    tables.show(output.console(), Sheet("", columns, [[row[key] for key in keys] for row in rows]))
     for note in notes:
         output.console(stderr=True).print(f"note: {note}", style="yellow", soft_wrap=True)
     return 1 if problem else 0
@@ -187,9 +184,9 @@ def doctor(file: Path) -> int:
         checks.append((answer.machine.name, not problems, "; ".join(problems) or said))
     versions = _differing({answer.machine.name: answer for answer in answers if not answer.problem})
     checks.extend(("versions", False, note) for note in versions)
-    marks = {True: Text("ok", style="green"), False: Text("problem", style="red")}
+    marks = {True: Cell("ok", tone="good"), False: Cell("problem", tone="bad")}
     rows = [(marks[fine], what, said) for what, fine, said in checks]
-    tables.show(output.console(), ["", "what", ("", tables.PROSE)], rows)
+    tables.show(output.console(), Sheet("", ["", "what", prose("")], rows))
     return 0 if all(fine for _, fine, _ in checks) else 1
 
 

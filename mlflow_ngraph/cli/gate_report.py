@@ -2,55 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 from mlflow_ngraph.cli import output, tables
-from mlflow_ngraph.text import counted, markdown_table, missing, plain, rounded
+from mlflow_ngraph.tables.sheet import Cell, Column, Sheet, Tone, faint, first, number, prose
+from mlflow_ngraph.tables.sheet import markdown as of_sheet
+from mlflow_ngraph.text import counted, missing, percent, plain, records, rounded
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _SHOWN = 40
 """Rows of a summary: more does nobody read, and platforms cut comments."""
-_TITLES = ("outcome", "device", "workload", "compiler", "precision", "batch", "metric", "baseline", "candidate", "change",
-           "95 % interval", "reason")  # fmt: skip
-_STYLES = {"passed": "green", "failed": "bold red", "could not tell": "bold yellow"}
+_COLUMNS = (
+    *("outcome", "device", "workload", "compiler", "precision", number("batch"), "metric", number("baseline")),
+    *(number("candidate"), number("change"), Column("95 % interval", spare=1), prose("reason")),
+)
+_TONES: dict[str, Tone] = {"passed": "good", "failed": "bad", "could not tell": "warning"}
 _SIGNS = {"passed": "✅", "failed": "❌", "could not tell": "❔"}
-_OPTIONS = {"95 % interval": tables.spare(1), "reason": tables.PROSE}
 
 
 def show(table: pd.DataFrame) -> None:
     """Print the judgement: what failed, and how the others changed."""
-    console = output.console()
-    for line in _apart(table):
-        console.print(line, style="bold red")
-    right = (5, 7, 8, 9)
-    columns: list[tables.Column] = [(title, tables.RIGHT) if place in right else (title, _OPTIONS.get(title, {}))
-                                    for place, title in enumerate(_TITLES)]  # fmt: skip
-    tables.show(console, columns, [_cells(row) for _, row in table.iterrows()])
-    console.print()
-    for line in _notes(table):
-        console.print(line, style="dim")
-    console.print(_verdict(table), style=_STYLES[table.attrs["outcome"]])
+    verdict = Cell(_verdict(table), tone=_TONES[table.attrs["outcome"]])
+    apart = [Cell(line, tone="bad") for line in _apart(table)]
+    tables.show(output.console(), *apart, _sheet(table, [*faint(_notes(table)), verdict]))
 
 
 def markdown(table: pd.DataFrame) -> str:
     """The judgement for a pull request, what failed first."""
-    shown = table.head(_SHOWN)
-    lines = [f"### {_SIGNS[table.attrs['outcome']]} {_verdict(table)}", ""]
-    lines += [text for line in _apart(table) for text in (line, "")]
-    lines += markdown_table(_TITLES, (_cells(row) for _, row in shown.iterrows()))
-    if len(shown) < len(table):
-        lines += ["", f"{len(table) - len(shown)} more rows, all of them {_outcomes(table.iloc[_SHOWN:])}."]
-    return "\n".join([*lines, "", *(f"- {line}" for line in _notes(table)), ""])
+    title = f"{_SIGNS[table.attrs['outcome']]} {_verdict(table)}"
+    sheet = first(_sheet(table, _notes(table), title), _SHOWN, f"are {_outcomes(table.iloc[_SHOWN:])}")
+    return f"{of_sheet(*_apart(table), sheet)}\n"
+
+
+def _sheet(table: pd.DataFrame, notes: Iterable[str | Cell], title: str = "") -> Sheet:
+    return Sheet(title, _COLUMNS, [_cells(row) for _, row in table.iterrows()], list(notes))
 
 
 def json(table: pd.DataFrame) -> str:
     """The judgement for programs."""
-    rows = [{key: plain(value) for key, value in row.items()} for row in table.to_dict("records")]
-    return output.json_text({**table.attrs, "cells": rows})
+    return output.json_text({**table.attrs, "cells": records(table)})
 
 
 def junit(table: pd.DataFrame) -> str:
@@ -99,7 +93,7 @@ def _outcomes(rows: pd.DataFrame) -> str:
 
 def _notes(table: pd.DataFrame) -> Iterator[str]:
     attrs = table.attrs
-    bounds = ", ".join(f"{name} {_percent(bound)}" for name, bound in attrs["thresholds"].items())
+    bounds = ", ".join(f"{name} {percent(bound)}" for name, bound in attrs["thresholds"].items())
     yield f"allowed: {bounds}; beyond that only what {attrs['tested']} tests together (Holm, 2 %) do not put down to chance"
     blind = table.loc[table["outcome"] == "could not tell", "notices"].dropna()
     if len(blind):
@@ -125,14 +119,9 @@ def _notes(table: pd.DataFrame) -> Iterator[str]:
 def _cells(row: pd.Series[Any]) -> list[str]:
     names = ("outcome", "device", "label", "compiler_label", "precision", "batch", "metric")
     texts = ["" if missing(row[name]) else str(row[name]) for name in names]
-    numbers = ["" if missing(row[name]) else rounded(row[name]) for name in ("baseline", "candidate")]
-    change = "" if missing(row["change"]) else _percent(row["change"])
-    interval = "" if missing(row["ci_low"]) else f"{_percent(row['ci_low'])} to {_percent(row['ci_high'])}"
-    return [*texts, *numbers, change, interval, str(row["reason"] or "")]
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:+.1f} %".replace("-", "−")
+    numbers = [rounded(plain(row[name])) for name in ("baseline", "candidate")]
+    interval = "" if missing(row["ci_low"]) else f"{percent(row['ci_low'])} to {percent(row['ci_high'])}"
+    return [*texts, *numbers, percent(plain(row["change"])), interval, str(row["reason"] or "")]
 
 
 def _legal(text: str) -> str:

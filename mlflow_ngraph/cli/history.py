@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlflow_ngraph.cli import output, tables, writing
+from mlflow_ngraph.cli import output, writing
 from mlflow_ngraph.cli.filters import Asked, filter_options
 from mlflow_ngraph.cli.kept import KeptCommand
 from mlflow_ngraph.metrics import titled
-from mlflow_ngraph.text import counted, csv_table, markdown_table, missing, plain, rounded
+from mlflow_ngraph.tables.sheet import Cell, Column, Head, Part, Sheet, faint, number, prose
+from mlflow_ngraph.text import counted, csv_table, missing, percent, plain, records, rounded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,75 +45,48 @@ def history(cell: str, metric: str, form: str | None, target: str | None, as_jso
     frame = asked.read()
     selection.check(frame)
     table = follow(selection.of(frame), cell, metric)
-    if form == "table" and not target:
-        _show(table)
+    if form == "csv":
+        writing.write(csv_table(table), target)
+    elif form == "json":
+        writing.write(output.json_text({**table.attrs, "studies": records(table)}), target)
     else:
-        writing.write(_text(table, form), target)
+        writing.give(form, target, *_parts(table))
     return 0
 
 
-def _text(table: pd.DataFrame, form: str) -> str:
-    if form == "csv":
-        return csv_table(table)
-    if form == "json":
-        rows = [{key: plain(value) for key, value in row.items()} for row in table.to_dict("records")]
-        return output.json_text({**table.attrs, "studies": rows})
-    body = "\n".join(markdown_table(_titles(table), (_row(row) for _, row in table.iterrows())))
-    return "\n".join([*_head(table), "", body, "", *_notes(table), ""])
-
-
-def _show(table: pd.DataFrame) -> None:
-    console = output.console()
-    for line in _head(table):
-        console.print(line, style="bold")
-    options = [{}, {}, tables.spare(1), tables.RIGHT, tables.spare(2, tables.RIGHT), tables.RIGHT, tables.PROSE]
-    columns: list[tables.Column] = list(zip(_titles(table), options, strict=True))
-    tables.show(console, columns, [_row(row) for _, row in table.iterrows()])
-    console.print()
-    for line in _notes(table):
-        console.print(line, style="dim")
-
-
-def _head(table: pd.DataFrame) -> list[str]:
+def _parts(table: pd.DataFrame) -> Iterator[Part]:
     from mlflow_ngraph.analysis.history import sparkline
 
     cell = table.attrs
-    name = (
-        f"{cell['label']} with {cell['compiler_label']}, {cell['precision']}, batch {cell['batch']} on {cell['device']}"
+    unit = "" if cell["unit"] == "1" else f" [{cell['unit']}]"
+    yield Cell(
+        f"{cell['label']} with {cell['compiler_label']}, {cell['precision']}, batch {cell['batch']} on {cell['device']}",
+        tone="heading",
     )
-    ok = table["value"].where(table["verdict"] == "ok")
-    return [name, sparkline(ok.tolist())]
-
-
-def _titles(table: pd.DataFrame) -> list[str]:
-    unit = "" if table.attrs["unit"] == "1" else f" [{table.attrs['unit']}]"
-    return [
-        "began (UTC)",
-        "study",
-        "commit",
-        f"{titled(table.attrs['metric'], table.attrs['baseline'])}{unit}",
-        "95 % interval",
-        "change",
-        "verdict",
+    yield Cell(sparkline(table["value"].where(table["verdict"] == "ok").tolist()), tone="heading")
+    columns: list[Head] = [
+        *(
+            "began (UTC)",
+            "study",
+            Column("commit", spare=1),
+            number(f"{titled(cell['metric'], cell['baseline'])}{unit}"),
+        ),
+        *(number("95 % interval", spare=2), number("change"), prose("verdict")),
     ]
+    yield Sheet("", columns, [_row(row) for _, row in table.iterrows()], faint(_notes(table)))
 
 
 def _row(row: pd.Series[Any]) -> list[str]:
     began = datetime.fromtimestamp(float(row["started_at"]), timezone.utc)
     commit = "" if missing(row["git_commit"]) else str(row["git_commit"])[:8]
-    value = "" if missing(row["value"]) else rounded(row["value"])
     interval = "" if missing(row["ci_low"]) else f"{rounded(row['ci_low'])} to {rounded(row['ci_high'])}"
-    change = (
-        ""
-        if missing(row["change"])
-        else f"{'▲' if row['change'] > 0 else '▼'} {100 * row['change']:+.1f} %".replace("-", "−")
-    )
+    change = "" if missing(row["change"]) else f"{'▲' if row['change'] > 0 else '▼'} {percent(row['change'])}"
     reason = "" if missing(row["reason"]) or row["verdict"] == "ok" or not row["reason"] else f": {row['reason']}"
     return [
         f"{began:%Y-%m-%d %H:%M}",
         str(row["study_id"]),
         commit,
-        value,
+        rounded(plain(row["value"])),
         interval,
         change,
         f"{row['verdict']}{reason}",

@@ -10,6 +10,7 @@ import click
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.filters import Asked, FilteredCommand, filter_options
 from mlflow_ngraph.cli.waiting import waiting
+from mlflow_ngraph.tables.sheet import Column, Sheet, number
 from mlflow_ngraph.text import plain, rounded
 
 if TYPE_CHECKING:
@@ -70,18 +71,19 @@ def document(engine: Stocked, misfit: str | None) -> dict[str, Any]:
 
 
 def _show(engines: Sequence[Stocked], misfits: dict[str, str | None]) -> None:
-    console = output.console()
-    if not engines:
-        console.print("no engines")
-        return
-    titles: list[tables.Column] = ["engine", "workload", "device", "compiler", ("precision", tables.spare(2))]
-    titles += [("batch", tables.spare(1)), "verdict", ("samples/s", tables.RIGHT)]
-    titles += [("size MB", tables.spare(4, tables.RIGHT)), ("age", tables.spare(3, tables.RIGHT))]
-    titles += ["called", ("signed", tables.spare(5)), "fits here"]
-    tables.show(console, titles, [_cells(engine, misfits[engine.model_id]) for engine in engines])
-    console.print()
     fitting = sum(misfit == "" for misfit in misfits.values() if misfit is not None)
-    console.print(f"{len(engines)} engines, {fitting} of them fit this machine; models:/ENGINE names one")
+    tally = f"{len(engines)} engines, {fitting} of them fit this machine; models:/ENGINE names one"
+    sheet = Sheet(
+        "",
+        [
+            *("engine", "workload", "device", "compiler", Column("precision", spare=2), Column("batch", spare=1)),
+            *("verdict", number("samples/s"), number("size MB", spare=4), number("age", spare=3)),
+            *("called", Column("signed", spare=5), "fits here"),
+        ],
+        [_cells(engine, misfits[engine.model_id]) for engine in engines],
+        [tally if engines else "no engines"],
+    )
+    tables.show(output.console(), sheet)
 
 
 def _cells(engine: Stocked, misfit: str | None) -> tuple[Any, ...]:

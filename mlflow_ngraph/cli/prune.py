@@ -12,6 +12,7 @@ from mlflow_ngraph.cli.filters import Asked, FilteredCommand, filter_options
 from mlflow_ngraph.cli.lists import SECONDS, quantity
 from mlflow_ngraph.cli.waiting import waiting
 from mlflow_ngraph.errors import TrackingError, UsageError
+from mlflow_ngraph.tables.sheet import Head, Sheet, number, prose
 
 if TYPE_CHECKING:
     from mlflow_ngraph.release.inventory import Stocked
@@ -111,19 +112,27 @@ def _show(
     problems: Mapping[str, str],
     yes: bool,
 ) -> None:
-    console = output.console()
-    if going:
-        titles: list[tables.Column] = ["engine", "workload", "device", "compiler", "precision", "batch"]
-        titles += [("MB", tables.RIGHT), ("age", tables.spare(1, tables.RIGHT)), "called"]
-        titles += [("removed" if yes else "would be removed", tables.PROSE)]
-        tables.show(console, titles, [_cells(engine, sizes, problems, yes) for engine in going])
-        console.print()
     done = [engine for engine in going if engine.model_id not in problems]
     total = sum(sizes[engine.model_id] for engine in done) / 1e6
     what = "removed" if yes else "would be removed"
-    console.print(f"{len(done)} engines {what}, {total:.1f} MB; {len(engines) - len(done)} stay")
-    if going and not yes:
-        console.print("nothing was removed: add --yes")
+    columns: list[Head] = [
+        "engine",
+        "workload",
+        "device",
+        "compiler",
+        "precision",
+        "batch",
+        number("MB"),
+        number("age", spare=1),
+    ]
+    tally = f"{len(done)} engines {what}, {total:.1f} MB; {len(engines) - len(done)} stay"
+    sheet = Sheet(
+        "",
+        [*columns, "called", prose(what)],
+        [_cells(engine, sizes, problems, yes) for engine in going],
+        [tally, *(["nothing was removed: add --yes"] if going and not yes else [])],
+    )
+    tables.show(output.console(), sheet)
 
 
 def _cells(engine: Stocked, sizes: Mapping[str, int], problems: Mapping[str, str], yes: bool) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.lists import SECONDS, items, quantity
 from mlflow_ngraph.cli.waiting import waiting
 from mlflow_ngraph.errors import JournalError
+from mlflow_ngraph.tables.sheet import Column, Head, Sheet, number, prose
 from mlflow_ngraph.text import counted
 
 if TYPE_CHECKING:
@@ -54,26 +55,22 @@ def reap(
     if as_json:
         output.print_json({"ended": yes, "runs": [_document(run, run.run_id in ended) for run in found]})
         return 0
-    console = output.console()
-    if found:
-        titles: list[tables.Column] = ["run", "kind", "study", ("host", tables.spare(1)), ("silent for", tables.RIGHT)]
-        rows = [
-            (
-                run.run_id,
-                run.kind,
-                run.study_id,
-                run.host,
-                None if run.silent_s is None else output.age(run.silent_s),
-                f"{'ended' if run.run_id in ended else run.state}: {run.why}",
-            )
-            for run in found
-        ]
-        tables.show(console, [*titles, ("state", tables.PROSE)], rows)
-        console.print()
+    rows = [
+        (
+            run.run_id,
+            run.kind,
+            run.study_id,
+            run.host,
+            None if run.silent_s is None else output.age(run.silent_s),
+            f"{'ended' if run.run_id in ended else run.state}: {run.why}",
+        )
+        for run in found
+    ]
+    columns: list[Head] = ["run", "kind", "study", Column("host", spare=1), number("silent for"), prose("state")]
     dead = sum(run.state == "dead" for run in found)
-    console.print(f"{counted(len(found), 'run is', 'runs are')} RUNNING; {dead} of them dead, {len(ended)} ended")
-    if dead and not yes:
-        console.print("nothing was changed: add --yes")
+    tally = f"{counted(len(found), 'run is', 'runs are')} RUNNING; {dead} of them dead, {len(ended)} ended"
+    notes = [tally, *(["nothing was changed: add --yes"] if dead and not yes else [])]
+    tables.show(output.console(), Sheet("", columns, rows, notes))
     return 0
 
 

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlflow_ngraph import objectives
-from mlflow_ngraph.cli import costs, output, tables, writing
+from mlflow_ngraph.cli import costs, output, writing
 from mlflow_ngraph.cli.filters import Asked, bound_options, filter_options
 from mlflow_ngraph.cli.kept import KeptCommand
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import TrackingError, UsageError
 from mlflow_ngraph.metrics import METRICS, titled
 from mlflow_ngraph.objectives import BOUNDS, Limit
-from mlflow_ngraph.text import NO_INTERVAL, UNSTEADY_MARK, counted, csv_table, markdown_table, missing, plain, rounded
+from mlflow_ngraph.tables.sheet import Cell, Column, Part, Sheet, faint, number
+from mlflow_ngraph.text import NO_INTERVAL, UNSTEADY_MARK, counted, csv_table, missing, plain, records, rounded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,10 +96,12 @@ def recommend(
     if table.empty and not table.attrs["undecided"]:
         raise UsageError(f"nothing keeps all limits: {_reasons(table.attrs['nothing'])}")
     _withdraw_engines(table, asked.uris)
-    if form == "table" and not target:
-        _show(table, alternatives)
+    if form == "csv":
+        writing.write(csv_table(table), target)
+    elif form == "json":
+        writing.write(output.json_text({**table.attrs, "choices": records(table)}), target)
     else:
-        writing.write(_text(table, form, alternatives), target)
+        writing.give(form, target, *_parts(table, alternatives))
     return UNDECIDED if table.attrs["undecided"] else 0
 
 
@@ -127,69 +130,32 @@ def _limits(bounds: dict[str, float | None], most: Sequence[str], least: Sequenc
     return limits
 
 
-def _text(table: pd.DataFrame, form: str, alternatives: int) -> str:
-    if form == "csv":
-        return csv_table(table)
-    if form == "json":
-        choices = [{key: plain(value) for key, value in row.items()} for row in table.to_dict("records")]
-        return output.json_text({**table.attrs, "choices": choices})
-    parts = [f"{answer['said']}\n" for answer in table.attrs["answers"]]
-    for title, rows in _tables(table, alternatives):
-        body = "\n".join(markdown_table(_titles(table), rows))
-        parts.append(f"### {title}\n\n{body}\n" if form == "markdown" else f"{title}\n{body}\n")
-        parts += [f"```console\n{line}\n```\n" if form == "markdown" else f"{line}\n" for line in _pulls(table, title)]
-    return "\n".join([*parts, *_notes(table), ""])
-
-
-def _show(table: pd.DataFrame, alternatives: int) -> None:
-    console = output.console()
-    options = {1: {}, 2: {}, 5: tables.spare(1, tables.RIGHT), 7: tables.spare(2, tables.RIGHT)}
-    columns: list[tables.Column] = [(title, options.get(place, tables.RIGHT))
-                                    for place, title in enumerate(_titles(table))]  # fmt: skip
+def _parts(table: pd.DataFrame, alternatives: int) -> Iterator[Part]:
+    """The answers, and for each workload and device the best, its ties, some alternatives, and the front."""
     for answer in table.attrs["answers"]:
-        console.print(answer["said"], style="bold" if answer["decided"] else "yellow", markup=False, soft_wrap=True)
-    for title, rows in _tables(table, alternatives):
-        console.print(title, style="bold")
-        tables.show(console, columns, rows)
-        for line in _pulls(table, title):
-            console.print(line, style="green", soft_wrap=True)
-        console.print()
-    for line in _notes(table):
-        console.print(line, style="dim")
+        yield Cell(answer["said"], tone="heading" if answer["decided"] else "warning")
+    for _, inside in table.groupby(["workload", "device"], sort=False, dropna=False):
+        shown = inside[(inside["rank"] <= 1 + alternatives) | inside["on_front"]].sort_values("rank", kind="stable")
+        title = f"{inside['label'].iloc[0]} on {inside['device'].iloc[0]}"
+        yield Sheet(title, _columns(table), [_row(table, row) for _, row in shown.iterrows()])
+        yield from (Cell(str(text), tone="command") for text in inside.loc[inside["best"], "pull"] if text)
+    yield from faint(_notes(table))
 
 
-def _titles(table: pd.DataFrame) -> list[str]:
+def _columns(table: pd.DataFrame) -> list[Column]:
     unit = "" if table.attrs["unit"] == "1" else f" [{table.attrs['unit']}]"
-    head = [
-        "",
-        "compiler",
-        "precision",
-        "batch",
-        f"{titled(table.attrs['metric'], _over(table, table.attrs['metric']))}{unit}",
-        "95 % interval",
-        "costs",
-        "costs, 95 %",
+    return [
+        *(number(""), Column("compiler"), Column("precision"), number("batch")),
+        number(f"{titled(table.attrs['metric'], _over(table, table.attrs['metric']))}{unit}"),
+        *(number("95 % interval", spare=1), number("costs"), number("costs, 95 %", spare=2)),
+        *(map(number, (f"score ({table.attrs['fleet']})", "worst on")) if table.attrs["fleet"] else ()),
+        *(number(titled(name, _over(table, name))) for name in table.attrs["front"]),
     ]
-    score = [f"score ({table.attrs['fleet']})", "worst on"] if table.attrs["fleet"] else []
-    return [*head, *score, *(titled(name, _over(table, name)) for name in table.attrs["front"])]
 
 
 def _over(table: pd.DataFrame, metric: str) -> str | None:
     """The baseline that a metric of the table refers to; None of one that refers to none."""
     return table.attrs["baseline"] if metric in METRICS and METRICS[metric].of_baseline else None
-
-
-def _tables(table: pd.DataFrame, alternatives: int) -> Iterator[tuple[str, list[list[str]]]]:
-    """A title and rows for each workload and device: the best, its ties, some alternatives, and the front."""
-    for title, inside in _groups(table):
-        shown = (inside["rank"] <= 1 + alternatives) | inside["on_front"]
-        rows = inside[shown].sort_values("rank", kind="stable")
-        yield title, [_row(table, row) for _, row in rows.iterrows()]
-
-
-def _groups(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    for _, inside in table.groupby(["workload", "device"], sort=False, dropna=False):
-        yield f"{inside['label'].iloc[0]} on {inside['device'].iloc[0]}", inside
 
 
 def _row(table: pd.DataFrame, row: pd.Series[Any]) -> list[str]:
@@ -209,7 +175,7 @@ def _row(table: pd.DataFrame, row: pd.Series[Any]) -> list[str]:
         ends,
     ]
     score = [f"{row['score']:.3f}", str(row["worst_device"])] if table.attrs["fleet"] else []
-    return [*texts, *score, *("" if missing(row[name]) else rounded(row[name]) for name in table.attrs["front"])]
+    return [*texts, *score, *(rounded(plain(row[name])) for name in table.attrs["front"])]
 
 
 def _precision(row: pd.Series[Any]) -> str:
@@ -217,14 +183,6 @@ def _precision(row: pd.Series[Any]) -> str:
 
     in_force = row["precision_in_force"]
     return precisions(str(row["precision"]), None if missing(in_force) else str(in_force))
-
-
-def _pulls(table: pd.DataFrame, title: str) -> list[str]:
-    """The command for the winner below a title."""
-    for name, inside in _groups(table):
-        if name == title:
-            return [str(text) for text in inside.loc[inside["best"], "pull"] if text]
-    return []
 
 
 def _notes(table: pd.DataFrame) -> Iterator[str]:

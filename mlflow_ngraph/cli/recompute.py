@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from mlflow_ngraph.cli import output, tables
+from mlflow_ngraph.tables.sheet import Sheet
 
 
 @click.command()
@@ -38,9 +39,6 @@ def recompute(run: str, tracking_uri: str | None, as_json: bool) -> int:
         console.print(f"{done}: all equal, bit for bit")
         return code
     console.print(f"{done}: {len(study.differences)} differ", style="bold red")
-    tables.show(
-        console,
-        ["cell", "figure", "stored", "recomputed"],
-        [tuple(map(str, row)) for row in study.differences.itertuples(index=False)],
-    )
+    rows = list(study.differences.astype(str).itertuples(index=False))
+    tables.show(console, Sheet("", ["cell", "figure", "stored", "recomputed"], rows))
     return code

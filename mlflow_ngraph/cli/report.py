@@ -113,18 +113,19 @@ def _log(drawn: Drawn, frame: pd.DataFrame, servers: dict[str, Server], *, named
 
 
 def _tell(drawn: Drawn, written: list[Path], logged: list[str], *, as_json: bool) -> None:
-    from mlflow_ngraph.analysis.report.blocks import Figure, Missing, Table, Text
+    from mlflow_ngraph.analysis.report.blocks import Figure, Missing, Text
     from mlflow_ngraph.analysis.report.overview import ANSWER
+    from mlflow_ngraph.tables.sheet import Sheet
 
     parts = [
         {
             "key": block.key,
             "title": block.title,
-            "kind": "missing" if isinstance(block, Missing) else "table" if isinstance(block, Table) else "figure",
+            "kind": "missing" if isinstance(block, Missing) else "table" if isinstance(block, Sheet) else "figure",
             "reason": block.reason if isinstance(block, Missing) else "",
         }
         for block in drawn.report.blocks()
-        if isinstance(block, (Missing, Table, Figure))
+        if isinstance(block, (Missing, Sheet, Figure))
     ]
     if as_json:
         files = [str(path) for path in written]

@@ -11,6 +11,7 @@ import click
 from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.errors import JournalError
+from mlflow_ngraph.tables.sheet import Head, Sheet, number
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ def runs(home: Path | None, as_json: bool) -> int:
     if as_json:
         output.print_json({"studies": rows})
         return 0
-    titles: list[tables.Column] = ["id", "study", "begun", "device", ("ok", tables.RIGHT), "state"]
-    tables.show(output.console(), titles, [_shown(row) for row in rows])
+    columns: list[Head] = ["id", "study", "begun", "device", number("ok"), "state"]
+    tables.show(output.console(), Sheet("", columns, list(map(_shown, rows))))
     return 0
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlflow_ngraph.cli import output, tables
-from mlflow_ngraph.text import counted, missing, plain
+from mlflow_ngraph.tables.sheet import Head, Sheet, number
+from mlflow_ngraph.text import counted, decimals, missing, records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,24 +30,17 @@ def scatter(study: str, tracking_uri: str | None, as_json: bool) -> int:
 
     table = apart(study, tracking_uri)
     if as_json:
-        output.print_json([{name: plain(value) for name, value in row.items()} for row in table.to_dict("records")])
+        output.print_json(records(table))
         return 0
-    console = output.console()
-    if table.empty:
-        console.print("nothing was timed")
-        return 0
-    titles: list[tables.Column] = [
-        "workload",
-        ("batch", tables.RIGHT),
-        "compiler",
-        *(("SD % of a process", tables.RIGHT), ("of a slice", tables.RIGHT), ("of a repetition", tables.RIGHT)),
-        *(("units", tables.spare(3, tables.RIGHT)), ("of the error", tables.RIGHT)),
-        *(("slice", tables.RIGHT), ("best", tables.RIGHT), ("paired away", tables.spare(1, tables.RIGHT))),
+    columns: list[Head] = [
+        *("workload", number("batch"), "compiler"),
+        *map(number, ("SD % of a process", "of a slice", "of a repetition")),
+        *(number("units", spare=3), number("of the error"), number("slice"), number("best")),
+        number("paired away", spare=1),
     ]
-    tables.show(console, titles, [_row(row) for row in table.to_dict("records")])
-    console.print()
-    for line in _conclusions(table):
-        console.print(line)
+    rows = list(map(_row, table.to_dict("records")))
+    notes = ["nothing was timed"] if table.empty else _conclusions(table)
+    tables.show(output.console(), Sheet("", columns, rows, notes))
     return 0
 
 
@@ -59,17 +53,17 @@ def _row(row: dict[Any, Any]) -> tuple[str | None, ...]:
         row["workload"],
         str(row["batch"]),
         row["compiler"],
-        *(_percent(row[f"{level}_deviation"], ".2f") for level in LEVELS),
+        *(_percent(row[f"{level}_deviation"], 2) for level in LEVELS),
         "/".join(str(row[f"{level}_units"]) for level in LEVELS),
         None if most is None or not shares[most] else f"{shares[most]:.0%} {most}",
         f"{row['slice_length']:.3g}",
         None if missing(row["best_slice_length"]) else _length(row["best_slice_length"]),
-        _percent(row["paired_away"], ".0f"),
+        _percent(row["paired_away"], 0),
     )
 
 
-def _percent(value: float | None, form: str) -> str | None:
-    return None if missing(value) or value is None else f"{100 * value:{form}}"
+def _percent(share: float | None, places: int) -> str | None:
+    return None if missing(share) or share is None else decimals(100 * share, places)
 
 
 def _length(best: float) -> str:

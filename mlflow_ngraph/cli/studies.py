@@ -8,6 +8,7 @@ import click
 
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.errors import UnknownNameError
+from mlflow_ngraph.tables.sheet import Head, Sheet, number, prose
 
 
 @click.command()
@@ -43,22 +44,18 @@ def studies(names: tuple[str, ...], as_json: bool) -> int:
     if names:
         _show(rows)
         return 0
-    titles: list[tables.Column] = ["name", ("workloads", tables.RIGHT), ("compilers", tables.RIGHT)]
-    titles += ["batch sizes", ("description", tables.PROSE)]
-    tables.show(
-        output.console(),
-        titles,
-        [
-            (
-                row["name"],
-                len(row["workloads"]),
-                len(row["compilers"]),
-                " ".join(map(str, row["batch_sizes"])),
-                row["description"],
-            )
-            for row in rows
-        ],
-    )
+    columns: list[Head] = ["name", number("workloads"), number("compilers"), "batch sizes", prose("description")]
+    shown = [
+        (
+            row["name"],
+            len(row["workloads"]),
+            len(row["compilers"]),
+            " ".join(map(str, row["batch_sizes"])),
+            row["description"],
+        )
+        for row in rows
+    ]
+    tables.show(output.console(), Sheet("", columns, shown))
     return 0
 
 

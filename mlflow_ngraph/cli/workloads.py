@@ -9,10 +9,17 @@ import click
 
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.waiting import waiting
+from mlflow_ngraph.tables.sheet import Cell, Column, Sheet, number, prose
 from mlflow_ngraph.workloads.base import Init, WorkloadInfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_LEGEND = Cell(
+    "MACs of one sample. paper: without attention products, each linear layer once a sample; true: all of them. After "
+    "each input what is drawn for it.",
+    tone="faint",
+)
 
 
 @click.command()
@@ -31,17 +38,11 @@ def workloads(refs: tuple[str, ...], as_json: bool) -> int:
     if as_json:
         output.print_json({"workloads": rows})
         return 0
-    console = output.console()
-    tables.show(
-        console,
+    sheet = Sheet(
+        "",
         [
-            "workload",
-            ("label", tables.spare(1)),
-            ("family", tables.spare(2)),
-            ("parameters", tables.RIGHT),
-            ("paper MACs", tables.spare(3, tables.RIGHT)),
-            ("true MACs", tables.RIGHT),
-            ("input", tables.spare(4, tables.PROSE)),
+            *("workload", Column("label", spare=1), Column("family", spare=2), number("parameters")),
+            *(number("paper MACs", spare=3), number("true MACs"), prose("input", spare=4)),
         ],
         [
             (
@@ -55,12 +56,9 @@ def workloads(refs: tuple[str, ...], as_json: bool) -> int:
             )
             for row in rows
         ],
+        [_LEGEND],
     )
-    console.print(
-        "\nMACs of one sample. paper: without attention products, each linear layer once a sample; true: all of them. After "
-        "each input what is drawn for it.",
-        style="dim",
-    )
+    tables.show(output.console(), sheet)
     return 0
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 
+from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.tables.sheet import Part, markdown
+
+_WIDE = 10_000
 
 
 def form(asked: str | None, target: str | None, forms: Sequence[str], endings: Mapping[str, str]) -> str:
@@ -22,6 +27,29 @@ def form(asked: str | None, target: str | None, forms: Sequence[str], endings: M
     if chosen not in forms:
         raise UsageError(f"format: expected {', '.join(forms)}, found {chosen!r}")
     return chosen
+
+
+def give(form: str, target: str | None, *parts: Part) -> None:
+    """Show tables and lines on the terminal, or write them as text or Markdown.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be written.
+    """
+    if form == "markdown":
+        write(f"{markdown(*parts)}\n", target)
+    elif target:
+        write(printed(*parts), target)
+    else:
+        tables.show(output.console(), *parts)
+
+
+def printed(*parts: Part) -> str:
+    """Tables and lines as a terminal of any width would show them."""
+    stream = io.StringIO()
+    tables.show(output.console(file=stream, width=_WIDE), *parts)
+    return stream.getvalue()
 
 
 def write(text: str, target: str | None) -> None:

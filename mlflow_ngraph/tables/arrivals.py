@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 
 from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
-from mlflow_ngraph.text import markdown_row, rounded
+from mlflow_ngraph.tables.sheet import Head, Sheet, number
+from mlflow_ngraph.text import rounded
 
 TEXT = ("study_id", "lane", "cell", "label", "compiler_label", "precision", "mode", "purpose", "process", "reason")
 WHOLE = ("batch", "session", "step", "servers", "requests", "unserved")
@@ -77,33 +78,35 @@ def differences(stored: pd.DataFrame, again: pd.DataFrame) -> list[dict[str, Any
     return deviations
 
 
-def markdown(record: StudyRecord) -> str:
-    """A section of the summary; empty where no requests arrived."""
+def parts(record: StudyRecord) -> Iterator[Sheet]:
+    """A section of the summary; nothing where no requests arrived."""
     if not measured(record):
-        return ""
+        return
     bound = record.study["arrivals"]["max_p99_ms"]
-    lines = ["", "## Requests that arrive by themselves", ""]
-    lines += [
-        "Latency counts from the moment at which a request was due. A rate with a remark says nothing about it.",
-        "",
-    ]
+    cells = [(lane, cell) for lane in record.lanes.values() for _, cell in sorted(lane.cells.items()) if cell.serving]
+    named: list[Head] = ["workload", "compiler", number("batch"), number("rate [requests/s]")]
     if bound is not None:
-        lines += [f"The highest rate with a p99 of at most {bound:g} ms:", "", *_bests(record), ""]
-    titles = (
-        "workload", "compiler", "batch", "rate [requests/s]", "achieved", "p50 [ms]", "p90", "p99", "p99.9", "queue [%]",
-        "utilisation [%]", "",
-    )  # fmt: skip
-    lines += [f"| {' | '.join(titles)} |", "|:--|:--|" + "--:|" * 9 + ":--|"]
-    for lane in record.lanes.values():
-        for _, cell in sorted(lane.cells.items()):
-            lines += [_line(lane, cell, row) for row in sorted(cell.serving, key=lambda row: float(row["rate"]))]
-    notes = [
-        f"- {lane.lane.label} {lane.lane.compiler_label} batch {cell.batch}: {cell.arrivals_note}"
-        for lane in record.lanes.values()
-        for cell in lane.cells.values()
-        if cell.arrivals_note
-    ]
-    return "\n".join([*lines, *(["", *notes] if notes else [])]) + "\n"
+        rows = [_row(lane, cell, _best(cell)) for lane, cell in cells]
+        yield Sheet(f"The highest rate with a p99 of at most {bound:g} ms", [*named, number("p99 [ms]")], rows)
+    figures = ("achieved", "p50 [ms]", "p90", "p99", "p99.9", "queue [%]", "utilisation [%]")
+    yield Sheet(
+        "Requests that arrive by themselves",
+        [*named, *map(number, figures), ""],
+        [
+            _row(lane, cell, _figures(row))
+            for lane, cell in cells
+            for row in sorted(cell.serving, key=lambda row: float(row["rate"]))
+        ],
+        [
+            "Latency counts from the moment at which a request was due. A rate with a remark says nothing about it.",
+            *(
+                f"{lane.lane.label} {lane.lane.compiler_label} batch {cell.batch}: {cell.arrivals_note}"
+                for lane in record.lanes.values()
+                for cell in lane.cells.values()
+                if cell.arrivals_note
+            ),
+        ],
+    )
 
 
 def _about(record: StudyRecord, lane: LaneRecord, cell: CellRecord) -> dict[str, Any]:
@@ -111,27 +114,17 @@ def _about(record: StudyRecord, lane: LaneRecord, cell: CellRecord) -> dict[str,
     return {"study_id": record.id, "lane": cell.lane, "cell": cell.id, "batch": cell.batch, **of_lane}
 
 
-def _bests(record: StudyRecord) -> list[str]:
-    lines = ["| workload | compiler | batch | rate [requests/s] | p99 [ms] |", "|:--|:--|--:|--:|--:|"]
-    for lane in record.lanes.values():
-        for _, cell in sorted(lane.cells.items()):
-            if cell.serving:
-                figures = [_number(cell.metrics.get(name)) for name in ("serve_max_rate", "serve_max_rate_p99_ms")]
-                lines.append(_row(lane, cell, [figures[0] or "none found", figures[1]]))
-    return lines
+def _row(lane: LaneRecord, cell: CellRecord, values: list[str]) -> list[str]:
+    return [lane.lane.label, lane.lane.compiler_label, str(cell.batch), *values]
 
 
-def _line(lane: LaneRecord, cell: CellRecord, row: dict[str, Any]) -> str:
+def _best(cell: CellRecord) -> list[str]:
+    rate, latency = (rounded(cell.metrics.get(name)) for name in ("serve_max_rate", "serve_max_rate_p99_ms"))
+    return [rate or "none found", latency]
+
+
+def _figures(row: dict[str, Any]) -> list[str]:
     names = ("rate", "achieved_rate", "latency_p50_ms", "latency_p90_ms", "latency_p99_ms", "latency_p999_ms")
-    shares = [_number(100 * row[name] if name in row else None) for name in ("queue_share", "utilisation")]
+    shares = [rounded(100 * row[name] if name in row else None) for name in ("queue_share", "utilisation")]
     remark = row["reason"] or ("overloaded" if row["overloaded"] else "")
-    return _row(lane, cell, [*(_number(row.get(name)) for name in names), *shares, remark])
-
-
-def _row(lane: LaneRecord, cell: CellRecord, values: list[str]) -> str:
-    cells = [lane.lane.label, lane.lane.compiler_label, str(cell.batch), *values]
-    return markdown_row(cells)
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None or not math.isfinite(value) else rounded(value)
+    return [*(rounded(row.get(name)) for name in names), *shares, remark]

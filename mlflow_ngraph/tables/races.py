@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mlflow_ngraph.execute.record import StudyRecord
-from mlflow_ngraph.text import counted, markdown_table
+from mlflow_ngraph.tables.sheet import Sheet, number
+from mlflow_ngraph.text import counted, rounded
 
 _STOPPED = {
     "time": "the time was up",
@@ -14,6 +15,10 @@ _STOPPED = {
     "memory": "not all of them fit into memory together",
 }
 """Why a race was not decided."""
+_COLUMNS = (
+    *("workload", "cell", number("left after rounds"), "because of", number("times as fast")),
+    number("at most, of the best"),
+)
 
 
 def told(record: StudyRecord) -> Iterator[str]:
@@ -55,16 +60,11 @@ def document(record: StudyRecord) -> dict[str, Any]:
     return {"study_id": record.id, "races": dict(record.races), "left": left, "left_out": omitted}
 
 
-def markdown(record: StudyRecord) -> str:
-    """A section of the summary; empty where `document` is."""
-    content = document(record)
-    if not content:
-        return ""
-    lines = ["", "## Races", "", *(f"- {line}" for line in told(record))]
-    if content["left"]:
-        titles = ("workload", "cell", "left after rounds", "because of", "times as fast", "at most, of the best")
-        lines += ["", *markdown_table(titles, [_departure(record, row) for row in content["left"]])]
-    return "\n".join(lines) + "\n"
+def parts(record: StudyRecord) -> Iterator[Sheet]:
+    """A section of the summary; nothing where `document` is empty."""
+    if content := document(record):
+        rows = [_departure(record, row) for row in content["left"]]
+        yield Sheet("Races", _COLUMNS, rows, list(told(record)))
 
 
 def _cell(record: StudyRecord, lane_id: str, batch: int) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def _departure(record: StudyRecord, row: Mapping[str, Any]) -> list[str]:
         for batch in lane.lane.batch_sizes
         if lane.lane.cell(batch) == row["rival"]
     )
-    return [*told_of, rival, f"{row['ratio']:.3g}", f"{row['bound']:.3g}"]
+    return [*told_of, rival, rounded(row["ratio"], 3), rounded(row["bound"], 3)]
 
 
 def _ended(record: StudyRecord, workload: str, race: Mapping[str, Any]) -> str:

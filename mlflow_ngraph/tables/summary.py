@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph.devices.fingerprint import processor
 from mlflow_ngraph.devices.registry import misfit
-from mlflow_ngraph.metrics import METRICS, titled
-from mlflow_ngraph.text import UNSTEADY_MARK, counted, markdown_row, rounded
+from mlflow_ngraph.metrics import METRICS, TOUCHED, titled
+from mlflow_ngraph.study import BASELINE
+from mlflow_ngraph.tables.sheet import Cell, Sheet, Tone, number
+from mlflow_ngraph.text import UNSTEADY_MARK, counted, decimals, rounded
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
     from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
+
+
+_OF_LANE = {
+    "throughput": "throughput [samples/s]",
+    "latency_p50_ms": "p50 [ms]",
+    "latency_p99_ms": "p99 [ms]",
+    "speedup": "speed-up",
+    "parity_cosine": "cosine",
+}
 
 
 @dataclass(frozen=True)
@@ -78,13 +90,9 @@ class SummaryRow:
         """The compile seconds, marked where another study spent them, or where they would be fewer with nothing beside."""
         if self.compile_s is None:
             return ""
-        return f"{'≤ ' if self.built_beside else ''}{_number(self.compile_s)}{' (reused)' if self.compiled_by else ''}"
-
-    @property
-    def verdict_text(self) -> str:
-        """The verdict, and what a reader has to know about an ``ok`` cell before comparing it."""
-        note = fallback_note(self.fallback_nodes)
-        return f"{self.verdict}, {note}" if note else str(self.verdict)
+        return (
+            f"{'≤ ' if self.built_beside else ''}{rounded(self.compile_s, 3)}{' (reused)' if self.compiled_by else ''}"
+        )
 
 
 def precisions(asked: str, in_force: str | None) -> str:
@@ -188,29 +196,93 @@ def _without_baseline(record: StudyRecord) -> Iterator[str]:
             )
 
 
-def markdown(rows: Sequence[SummaryRow], limit: int | None = None) -> str:
-    """The table in Markdown, in at most ``limit`` characters; says how many rows did not fit."""
-    speedup = titled("speed-up", next((row.baseline for row in rows), None))
-    titles = (
-        "workload", "compiler", "batch", "throughput [samples/s, 95 % interval]", "p50 [ms]", f"{speedup} [95 % interval]", "CPU [%]",
-        "parity (cosine)", "compile [s]", "precision", "verdict",
-    )  # fmt: skip
-    head = [f"| {' | '.join(titles)} |", "|:--|:--|--:|--:|--:|--:|--:|--:|--:|:--|:--|"]
-    lines = [*head, *map(_line, rows)]
-    text = "\n".join(lines) + "\n"
-    if limit is None or len(text) <= limit:
-        return text
-    room = limit - len("\n".join(head)) - 80
-    shown = list(_fitting(lines[len(head) :], room))
-    return "\n".join([*head, *shown, "", f"{len(rows) - len(shown)} more rows in the artifact summary.md."]) + "\n"
+def sheet(record: StudyRecord) -> Sheet:
+    """Every cell, best first within a workload and batch size, with how many have which verdict and what disturbed them."""
+    rows = summary_rows(record)
+    asked = {row.precision for row in rows}
+    several = len(asked) > 1 or any(row.precision_in_force not in (None, *asked) for row in rows)
+    speedup = "speed-up" if record.baseline == BASELINE else titled("speed-up", record.baseline)
+    return Sheet(
+        "",
+        [
+            *("workload", number("batch"), "compiler"),
+            *(["precision"] if several else []),
+            *(number(f"{speedup} [95 %]"), number("samples/s [95 %]", spare=1), number("p50 ms")),
+            *(number("p99 ms", spare=2), number("CPU %", spare=4), number("compile s", spare=3)),
+            *(number("cosine", spare=5), "verdict"),
+        ],
+        [list(_cells(row, several)) for row in rows],
+        [
+            _tally(rows),
+            *refers_to(record),
+            *filter(None, [shortfall(record)]),
+            *(Cell(line, tone="warning") for line in (*_noise(rows), *_variables(rows))),
+        ],
+        one="cell",
+    )
 
 
-def _fitting(lines: list[str], room: int) -> Iterator[str]:
-    for line in lines:
-        room -= len(line) + 1
-        if room < 0:
-            return
-        yield line
+def of_lane(cells: Iterable[CellRecord], baseline: str) -> Sheet:
+    """The cells of one lane."""
+
+    def figures(cell: CellRecord) -> Iterator[str]:
+        for name in _OF_LANE:
+            text = rounded(cell.metrics.get(name))
+            yield f"{UNSTEADY_MARK}{text}" if text and name in cell.unsteady else text
+
+    titles = (titled(title, baseline if METRICS[name].of_baseline else None) for name, title in _OF_LANE.items())
+    rows = [(cell.batch, *figures(cell), Cell(str(cell.verdict), note=cell.remarks)) for cell in cells]
+    return Sheet("", [number("batch"), *map(number, titles), "verdict"], rows, one="cell")
+
+
+def _cells(row: SummaryRow, several: bool) -> Iterator[Cell]:
+    usual: Tone = "good" if row.best else "" if row.verdict is Verdict.OK else "warning"
+    best: Tone = "best" if row.best else usual
+    mark = UNSTEADY_MARK if row.noise else ""
+    about = "; ".join(filter(None, (row.reason, fallback_note(row.fallback_nodes))))
+    yield Cell(row.workload, tone=usual)
+    yield Cell(str(row.batch), tone=usual)
+    yield Cell(row.compiler, tone=best)
+    if several:
+        yield Cell(row.precisions, tone=usual)
+    yield Cell(_marked(row.speedup_mark, row.speedup), _interval(row.speedup_ci), tone=best)
+    yield Cell(_marked(mark, row.throughput), _interval(row.throughput_ci), tone=best)
+    for figure in (row.latency_p50_ms, row.latency_p99_ms, row.cpu_percent):
+        yield Cell(_marked(mark, figure), tone=usual)
+    yield Cell(row.compile_text, tone=usual)
+    yield Cell(decimals(row.parity_cosine, 6), tone=usual)
+    yield Cell(str(row.verdict), note=about, tone=usual)
+
+
+def _marked(mark: str, figure: float | None) -> str:
+    """A figure, marked where what disturbed the machine is in it."""
+    return "" if figure is None else f"{mark}{rounded(figure, 3)}"
+
+
+def _interval(ends: tuple[float, float] | None) -> str:
+    """Of what is exact, as the speed-up of the baseline, there is none."""
+    return "" if ends is None or ends[0] == ends[1] else f"[{rounded(ends[0], 3)}, {rounded(ends[1], 3)}]"
+
+
+def _tally(rows: Sequence[SummaryRow]) -> Cell:
+    """How many cells have which verdict."""
+    counts = Counter(str(row.verdict) for row in rows)
+    fine = counts.pop(str(Verdict.OK), 0)
+    others = "".join(f", {count} {verdict}" for verdict, count in counts.most_common())
+    return Cell(f"{len(rows)} cells: {fine} ok{others}", tone="warning" if others else "good")
+
+
+def _noise(rows: Sequence[SummaryRow]) -> Iterator[str]:
+    """What the mark means, and what disturbed most cells."""
+    reasons = Counter(row.noise for row in rows if row.noise)
+    if reasons:
+        (reason, _), count = reasons.most_common(1)[0], reasons.total()
+        yield f"{UNSTEADY_MARK} unsteady, because the machine was not quiet ({counted(count, 'cell')}); {TOUCHED}. Such as: {reason}"
+
+
+def _variables(rows: Sequence[SummaryRow]) -> Iterator[str]:
+    """What the environment had that may make one runtime faster or slower."""
+    yield from map(measured_with, dict.fromkeys(row.variables for row in rows if row.variables))
 
 
 def _ranked(rows: list[SummaryRow]) -> list[SummaryRow]:
@@ -259,31 +331,3 @@ def _row(lane: LaneRecord, cell: CellRecord, baseline: str) -> SummaryRow:
         fallback_nodes=fallback_nodes(lane.flags_in_force(cell.batch)),
         cell=cell.id,
     )
-
-
-def _line(row: SummaryRow) -> str:
-    mark = UNSTEADY_MARK if row.noise else ""
-    throughput = mark + _number(row.throughput) + _ends(row.throughput_ci) if row.throughput is not None else ""
-    speedup = row.speedup_mark + _number(row.speedup) + _ends(row.speedup_ci)
-    cells = [
-        row.workload,
-        row.compiler,
-        str(row.batch),
-        f"**{throughput}**" if row.best else throughput,
-        mark + _number(row.latency_p50_ms) if row.latency_p50_ms is not None else "",
-        speedup,
-        mark + _number(row.cpu_percent) if row.cpu_percent is not None else "",
-        "" if row.parity_cosine is None else f"{row.parity_cosine:.6f}",
-        row.compile_text,
-        row.precisions,
-        row.verdict_text if row.verdict is Verdict.OK else f"**{row.verdict}** {row.reason}"[:160],
-    ]
-    return markdown_row(cells)
-
-
-def _ends(ends: tuple[float, float] | None) -> str:
-    return f" [{_number(ends[0])}, {_number(ends[1])}]" if ends else ""
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else rounded(value)

@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime, timezone
 
 from mlflow_ngraph.execute.record import EngineRecord, StudyRecord
-from mlflow_ngraph.metrics import METRICS, titled
-from mlflow_ngraph.text import UNSTEADY_MARK, rounded
+from mlflow_ngraph.tables.sheet import Sheet, escaped, markdown
+from mlflow_ngraph.tables.summary import of_lane
 from mlflow_ngraph.tracking import study_manifest
 
 FILE = "README.md"
 """Where the card lies in the package of an engine."""
-_FIGURES = {
-    "throughput": "throughput [samples/s]",
-    "latency_p50_ms": "p50 [ms]",
-    "latency_p99_ms": "p99 [ms]",
-    "speedup": "speed-up",
-    "parity_cosine": "cosine",
-}
 
 
 def card(record: StudyRecord, engine: EngineRecord, model_id: str) -> str:
     """What an engine is, what was measured of it, and how it is used."""
     about = study_manifest.about(record, engine)
+    measured = record.lanes[engine.lane].cells
+    cells = [measured[batch] for batch in engine.batch_sizes if batch in measured]
     return "\n".join(
         [
-            f"# {_plain(about.label)} with {about.compiler} on {record.device}",
+            f"# {escaped(about.label)} with {about.compiler} on {record.device}",
             "",
-            *_facts(record, engine),
+            markdown(_facts(record, engine)),
             "",
             f"Measured in the study `{record.id}`. A number whose verdict is not `ok` may not be trusted.",
             "",
-            *_figures(record, engine),
+            markdown(of_lane(cells, record.baseline)),
             "",
             "## Use it",
             "",
@@ -49,14 +43,14 @@ def card(record: StudyRecord, engine: EngineRecord, model_id: str) -> str:
     )
 
 
-def _facts(record: StudyRecord, engine: EngineRecord) -> Iterator[str]:
+def _facts(record: StudyRecord, engine: EngineRecord) -> Sheet:
     about = study_manifest.about(record, engine)
     in_force = about.precision_in_force
     precision = about.precision if in_force in (None, about.precision) else f"{in_force} ({about.precision} asked for)"
     compiled = datetime.fromtimestamp(engine.at, timezone.utc)
     facts = {
-        "Workload": f"`{about.workload}`",
-        "Inputs": "; ".join(f"`{spec['name']}` {spec['dtype']} {_shape(spec['shape'])}" for spec in about.inputs),
+        "Workload": about.workload,
+        "Inputs": "; ".join(f"{spec['name']} {spec['dtype']} {_shape(spec['shape'])}" for spec in about.inputs),
         "Compiler": f"{about.compiler} {about.compiler_version or ''}".strip(),
         "Precision": precision,
         "Mode": about.mode,
@@ -65,37 +59,10 @@ def _facts(record: StudyRecord, engine: EngineRecord) -> Iterator[str]:
         "Compiled": f"{compiled:%Y-%m-%d %H:%M} UTC" + (", by another study" if engine.reused is not None else ""),
         "Size": f"{engine.size_bytes / 1e6:.3g} MB",
         "Needs": ", ".join(f"{name} {value}" for name, value in sorted(engine.requires.items())),
-        "Flags": ", ".join(f"`{name}={value}`" for name, value in sorted(about.flags.items())),
+        "Flags": ", ".join(f"{name}={value}" for name, value in sorted(about.flags.items())),
     }
-    yield "| | |"
-    yield "|:--|:--|"
-    for name, value in facts.items():
-        if value:
-            yield f"| {name} | {_plain(value)} |"
-
-
-def _figures(record: StudyRecord, engine: EngineRecord) -> Iterator[str]:
-    cells = record.lanes[engine.lane].cells
-    titles = [titled(title, record.baseline if METRICS[name].of_baseline else None) for name, title in _FIGURES.items()]
-    yield f"| batch | {' | '.join(titles)} | verdict |"
-    yield "|--:|" + "--:|" * len(_FIGURES) + ":--|"
-    for batch in engine.batch_sizes:
-        if batch in cells:
-            cell = cells[batch]
-            shown = [
-                (UNSTEADY_MARK if name in cell.unsteady else "") + rounded(cell.metrics[name])
-                if name in cell.metrics
-                else ""
-                for name in _FIGURES
-            ]
-            reason = f": {cell.remarks}" if cell.remarks else ""
-            yield f"| {batch} | {' | '.join(shown)} | {_plain(f'{cell.verdict}{reason}')} |"
+    return Sheet("", ["", ""], [pair for pair in facts.items() if pair[1]])
 
 
 def _shape(sizes: list[object]) -> str:
     return "×".join(map(str, sizes))
-
-
-def _plain(text: str) -> str:
-    """Text in one cell of a table."""
-    return " ".join(text.split()).replace("|", "\\|")

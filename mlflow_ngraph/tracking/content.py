@@ -12,9 +12,10 @@ from typing import Any
 from mlflow_ngraph.compilers.base import FlagValue
 from mlflow_ngraph.devices.fingerprint import processor
 from mlflow_ngraph.execute.record import CellRecord, EngineRecord, LaneRecord, StudyRecord
-from mlflow_ngraph.metrics import CELL_METRICS, FREEDOM, LOG_ERROR, titled
+from mlflow_ngraph.metrics import CELL_METRICS, FREEDOM, LOG_ERROR
 from mlflow_ngraph.study import CompilerChoice, Study, WorkloadChoice
-from mlflow_ngraph.text import UNSTEADY_MARK, rounded
+from mlflow_ngraph.tables.sheet import markdown
+from mlflow_ngraph.tables.summary import of_lane
 from mlflow_ngraph.tracking import schema
 from mlflow_ngraph.tracking.schema import Kind, Param, Tag
 from mlflow_ngraph.verdicts import Verdict
@@ -282,28 +283,11 @@ def _common_tags(record: StudyRecord, kind: str) -> dict[str, str]:
 
 def _lane_note(lane: LaneRecord, cells: list[CellRecord], baseline: str) -> str:
     """The cells for a reader of the run's page, with the end of stderr of those that failed."""
-    title = titled("speed-up", baseline)
-    lines = [f"| batch | throughput [samples/s] | p50 [ms] | {title} | verdict |", "|--:|--:|--:|--:|:--|"]
-    for cell in cells:
-        shown = [
-            (UNSTEADY_MARK if name in cell.unsteady else "") + _figure(cell.metrics.get(name))
-            for name in ("throughput", "latency_p50_ms", "speedup")
-        ]
-        reason = f": {cell.remarks}" if cell.remarks else ""
-        lines.append(f"| {cell.batch} | {' | '.join(shown)} | {_cell_of_table(f'{cell.verdict}{reason}')} |")
+    lines = [markdown(of_lane(cells, baseline))]
     tails = dict.fromkeys(cell.stderr_tail.strip() for cell in cells if cell.stderr_tail.strip())
     for tail in tails:
         lines += ["", "```text", tail[-1500:].replace("```", "'''"), "```"]
     return "\n".join(lines)
-
-
-def _cell_of_table(text: str) -> str:
-    """``text`` in one cell of a Markdown table."""
-    return schema.cut(" ".join(text.split()).replace("|", "\\|"), 300)
-
-
-def _figure(value: float | None) -> str:
-    return "" if value is None or not math.isfinite(value) else rounded(value)
 
 
 def _study_params(record: StudyRecord) -> dict[str, str]:

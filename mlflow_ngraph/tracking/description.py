@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.tables import summary
+from mlflow_ngraph.tables.sheet import fitting
 from mlflow_ngraph.tracking import schema, views
 from mlflow_ngraph.tracking.schema import Param, Tag
 
@@ -26,8 +28,8 @@ def of_study(record: StudyRecord, answers: Sequence[str], charts: Mapping[str, s
     filters = "\n".join(_filters(record))
     after = f"## Filters to copy\n\n```text\n{filters}\n```\n\n`speedup`, `throughput` and latencies are the best over batch sizes."
     room = schema.MAX_TAG - sum(len(part) + 2 for part in (*before, after))
-    table = summary.markdown(summary.summary_rows(record), room)
-    return "\n\n".join([*before, table.rstrip(), after])
+    table = fitting(replace(summary.sheet(record), notes=()), room, "in the artifact summary.md")
+    return "\n\n".join([*before, table, after])
 
 
 def models(record: StudyRecord) -> list[str]:

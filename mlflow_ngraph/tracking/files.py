@@ -12,6 +12,7 @@ import yaml
 
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.tables import arrivals, races, results, results_file, samples, summary
+from mlflow_ngraph.tables.sheet import markdown
 from mlflow_ngraph.text import csv_table
 from mlflow_ngraph.tracking.schema import Artifact
 
@@ -46,9 +47,8 @@ def write(
     _text(target / Artifact.FINGERPRINT, json.dumps(record.fingerprint, indent=2, sort_keys=True) + "\n")
     if contest := races.document(record):
         _text(target / Artifact.RACES, json.dumps(contest, indent=1, ensure_ascii=False) + "\n")
-    said = "\n\n".join(summary.refers_to(record)) + "\n"
-    sections = (summary.markdown(summary.summary_rows(record)), said, races.markdown(record), arrivals.markdown(record))
-    _text(target / Artifact.SUMMARY, "".join(sections))
+    parts = (summary.sheet(record), *races.parts(record), *arrivals.parts(record))
+    _text(target / Artifact.SUMMARY, f"{markdown(*parts)}\n")
     journal = directory / Artifact.JOURNAL
     if journal.is_file():
         shutil.copyfile(journal, target / Artifact.JOURNAL)

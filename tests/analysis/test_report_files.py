@@ -16,11 +16,12 @@ import pandas as pd
 import pytest
 
 from mlflow_ngraph.analysis.report import style
-from mlflow_ngraph.analysis.report.blocks import Figure, Missing, Table, Text
+from mlflow_ngraph.analysis.report.blocks import Figure, Missing, Text
 from mlflow_ngraph.analysis.report.build import build
 from mlflow_ngraph.analysis.report.curves import log_ticks
 from mlflow_ngraph.analysis.report.files import Drawn, draw, write
 from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.tables.sheet import Sheet
 from tests.support import reported
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def test_the_page_has_everything_in_it(drawn: Drawn) -> None:
         assert block.key in found.ids
     figures = [block for block in drawn.report.blocks() if isinstance(block, Figure)]
     assert found.tags.count("svg") == len(figures) == 11
-    assert found.tags.count("caption") == sum(isinstance(block, Table) for block in drawn.report.blocks())
+    assert found.tags.count("caption") == sum(isinstance(block, Sheet) for block in drawn.report.blocks())
 
 
 def test_every_reference_within_a_figure_is_to_itself(drawn: Drawn) -> None:
@@ -170,7 +171,7 @@ def test_every_figure_and_table_is_a_file_too(drawn: Drawn, tmp_path: Path) -> N
     paths = write(drawn, tmp_path / "out")
     assert paths[0].name == "report.html"
     for block in drawn.report.blocks():
-        if isinstance(block, (Figure, Table)):
+        if isinstance(block, (Figure, Sheet)):
             data = pd.read_csv(tmp_path / "out" / "data" / f"{block.key}.csv")
             assert len(data) == len(block.data), block.key
         if isinstance(block, Figure):
@@ -275,7 +276,7 @@ def test_nothing_is_asked_for_and_everything_is_shown(page: str, drawn: Drawn, p
         assert shown.locator(f"#{block.key} svg path").count() > 10, block.key
         assert shown.locator(f"#{block.key} svg text").count() > 5, block.key
     for block in blocks:
-        if isinstance(block, Table):
+        if isinstance(block, Sheet):
             assert shown.locator(f"#{block.key} tbody tr").count() == len(block.rows) > 0
             assert shown.locator(f"#{block.key} caption").inner_text().strip()
     # Results without a server do not describe their machines, and nothing disturbed these.

@@ -13,10 +13,11 @@ from scipy import stats
 
 from mlflow_ngraph.analysis.report import paper, paper_points
 from mlflow_ngraph.analysis.report.beside import agreements, beside, spearman
-from mlflow_ngraph.analysis.report.blocks import Missing, Table, Text
+from mlflow_ngraph.analysis.report.blocks import Missing, Text
 from mlflow_ngraph.analysis.report.environment import Machine
 from mlflow_ngraph.analysis.report.prepared import Prepared, prepare
 from mlflow_ngraph.tables.distinct import distinct
+from mlflow_ngraph.tables.sheet import Sheet
 from tests.support import reported
 
 HARDWARE: dict[str, Any] = {
@@ -96,10 +97,10 @@ def test_models_and_blocks_are_the_papers(prepared: Prepared) -> None:
     found = blocks(prepared, machine("xeon"))
     assert found["t4-paper"].caption == "30 of 30 numbers are equal to the paper's."
     blocks_too = found["t5-paper"]
-    assert isinstance(blocks_too, Table)
+    assert isinstance(blocks_too, Sheet)
     # the synthetic attention blocks have the convolution's parameters: not equal, and said so
     assert blocks_too.caption == "2 of 4 numbers are equal to the paper's."
-    assert [row[-1].text for row in blocks_too.rows] == ["yes", "yes", "no", "no"]
+    assert [row[-1].text for row in blocks_too.cells] == ["yes", "yes", "no", "no"]
 
 
 def test_what_cannot_be_compared_says_why() -> None:
@@ -167,7 +168,7 @@ def test_a_model_of_the_paper_is_known_beside_another_of_its_name(prepared: Prep
     )
     both = prepare(distinct(pd.concat([reported.models(), mine], ignore_index=True)))
     assert {"ResNet-18 (timm)", "ResNet-18 (torch)"} <= set(both.every["label"])
-    (table,) = [block for block in beside(both, [])["t4"] if isinstance(block, Table)]
+    (table,) = [block for block in beside(both, [])["t4"] if isinstance(block, Sheet)]
     assert set(table.data["model"]) >= {"ResNet-18"}
 
 

@@ -14,9 +14,9 @@ import pandas as pd
 import pytest
 
 from mlflow_ngraph.analysis import results
-from mlflow_ngraph.analysis.report import texts
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import parse
+from mlflow_ngraph.text import rounded
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.recorder import Recorder
 from mlflow_ngraph.tracking.schema import Artifact, Tag
@@ -167,8 +167,8 @@ def test_tables_6_to_8_follow_from_raw_samples(sqlite_uri: str, tmp_path: Path, 
             assert [row["slope_b8"], row["retention_b8"]] == pytest.approx([slope, retention], rel=1e-9)
             (line,) = [one for one in lines if row["series"] in one]
             cells = [cell.strip().split(" ")[0] for cell in line.strip("|").split("|")]
-            assert texts.digits(slope) in cells
-            assert texts.digits(retention) in cells
+            assert rounded(slope) in cells
+            assert rounded(retention) in cells
             shown += 1
     assert shown == 4 + 2
     # what is left are batch sizes that the tables do not show, and the baseline of the blocks

@@ -12,22 +12,18 @@ from rich.console import Console
 
 from mlflow_ngraph.cli import tables
 from mlflow_ngraph.cli.costs import said
+from mlflow_ngraph.tables.sheet import Column, Sheet, number, prose
 from mlflow_ngraph.tracking.recorder import Recorder
 from tests.support.records import study_record
 
 Cli = Callable[..., tuple[int, str, str]]
-COLUMNS: list[tables.Column] = [
-    "engine",
-    ("family", tables.spare(1)),
-    ("samples per second", tables.RIGHT),
-    ("what it is", tables.PROSE),
-]
+COLUMNS = ("engine", Column("family", spare=1), number("samples per second"), prose("what it is"))
 ROWS = [("m-0123456789abcdef0123456789abcdef", "ResNet", "31.1", "a network with connections that skip layers")]
 
 
 def printed(width: int) -> str:
     stream = io.StringIO()
-    tables.show(Console(file=stream, width=width), COLUMNS, ROWS)
+    tables.show(Console(file=stream, width=width), Sheet("", COLUMNS, ROWS))
     return stream.getvalue()
 
 
@@ -63,9 +59,9 @@ def test_no_verb_cuts_what_one_copies(width: int, sqlite_uri: str, tmp_path: Pat
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", sqlite_uri)
     monkeypatch.setenv("NGRAPH_HOME", str(tmp_path / "home"))
-    for number in range(2):
-        home = tmp_path / str(number)
-        record = study_record(home, study_id=f"quick-0123abcd-20251009-09000{number}")
+    for study in range(2):
+        home = tmp_path / str(study)
+        record = study_record(home, study_id=f"quick-0123abcd-20251009-09000{study}")
         recorder = Recorder(sqlite_uri)
         recorder.open(record, home)
         for lane in record.lanes:

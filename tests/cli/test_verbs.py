@@ -15,15 +15,15 @@ from typing import Any
 import psutil
 import pytest
 
-from mlflow_ngraph.cli import checks
+from mlflow_ngraph.cli import checks, tables
 from mlflow_ngraph.cli.benchmark import show_outcome
 from mlflow_ngraph.cli.check_result import CheckResult
-from mlflow_ngraph.cli.results import print_results
 from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.devices.registry import DEVICES
 from mlflow_ngraph.recording.outcome import Outcome
 from mlflow_ngraph.study import ready_made
+from mlflow_ngraph.tables import summary
 from mlflow_ngraph.tracking.recorder import Recorder
 from tests.support.records import study_record
 
@@ -158,7 +158,7 @@ def test_the_final_table_fits_and_marks_what_is_not_ok(width: int, tmp_path: Pat
     from rich.console import Console
 
     stream = io.StringIO()
-    print_results(study_record(tmp_path), Console(file=stream, width=width))
+    tables.show(Console(file=stream, width=width), summary.sheet(study_record(tmp_path)))
     text = stream.getvalue()
     assert max(map(len, text.splitlines())) <= width
     assert "18 cells: 13 ok, " in text

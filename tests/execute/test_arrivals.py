@@ -71,7 +71,7 @@ def test_every_ok_cell_is_offered_every_rate(tmp_path: Path) -> None:
     assert fold.load(outcome.directory) == outcome.record
     table = arrivals.from_record(outcome.record)
     assert len(table) == 4
-    assert "## Requests that arrive by themselves" in arrivals.markdown(outcome.record)
+    assert [sheet.title for sheet in arrivals.parts(outcome.record)] == ["Requests that arrive by themselves"]
 
 
 @pytest.mark.usefixtures("processes")

@@ -12,9 +12,10 @@ from rich.console import Console
 from mlflow_ngraph import load_results, runner
 from mlflow_ngraph.analysis.closing import answers
 from mlflow_ngraph.analysis.recompute import recompute
-from mlflow_ngraph.cli.results import print_results
+from mlflow_ngraph.cli import tables
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.study import parse
+from mlflow_ngraph.tables import summary
 from mlflow_ngraph.tables.summary import refers_to
 from mlflow_ngraph.tracking.schema import Kind, Tag
 from mlflow_ngraph.verdicts import Verdict
@@ -57,7 +58,7 @@ def over_identity(compilers: None, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def printed(record: StudyRecord) -> str:
     written = io.StringIO()
-    print_results(record, Console(file=written, width=200))
+    tables.show(Console(file=written, width=200), summary.sheet(record))
     return written.getvalue()
 
 

@@ -10,6 +10,7 @@ from mlflow_ngraph import runner
 from mlflow_ngraph.execute import fold, journal
 from mlflow_ngraph.study import parse
 from mlflow_ngraph.tables import races
+from mlflow_ngraph.tables.sheet import markdown
 from mlflow_ngraph.verdicts import Verdict
 
 pytestmark = [pytest.mark.usefixtures("fake_compiler"), pytest.mark.usefixtures("processes")]
@@ -77,7 +78,7 @@ def test_a_study_that_decides_ends_with_an_answer(tmp_path):
     assert len(rounds) == len(set(rounds)), "a cell has one slice a round, whatever its batch size"
     told = races.document(outcome.record)
     assert {row["cell"]: row["bound"] for row in told["left"]}[slow.id] == slow.left["bound"]
-    section = races.markdown(outcome.record)
+    section = markdown(*races.parts(outcome.record))
     assert "fake[behaviour=slow,delay_ms=60] at batch 1 | " in section
     assert sum(line.startswith("| mha") for line in section.splitlines()) == len(told["left"])
 

@@ -13,9 +13,10 @@ from rich.console import Console
 
 from mlflow_ngraph import load_results, runner
 from mlflow_ngraph.analysis.recommend import recommend
-from mlflow_ngraph.cli.results import print_results
+from mlflow_ngraph.cli import tables
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.study import parse
+from mlflow_ngraph.tables import summary
 from mlflow_ngraph.verdicts import Verdict
 
 WORDS = "could not be checked: the model raised when it was asked what rounding does to it"
@@ -106,7 +107,7 @@ def test_the_verdict_says_that_nobody_could_check(shy: tuple[StudyRecord, str]) 
 def test_it_is_said_in_the_terminal_and_in_the_table(shy: tuple[StudyRecord, str]) -> None:
     record, uri = shy
     written = io.StringIO()
-    print_results(record, Console(file=written, width=300))
+    tables.show(Console(file=written, width=300), summary.sheet(record))
     assert "unverified" in written.getvalue()
     rows = load_results(uri).set_index("compiler")
     assert rows["verdict"].to_dict() == {"identity": "unverified", "torchscript": "unsupported"}

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mlflow_ngraph.tables.summary import fallback_nodes, markdown, shortfall, summary_rows
+from mlflow_ngraph.tables.sheet import fitting, markdown
+from mlflow_ngraph.tables.summary import fallback_nodes, sheet, shortfall, summary_rows
 from mlflow_ngraph.verdicts import Verdict
 from tests.support.records import lane_id, study_record
 
@@ -39,22 +40,21 @@ def test_only_a_trustworthy_cell_is_the_best(tmp_path: Path) -> None:
 def test_markdown_shows_intervals_precision_and_verdicts(tmp_path: Path) -> None:
     record = study_record(tmp_path)
     record.lanes[lane_id(record, "resnet18", "openvino")].cells[1].precision_in_force = "bf16"
-    lines = markdown(summary_rows(record)).splitlines()
+    lines = markdown(sheet(record)).splitlines()
     assert lines[2] == (
-        "| resnet18 | openvino | 1 | **250 [245, 255]** | 4 | 2.5 [2.425, 2.575] | 96 | 1.000000 | 3.5 "
-        "| bf16 (asked: fp32) | ok |"
+        "| resnet18 | 1 | **openvino** | bf16 (asked: fp32) | **2.5 [2.42, 2.58]** | **250 [245, 255]** | 4 | 4.4 | 96 | 3.5 "
+        "| 1.000000 | ok |"
     )
-    assert lines[-1].endswith(r"| **unsupported** no conversion for operator aten::scaled \| dot |")
-    assert len({line.replace(r"\|", "").count("|") for line in lines}) == 1
+    assert lines[19].endswith("| unsupported ¹ |")
+    assert r"- ¹ no conversion for operator aten::scaled \| dot (3 cells)" in lines
+    assert len({line.replace(r"\|", "").count("|") for line in lines[:20]}) == 1
 
 
 def test_markdown_fits(tmp_path: Path) -> None:
-    rows = summary_rows(study_record(tmp_path))
-    short = markdown(rows, 1000)
-    assert len(short) <= 1000
+    short = fitting(sheet(study_record(tmp_path)), 1000, "elsewhere")
     shown = sum(line.startswith(("| resnet18", "| deit-t")) for line in short.splitlines())
-    assert f"{18 - shown} more rows" in short
-    assert markdown([]).count("\n") == 2
+    assert 800 < len(short) <= 1000
+    assert f"{18 - shown} more rows elsewhere" in short
 
 
 @pytest.mark.parametrize("verdict", [Verdict.PARITY_FAILED, Verdict.TIMEOUT])
@@ -77,12 +77,10 @@ def test_nodes_that_fell_back_are_marked(tmp_path: Path) -> None:
         cell.flags = {**cell.flags, "fallback_nodes": nodes}
     rows = [row for row in summary_rows(record) if (row.workload, row.compiler) == ("resnet18", "openvino")]
     assert [row.fallback_nodes for row in rows] == [1, 3, 0]
-    ends = [line.rpartition(" | ")[2] for line in markdown(rows).splitlines()[2:]]
-    assert ends == [
-        "ok, 1 node fell back to another provider |",
-        "ok, 3 nodes fell back to another provider |",
-        "ok |",
-    ]
+    lines = markdown(sheet(record)).splitlines()
+    ends = [line.rpartition(" | ")[2] for line in lines if line.startswith("| resnet18") and "openvino" in line]
+    assert ends == ["ok ¹ |", "ok ² |", "ok |"]
+    assert {"- ¹ 1 node fell back to another provider", "- ² 3 nodes fell back to another provider"} < set(lines)
 
 
 @pytest.mark.parametrize("said", ["torch:os:system", "3", True, 2.5, None, [1], {}])
@@ -104,7 +102,7 @@ def test_compile_seconds_of_another_study_are_marked(tmp_path: Path) -> None:
     assert {row.compiler: row.compiled_by for row in rows}["openvino"] == "theirs"
     assert {row.compile_text for row in rows if row.compiler == "openvino"} == {"3.5 (reused)"}
     assert {row.compile_text for row in rows if row.compiler != "openvino"} == {"3.5"}
-    assert "| 3.5 (reused) |" in markdown(rows)
+    assert "| 3.5 (reused) |" in markdown(sheet(record))
 
 
 def test_how_far_intervals_reach_is_said_once(tmp_path: Path) -> None:

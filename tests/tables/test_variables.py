@@ -5,9 +5,9 @@ import io
 from rich.console import Console
 
 from mlflow_ngraph.analysis.compare import compare
-from mlflow_ngraph.cli.results import print_results
+from mlflow_ngraph.cli import tables
 from mlflow_ngraph.execute.fold import fold
-from mlflow_ngraph.tables import results
+from mlflow_ngraph.tables import results, summary
 from mlflow_ngraph.tracking.content import lane_content
 from mlflow_ngraph.tracking.schema import Tag
 from tests.support.script import Script
@@ -40,7 +40,7 @@ def test_a_cell_that_goes_on_elsewhere_keeps_those_that_it_began_with():
 
 def test_the_command_line_names_them():
     with io.StringIO() as stream:
-        print_results(fold(scripted().events), Console(file=stream, width=200))
+        tables.show(Console(file=stream, width=200), summary.sheet(fold(scripted().events)))
         assert f"measured with {TOLD}" in stream.getvalue()
 
 

@@ -217,7 +217,7 @@ def test_study_run_carries_files_params_and_note(sqlite_uri: str, tmp_path: Path
     assert run.data.metrics["cells_total"] == 18
     assert run.data.metrics["cells_ok"] == 13
     assert run.data.metrics["duration_s"] == 600
-    assert "| resnet18 | openvino | 1 | **250" in run.data.tags[Tag.NOTE]
+    assert "| resnet18 | 1 | **openvino** | **2.5 [2.42, 2.58]** | **250 [245, 255]** |" in run.data.tags[Tag.NOTE]
     home = Path(recorder.client.download_artifacts(run.info.run_id, "", str(tmp_path)))
     table = pd.read_parquet(home / "results.parquet")
     assert len(table) == 18

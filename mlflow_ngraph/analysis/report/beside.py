@@ -6,17 +6,20 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from mlflow_ngraph.analysis.report import texts
-from mlflow_ngraph.analysis.report.blocks import EMPTY, Block, Column, Missing, Table, TableCell, Text
+from mlflow_ngraph.analysis.report.blocks import Block, Missing, Text
 from mlflow_ngraph.analysis.report.combined import Value
 from mlflow_ngraph.analysis.report.environment import Machine
 from mlflow_ngraph.analysis.report.paper import Comparable, PaperPoint, comparable, named_by_paper
 from mlflow_ngraph.analysis.report.paper_points import points
 from mlflow_ngraph.analysis.report.prepared import MODEL, Prepared
+from mlflow_ngraph.tables.sheet import EMPTY, Cell, Sheet, number
+from mlflow_ngraph.text import decimals, rounded, whole
 from mlflow_ngraph.workloads.catalogue import paper_blocks, paper_models
 
 _NEEDS = {
@@ -78,16 +81,13 @@ class Agreement:
             "spearman": order.value, "spearman_ci_low": order.low, "spearman_ci_high": order.high, "ratio": self.ratio,
         }  # fmt: skip
 
-    def cells(self) -> list[TableCell]:
+    def cells(self) -> list[Any]:
         """As a row of the table."""
         return [
-            TableCell(self.quantity),
-            TableCell(self.series),
-            TableCell(self.device),
-            TableCell(str(len(self.ours))),
+            *(self.quantity, self.series, self.device, len(self.ours)),
             share(self.directions),
-            texts.estimate(self.order) if self.order is not None else TableCell(EMPTY.text, "too few points"),
-            TableCell(texts.digits(self.ratio, 3) or EMPTY.text),
+            texts.estimate(self.order) if self.order is not None else Cell(EMPTY.text, "too few points"),
+            rounded(self.ratio, 3) or None,
         ]
 
 
@@ -113,12 +113,12 @@ def agreements(every: Sequence[PaperPoint]) -> list[Agreement]:
     return comparisons
 
 
-def share(directions: Counter[str]) -> TableCell:
+def share(directions: Counter[str]) -> Cell:
     """How many of those that our intervals tell the side of, agree."""
     decided, open_ = directions["agrees"] + directions["differs"], directions["undecided"]
     if not decided and not open_:
         return EMPTY
-    return TableCell(f"{directions['agrees']} of {decided}", f"({open_} undecided)" if open_ else "")
+    return Cell(f"{directions['agrees']} of {decided}", f"({open_} undecided)" if open_ else "")
 
 
 _NAMES = {"t3": "table 3: ", "t6": "table 6: ", "t7": "table 7: ", "t8": "table 8: "}
@@ -141,28 +141,28 @@ def _set_up(chosen: Comparable) -> Text:
     return Text("paper-setup", "What is compared", paragraphs)
 
 
-def _agreement(every: Sequence[PaperPoint], chosen: Comparable) -> Table | Missing:
+def _agreement(every: Sequence[PaperPoint], chosen: Comparable) -> Sheet | Missing:
     """Direction, order and size of each quantity and compiler."""
     key, title = "agreement", "Agreement with the paper"
     comparisons = agreements(every)
     if not comparisons:
         return Missing(key, title, _why(chosen, "none of the paper's numbers has a counterpart"))
-    return Table(
-        key,
+    return Sheet(
         title,
-        "Direction: the same side of 1 (speed-up, retention) or of 0 (slope), counted where our 95 % interval tells the side. "
-        "Order: Spearman's rank correlation with its 95 % interval. Size: geometric mean of our numbers over the paper's.",
         [
-            *(Column(name, number=False) for name in ("quantity", "compiler", "device / the paper's")),
-            *map(Column, ("points", "direction agrees", "order", "size")),
+            *("quantity", "compiler", "device / the paper's"),
+            *map(number, ("points", "direction agrees", "order", "size")),
         ],
         [comparison.cells() for comparison in comparisons],
-        pd.DataFrame([comparison.row() for comparison in comparisons]),
+        caption="Direction: the same side of 1 (speed-up, retention) or of 0 (slope), counted where our 95 % interval tells the side. "
+        "Order: Spearman's rank correlation with its 95 % interval. Size: geometric mean of our numbers over the paper's.",
+        key=key,
+        data=pd.DataFrame([comparison.row() for comparison in comparisons]),
         names=2,
     )
 
 
-def _by_family(part: Sequence[PaperPoint], chosen: Comparable) -> Table | Missing:
+def _by_family(part: Sequence[PaperPoint], chosen: Comparable) -> Sheet | Missing:
     """The share of agreement of each family."""
     key, title = "agreement-families", "Direction of the speed-up by family"
     compiled = [point for point in part if not point.is_baseline]
@@ -171,7 +171,7 @@ def _by_family(part: Sequence[PaperPoint], chosen: Comparable) -> Table | Missin
     series = list(dict.fromkeys((point.device, point.series) for point in compiled))
     rows, data = [], []
     for family in dict.fromkeys(point.group for point in compiled):
-        cells = [TableCell(family)]
+        cells: list[Any] = [family]
         for device, name in series:
             own = [point for point in compiled if (point.group, point.device, point.series) == (family, device, name)]
             directions = Counter(point.direction for point in own)
@@ -179,18 +179,18 @@ def _by_family(part: Sequence[PaperPoint], chosen: Comparable) -> Table | Missin
             data.append({"family": family, "device": device, "series": name, "points": len(own), **counts})
             cells.append(share(directions))
         rows.append(cells)
-    return Table(
-        key,
+    return Sheet(
         title,
-        "In how many bands of batch sizes a compiler is on the same side of eager execution here as in the paper, of those "
-        "in which our 95 % interval tells the side.",
-        [Column("family", number=False), *(Column(name, device) for device, name in series)],
+        ["family", *(number(name, group=device) for device, name in series)],
         rows,
-        pd.DataFrame(data),
+        caption="In how many bands of batch sizes a compiler is on the same side of eager execution here as in the paper, of those "
+        "in which our 95 % interval tells the side.",
+        key=key,
+        data=pd.DataFrame(data),
     )
 
 
-def _numbers(key: str, part: Sequence[PaperPoint], chosen: Comparable) -> Table | Missing:
+def _numbers(key: str, part: Sequence[PaperPoint], chosen: Comparable) -> Sheet | Missing:
     """Our numbers and the paper's in one table."""
     title = f"Table {key[1:]} beside the paper's"
     if not part:
@@ -198,14 +198,11 @@ def _numbers(key: str, part: Sequence[PaperPoint], chosen: Comparable) -> Table 
     raw = key == "t6"
     rows, data = [], []
     for point in part:
-        absolute = (
-            [TableCell(texts.decimals(point.here_raw)), TableCell(texts.decimals(point.paper_raw))] if raw else []
-        )
+        absolute = [decimals(point.here_raw), decimals(point.paper_raw)] if raw else []
         ours = EMPTY if point.is_baseline else texts.estimate(point.here)
-        numbers = [ours, EMPTY if point.is_baseline else TableCell(texts.digits(point.paper))]
-        verdict = TableCell(point.direction or EMPTY.text)
-        named = [TableCell(point.group), TableCell(point.series), TableCell(point.device), TableCell(point.batch)]
-        rows.append([*named, *([] if raw else [TableCell(point.quantity)]), *absolute, *numbers, verdict])
+        numbers = [ours, EMPTY if point.is_baseline else rounded(point.paper)]
+        named = [point.group, point.series, point.device, point.batch, *([] if raw else [point.quantity])]
+        rows.append([*named, *absolute, *numbers, point.direction or None])
         data.append(
             {
                 "quantity": point.quantity, "group": point.group, "series": point.series, "device": point.device,
@@ -215,21 +212,20 @@ def _numbers(key: str, part: Sequence[PaperPoint], chosen: Comparable) -> Table 
             }
         )  # fmt: skip
     what = {"t3": "model", "t6": "family"}.get(key, "blocks")
-    return Table(
-        f"{key}-paper",
+    groups = ["samples/s", "speed-up"] if raw else [""]
+    return Sheet(
         title,
-        _CAPTIONS[key],
         [
-            *(Column(name, number=False) for name in (what, "compiler", "device")),
-            Column("batch"),
-            *([] if raw else [Column("quantity", number=False)]),
-            *([Column("here", "samples/s"), Column("paper", "samples/s")] if raw else []),
-            Column("here", "speed-up" if raw else ""),
-            Column("paper", "speed-up" if raw else ""),
-            Column("direction", number=False),
+            *(what, "compiler", "device"),
+            number("batch"),
+            *([] if raw else ["quantity"]),
+            *(number(name, group=group) for group in groups for name in ("here", "paper")),
+            "direction",
         ],
         rows,
-        pd.DataFrame(data),
+        caption=_CAPTIONS[key],
+        key=f"{key}-paper",
+        data=pd.DataFrame(data),
         names=2,
     )
 
@@ -245,7 +241,7 @@ _CAPTIONS = {
 }
 
 
-def _models(prepared: Prepared) -> Table | Missing:
+def _models(prepared: Prepared) -> Sheet | Missing:
     """Table 4, which has to be equal."""
     every = prepared.every.assign(label=named_by_paper(prepared.every))
     models = {model.label: model for model in paper_models().values()}
@@ -263,7 +259,7 @@ def _models(prepared: Prepared) -> Table | Missing:
     return _equal("t4", "model", rows, "needs models of the paper")
 
 
-def _blocks(prepared: Prepared) -> Table | Missing:
+def _blocks(prepared: Prepared) -> Sheet | Missing:
     """Table 5, which has to be equal."""
     every = prepared.every
     frame = every[every["target"].notna()]
@@ -277,26 +273,18 @@ def _blocks(prepared: Prepared) -> Table | Missing:
     return _equal("t5", "block", rows, "needs blocks of the paper's widths")
 
 
-def _equal(key: str, what: str, rows: Sequence[tuple[str, str, float, float]], needs: str) -> Table | Missing:
+def _equal(key: str, what: str, rows: Sequence[tuple[str, str, float, float]], needs: str) -> Sheet | Missing:
     title = f"Table {key[1:]} beside the paper's"
     if not rows:
         return Missing(f"{key}-paper", title, needs)
     same = sum(bool(ours == theirs) for *_, ours, theirs in rows)
-    return Table(
-        f"{key}-paper",
+    return Sheet(
         title,
-        f"{same} of {len(rows)} numbers are equal to the paper's.",
-        [Column(what, number=False), Column("number", number=False), *map(Column, ("here", "paper", "equal"))],
-        [
-            [
-                TableCell(name),
-                TableCell(number),
-                *(TableCell(texts.whole(float(figure))) for figure in pair),
-                TableCell("yes" if pair[0] == pair[1] else "no"),
-            ]
-            for name, number, *pair in rows
-        ],
-        pd.DataFrame(rows, columns=[what, "number", "here", "paper"]),
+        [what, "number", *map(number, ("here", "paper", "equal"))],
+        [[name, figure, *(whole(float(value)) for value in pair), pair[0] == pair[1]] for name, figure, *pair in rows],
+        caption=f"{same} of {len(rows)} numbers are equal to the paper's.",
+        key=f"{key}-paper",
+        data=pd.DataFrame(rows, columns=[what, "number", "here", "paper"]),
         names=2,
     )
 

@@ -8,54 +8,10 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from mlflow_ngraph.tables.sheet import Sheet
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
-
-
-@dataclass(frozen=True)
-class TableCell:
-    """One place of a table."""
-
-    text: str
-    detail: str = ""
-    """In small type beneath: an interval, or what is special about the number."""
-
-    @property
-    def plain(self) -> str:
-        """Everything in one line."""
-        return f"{self.text} {self.detail}".strip()
-
-
-EMPTY = TableCell("–")
-
-
-@dataclass(frozen=True)
-class Column:
-    """How a column of a table is headed."""
-
-    title: str
-    group: str = ""
-    """Stands above it, once for neighbours of the same group."""
-    number: bool = True
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table for people, and the numbers behind it."""
-
-    key: str
-    """Short and unique, such as ``t6``; names the anchor and the file."""
-    title: str
-    caption: str
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[TableCell]]
-    data: pd.DataFrame
-    """What the table shows, in full precision and one fact a column."""
-    notes: Sequence[str] = ()
-    names: int = 1
-    """How many of the first columns name the row."""
-    hidden: int = 0
-    """Rows that are only in ``data``."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +53,7 @@ class Text:
 
 ABSENT = "absent"
 """The section of what cannot be made."""
-Block = Table | Figure | Missing | Text
+Block = Sheet | Figure | Missing | Text
 
 
 @dataclass(frozen=True)

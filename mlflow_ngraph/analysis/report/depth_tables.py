@@ -9,9 +9,10 @@ import pandas as pd
 
 from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.report import combined, texts
-from mlflow_ngraph.analysis.report.blocks import EMPTY, Column, Missing, Table, TableCell
+from mlflow_ngraph.analysis.report.blocks import Missing
 from mlflow_ngraph.analysis.report.combined import Value
 from mlflow_ngraph.analysis.report.prepared import Prepared, batch_sizes, order_of_series
+from mlflow_ngraph.tables.sheet import EMPTY, Cell, Sheet, number
 
 BATCHES = (8, 16)
 """Batch sizes of the paper's tables."""
@@ -19,7 +20,7 @@ _NUMBERS = {"conv": 7, "mha": 8}
 _NAMES = {"conv": "convolutional", "mha": "attention"}
 
 
-def depth(prepared: Prepared, target: str) -> Table | Missing:
+def depth(prepared: Prepared, target: str) -> Sheet | Missing:
     """Table 7 (``conv``) or 8 (``mha``): slope and retention of the speed-up over depth."""
     key = f"t{_NUMBERS[target]}"
     title = f"Table {_NUMBERS[target]}: the speed-up over depth, {_NAMES[target]} blocks"
@@ -34,10 +35,10 @@ def depth(prepared: Prepared, target: str) -> Table | Missing:
         by_batch = {batch: over_depth(cells[cells["batch"] == batch]) for batch in batches}
         if not any(by_batch.values()):
             continue
-        name = [TableCell(block)] if several else []
+        name = [block] if several else []
         asked = _asked(prepared, block, width)
         values = [cell for batch in batches for cell in _cells(by_batch[batch], asked)]
-        rows.append([TableCell(device), TableCell(series), *name, TableCell(str(width)), *values])
+        rows.append([device, series, *name, width, *values])
         compiler = cells["compiler"].iloc[0]
         row = {"device": device, "compiler": compiler, "series": series, "block": block, "width": width}
         for batch, fit in by_batch.items():
@@ -46,21 +47,21 @@ def depth(prepared: Prepared, target: str) -> Table | Missing:
     if not rows:
         at = texts.listed(batches)
         return Missing(key, title, f"needs block:{target} workloads of several depths with ok cells at batch size {at}")
-    kinds = [Column("block", number=False)] if several else []
-    return Table(
-        key,
+    kinds = ["block"] if several else []
+    return Sheet(
         title,
-        f"Slope: least squares of the speed-up over {prepared.over} against the number of stacked blocks, in speed-up per block. Retention: speed-up "
-        "of the deepest stack divided by that of one block. Both with 95 % intervals.",
         [
-            *(Column(name, number=False) for name in ("device", "compiler")),
+            *("device", "compiler"),
             *kinds,
-            Column("width"),
-            *(Column(name, f"batch {batch}") for batch in batches for name in ("slope", "retention")),
+            number("width"),
+            *(number(name, group=f"batch {batch}") for batch in batches for name in ("slope", "retention")),
         ],
         rows,
-        pd.DataFrame(data),
         _notes(batches, batch_sizes(frame)),
+        caption=f"Slope: least squares of the speed-up over {prepared.over} against the number of stacked blocks, in speed-up per block. Retention: speed-up "
+        "of the deepest stack divided by that of one block. Both with 95 % intervals.",
+        key=key,
+        data=pd.DataFrame(data),
         names=3 + several,
     )
 
@@ -115,7 +116,7 @@ def _asked(prepared: Prepared, block: str, width: int) -> tuple[int, ...]:
     return tuple(sorted(set(map(int, depths))))
 
 
-def _cells(fit: OverDepth | None, asked: tuple[int, ...]) -> list[TableCell]:
+def _cells(fit: OverDepth | None, asked: tuple[int, ...]) -> list[Cell]:
     if fit is None:
         return [EMPTY, EMPTY]
     few = "" if fit.depths == asked else f"depths {texts.listed(fit.depths)}"

@@ -14,11 +14,13 @@ import pandas as pd
 
 from mlflow_ngraph.analysis.listing import Listed, Server
 from mlflow_ngraph.analysis.report import texts
-from mlflow_ngraph.analysis.report.blocks import EMPTY, Column, Missing, Table, TableCell
+from mlflow_ngraph.analysis.report.blocks import Missing
 from mlflow_ngraph.analysis.report.prepared import Prepared
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.devices.fingerprint import summary
 from mlflow_ngraph.tables.baselines import labels
+from mlflow_ngraph.tables.sheet import Cell, Sheet, number
+from mlflow_ngraph.text import rounded
 from mlflow_ngraph.tracking import schema
 from mlflow_ngraph.tracking.schema import Artifact
 
@@ -87,7 +89,7 @@ def machines(frame: pd.DataFrame, servers: Mapping[str, Server]) -> list[Machine
     return hosts
 
 
-def describe(found: Sequence[Machine]) -> Table | Missing:
+def describe(found: Sequence[Machine]) -> Sheet | Missing:
     """The machines side by side."""
     key, title = "machines", "Machines and versions"
     known = [machine for machine in found if machine.fingerprint or machine.versions]
@@ -95,9 +97,7 @@ def describe(found: Sequence[Machine]) -> Table | Missing:
         return Missing(key, title, "neither fingerprints nor versions could be read from the study runs")
     facts = [dict(_facts(machine)) for machine in known]
     names = list(dict.fromkeys(name for column in facts for name in column))
-    rows = [
-        [TableCell(name), *(TableCell(column[name]) if name in column else EMPTY for column in facts)] for name in names
-    ]
+    rows = [[name, *(column.get(name) for column in facts)] for name in names]
     data = pd.DataFrame(
         [
             {"machine": machine.digest, "fact": name, "value": value}
@@ -105,20 +105,20 @@ def describe(found: Sequence[Machine]) -> Table | Missing:
             for name, value in column.items()
         ]
     )
-    return Table(
-        key,
+    return Sheet(
         title,
-        "Each machine as the newest of its studies found it. The digest identifies the hardware.",
         [
-            Column("", number=False),
-            *(Column(f"{texts.listed(machine.devices)} ({machine.digest})", number=False) for machine in known),
+            "",
+            *(f"{texts.listed(machine.devices)} ({machine.digest})" for machine in known),
         ],
         rows,
-        data,
+        caption="Each machine as the newest of its studies found it. The digest identifies the hardware.",
+        key=key,
+        data=data,
     )
 
 
-def studies(prepared: Prepared) -> Table:
+def studies(prepared: Prepared) -> Sheet:
     """The studies, how much was measured, and what the machine did meanwhile."""
     rows, data = [], []
     state = [(name, title) for name, title, _ in _STATE if prepared.every[name].notna().any()]
@@ -143,35 +143,30 @@ def studies(prepared: Prepared) -> Table:
         run = texts.joined([str(row["device"]), f"run {row['run_id']}" if not pd.isna(row["run_id"]) else ""], ", ")
         rows.append(
             [
-                TableCell(str(study_id), run),
-                TableCell(row["started"]),
-                TableCell(str(row["baseline"])),
-                TableCell(str(row["reference_by"])),
-                TableCell(str(row["cells"])),
-                TableCell(often),
+                Cell(str(study_id), run),
+                *(row[name] for name in ("started", "baseline", "reference_by", "cells")),
+                often,
                 *(_state(cells[name], name) for name, _ in state),
             ]
         )
     lacking = [title.partition(" [")[0] for name, title, _ in _STATE if (name, title) not in state]
     notes = [f"Not told by these machines: {texts.listed(lacking)}."] if lacking else []
     how = texts.listed([f"{title.partition(' [')[0]} ({how})" for name, title, how in _STATE if (name, title) in state])
-    return Table(
-        "studies",
+    return Sheet(
         "Studies and the state of the machine",
-        "Median repetitions and the rounds that they were taken in; while cells were timed"
-        + (f": {how}." if how else "."),
         [
-            Column("study", number=False),
-            Column("began [UTC]", number=False),
-            Column("speed-ups over", number=False),
-            Column("outputs compared with those of", number=False),
-            Column("cells"),
-            Column("repetitions in rounds"),
-            *(Column(title) for _, title in state),
+            "study",
+            "began [UTC]",
+            "speed-ups over",
+            "outputs compared with those of",
+            *map(number, ("cells", "repetitions in rounds", *(title for _, title in state))),
         ],
         rows,
-        pd.DataFrame(data),
         notes,
+        caption="Median repetitions and the rounds that they were taken in; while cells were timed"
+        + (f": {how}." if how else "."),
+        key="studies",
+        data=pd.DataFrame(data),
     )
 
 
@@ -224,21 +219,21 @@ def _plain(value: Any) -> str:
 def _ranges(numbers: Sequence[int]) -> str:
     """``0–3, 8`` for 0, 1, 2, 3, 8."""
     parts: list[list[int]] = []
-    for number in sorted(numbers):
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
+    for one in sorted(numbers):
+        if parts and one == parts[-1][-1] + 1:
+            parts[-1].append(one)
         else:
-            parts.append([number])
+            parts.append([one])
     return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in parts)
 
 
-def _state(values: pd.Series[float], name: str) -> TableCell:
+def _state(values: pd.Series[float], name: str) -> str | None:
     known = values.dropna()
     if known.empty:
-        return EMPTY
-    low, middle, high = (texts.digits(float(value), 3) for value in (known.min(), known.median(), known.max()))
+        return None
+    low, middle, high = (rounded(float(value), 3) for value in (known.min(), known.median(), known.max()))
     if name == "foreign_cpu_percent":
-        return TableCell(f"{middle}, {high}")
+        return f"{middle}, {high}"
     if name == "clock_mhz":
-        return TableCell(f"{low} to {high}" if low != high else low)
-    return TableCell(middle if name == "power_w" else high)
+        return f"{low} to {high}" if low != high else low
+    return middle if name == "power_w" else high

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlflow_ngraph.analysis.report import markdown, page, style
-from mlflow_ngraph.analysis.report.blocks import Figure, Report, Table
+from mlflow_ngraph.analysis.report.blocks import Figure, Report
 from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.tables.sheet import Sheet
 from mlflow_ngraph.text import csv_table
 
 PAGE, MARKDOWN = "report.html", "report.md"
@@ -37,7 +38,7 @@ class Drawn:
             contents[where[key]["svg"]] = text.encode()
             contents[where[key]["png"]] = self.png[key]
         for block in self.report.blocks():
-            if isinstance(block, (Table, Figure)):
+            if isinstance(block, (Sheet, Figure)) and block.data is not None:
                 path = f"{DATA}/{block.key}.csv"
                 where.setdefault(block.key, {})["csv"] = path
                 contents[path] = csv_table(block.data).encode()

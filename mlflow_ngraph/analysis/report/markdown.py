@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
-from mlflow_ngraph.analysis.report import texts
-from mlflow_ngraph.analysis.report.blocks import Block, Figure, Missing, Report, Table, Text
-from mlflow_ngraph.text import counted
-
-_SPECIAL = "\\`*_[]<>#|$"
+from mlflow_ngraph.analysis.report.blocks import Block, Figure, Missing, Report, Text
+from mlflow_ngraph.tables.sheet import Cell, Sheet, escaped, grid
 
 
 def render(report: Report, files: Mapping[str, Mapping[str, str]] | None = None) -> str:
@@ -31,11 +28,6 @@ def render(report: Report, files: Mapping[str, Mapping[str, str]] | None = None)
     return "\n".join([*lines, "", f"Made by {escaped(report.made_by)}."]) + "\n"
 
 
-def escaped(text: str) -> str:
-    """Text that stays text."""
-    return "".join(f"\\{letter}" if letter in _SPECIAL else letter for letter in " ".join(text.split()))
-
-
 def _block(block: Block, files: Mapping[str, str]) -> Iterator[str]:
     if isinstance(block, Missing):
         yield f"*Missing: {escaped(block.reason)}.*"
@@ -43,28 +35,15 @@ def _block(block: Block, files: Mapping[str, str]) -> Iterator[str]:
         yield "\n\n".join(map(escaped, block.paragraphs))
         if block.command:
             yield from ("", "```console", f"$ {' '.join(block.command.split())}", "```")
-    elif isinstance(block, Table):
-        yield escaped(block.caption)
-        yield ""
-        yield from table(block)
+    elif isinstance(block, Sheet):
+        yield from (escaped(block.caption), "", *grid(block))
     else:
         yield from _figure(block, files)
-    if isinstance(block, (Table, Figure)):
-        for note in block.notes:
-            yield from ("", escaped(note))
+    if isinstance(block, (Sheet, Figure)):
+        for note in block.lines if isinstance(block, Sheet) else map(Cell, block.notes):
+            yield from ("", escaped(note.plain))
         if "csv" in files:
             yield from ("", f"Data: [{files['csv']}]({files['csv']})")
-
-
-def table(block: Table) -> Iterator[str]:
-    """The lines of a table, with intervals behind their numbers."""
-    yield _line([escaped(texts.joined((column.group, column.title), ": ")) for column in block.columns])
-    yield _line(["--:" if column.number else ":--" for column in block.columns])
-    for row in block.rows:
-        yield _line([escaped(cell.plain) for cell in row])
-    if block.hidden:
-        yield ""
-        yield f"{counted(block.hidden, 'more row')} in the CSV file."
 
 
 def _figure(block: Figure, files: Mapping[str, str]) -> Iterator[str]:
@@ -73,10 +52,6 @@ def _figure(block: Figure, files: Mapping[str, str]) -> Iterator[str]:
         yield from ("", f"![{escaped(block.alternative)}]({files['svg']})")
     else:
         yield from ("", f"*{escaped(block.alternative)}*")
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _anchor(title: str) -> str:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.report import combined, texts
-from mlflow_ngraph.analysis.report.blocks import EMPTY, Column, Missing, Table, TableCell
+from mlflow_ngraph.analysis.report.blocks import Missing
 from mlflow_ngraph.analysis.report.prepared import (
     MODEL,
     Prepared,
@@ -20,14 +20,15 @@ from mlflow_ngraph.analysis.report.prepared import (
     order_of_series,
 )
 from mlflow_ngraph.study import BASELINE
-from mlflow_ngraph.text import NO_INTERVAL
+from mlflow_ngraph.tables.sheet import EMPTY, Cell, Sheet, number
+from mlflow_ngraph.text import NO_INTERVAL, decimals, whole
 
 BANDS = ((2, 4), (8, 16))
 """Batch sizes over which table 6 aggregates, as in the paper."""
 NEEDS_MODELS = "needs results of whole models: run the study paper-models, or a study with models of your own"
 
 
-def compile_seconds(prepared: Prepared) -> Table | Missing:
+def compile_seconds(prepared: Prepared) -> Sheet | Missing:
     """Table 3: how long compilers took, at the smallest and the largest batch size."""
     key, title = "t3", "Table 3: compile time"
     models = prepared.models
@@ -46,8 +47,8 @@ def compile_seconds(prepared: Prepared) -> Table | Missing:
     for label in order_of_models(frame):
         for batch in dict.fromkeys((batches[0], batches[-1])):
             cells = [_seconds(records.get((label, batch, *place))) for place in places]
-            if any(cell is not EMPTY for cell in cells):
-                rows.append([TableCell(label), TableCell(str(batch)), *cells])
+            if any(cells):
+                rows.append([label, batch, *cells])
     stages = [name for name in ("export_s", "convert_s", "tune_s", "compile_s", "save_s") if name in frame]
     columns = [
         "label",
@@ -65,20 +66,20 @@ def compile_seconds(prepared: Prepared) -> Table | Missing:
         notes.append("† The engine was reused; the seconds are those of the study that compiled it.")
     if (frame["built_beside"] > 0).any():
         notes.append("≤ Others were prepared or compiled at the same time; with nothing beside it takes less.")
-    return Table(
-        key,
+    return Sheet(
         title,
-        "Seconds from the model to an engine on disk (export, conversion, search, compilation and saving together), at "
-        f"{_ends(batches)}. All batch sizes and the single stages are in the CSV file.",
-        [Column("model", number=False), Column("batch"), *(Column(series, device) for device, series in places)],
+        ["model", number("batch"), *(number(series, group=device) for device, series in places)],
         rows,
-        frame[columns].sort_values(["label", "batch", "device", "series"]).reset_index(drop=True),
         notes,
+        caption="Seconds from the model to an engine on disk (export, conversion, search, compilation and saving together), at "
+        f"{_ends(batches)}. All batch sizes and the single stages are in the CSV file.",
+        key=key,
+        data=frame[columns].sort_values(["label", "batch", "device", "series"]).reset_index(drop=True),
         names=2,
     )
 
 
-def sizes_of_models(prepared: Prepared) -> Table | Missing:
+def sizes_of_models(prepared: Prepared) -> Sheet | Missing:
     """Table 4: parameters and multiply-accumulates of models."""
     key, title = "t4", "Table 4: models"
     columns = ["label", "family", "style", "parameters", "paper_macs", "true_macs"]
@@ -88,24 +89,24 @@ def sizes_of_models(prepared: Prepared) -> Table | Missing:
         return Missing(key, title, NEEDS_MODELS)
     data = frame.set_index("label").loc[order_of_models(frame)].reset_index()
     rows = [
-        [TableCell(row["label"]), TableCell(str(row["family"])), TableCell(row["style"]), *map(_whole, _counts(row))]
+        [*(row[name] for name in ("label", "family", "style")), *map(_whole, _counts(row))]
         for row in data.to_dict("records")
     ]
-    return Table(
-        key,
+    return Sheet(
         title,
-        "Parameters, and multiply-accumulates of one inference at batch size 1: as the paper counts them, which leaves out "
-        "attention products and functional layers, and all of them.",
         [
-            *(Column(name, number=False) for name in ("model", "family", "style")),
-            *(Column(name) for name in ("parameters", "MACs (paper's way)", "MACs (all)")),
+            *("model", "family", "style"),
+            *map(number, ("parameters", "MACs (paper's way)", "MACs (all)")),
         ],
         rows,
-        data,
+        caption="Parameters, and multiply-accumulates of one inference at batch size 1: as the paper counts them, which leaves out "
+        "attention products and functional layers, and all of them.",
+        key=key,
+        data=data,
     )
 
 
-def sizes_of_blocks(prepared: Prepared) -> Table | Missing:
+def sizes_of_blocks(prepared: Prepared) -> Sheet | Missing:
     """Table 5: parameters of the stacked blocks."""
     key, title = "t5", "Table 5: blocks"
     every = prepared.every
@@ -123,24 +124,24 @@ def sizes_of_blocks(prepared: Prepared) -> Table | Missing:
     )
     rows = [
         [
-            TableCell(row["block"]),
-            TableCell(str(row["width"])),
+            row["block"],
+            row["width"],
             *map(_whole, (row["parameters_per_block"], row["true_macs_per_block"])),
-            TableCell(row["depths"].replace(" ", ", ")),
+            row["depths"].replace(" ", ", "),
         ]
         for row in data.to_dict("records")
     ]
-    return Table(
-        key,
+    return Sheet(
         title,
-        "Parameters and multiply-accumulates of one block, and how many of them were stacked.",
         [
-            Column("block", number=False),
-            *map(Column, ("width", "parameters a block", "MACs a block (all)")),
-            Column("depths", number=False),
+            "block",
+            *map(number, ("width", "parameters a block", "MACs a block (all)")),
+            "depths",
         ],
         rows,
-        data,
+        caption="Parameters and multiply-accumulates of one block, and how many of them were stacked.",
+        key=key,
+        data=data,
         names=2,
     )
 
@@ -160,7 +161,7 @@ class Aggregate:
     batches: str
 
 
-def families(prepared: Prepared) -> Table | Missing:
+def families(prepared: Prepared) -> Sheet | Missing:
     """Table 6: throughput and CPU use by family, compiler and device."""
     key, title = "t6", "Table 6: throughput and CPU use by family"
     models = prepared.models
@@ -179,28 +180,28 @@ def families(prepared: Prepared) -> Table | Missing:
                 aggregates = {band: aggregate(prepared, banded[band], band, family, series, device) for band in BANDS}
                 without |= any(mean is not None and math.isnan(mean.throughput_ci_low) for mean in aggregates.values())
                 if any(aggregates.values()):
-                    rows.append([TableCell(family), TableCell(series), TableCell(device), *_banded_cells(aggregates)])
+                    rows.append([family, series, device, *_banded_cells(aggregates)])
                     data.append(_banded_row(models, family, series, device, aggregates))
-    return Table(
-        key,
+    return Sheet(
         title,
-        "Means over all models of a family and both batch sizes of a band: the throughput with its 95 % interval, the CPU use "
-        "with its standard deviation over slices (the root of the mean variance of the cells). The standard deviation of the "
-        "throughput over repetitions is in the data.",
         [
-            *(Column(name, number=False) for name in ("family", "compiler", "device")),
+            *("family", "compiler", "device"),
             *(
-                Column(name, f"batch {_band(band, frame)}")
+                number(name, group=f"batch {_band(band, frame)}")
                 for band, frame in banded.items()
                 for name in ("samples/s", "CPU [%]")
             ),
         ],
         rows,
-        pd.DataFrame(data),
         [
             "A mean over fewer cells than its neighbours' (“5 of 6 cells”) is not comparable with theirs.",
             *([f"A throughput without brackets has {NO_INTERVAL}, or a cell of a single round."] if without else []),
         ],
+        caption="Means over all models of a family and both batch sizes of a band: the throughput with its 95 % interval, the CPU use "
+        "with its standard deviation over slices (the root of the mean variance of the cells). The standard deviation of the "
+        "throughput over repetitions is in the data.",
+        key=key,
+        data=pd.DataFrame(data),
         names=3,
     )
 
@@ -235,19 +236,18 @@ def aggregate(
     )
 
 
-def _banded_cells(aggregates: dict[tuple[int, int], Aggregate | None]) -> list[TableCell]:
-    cells = []
+def _banded_cells(aggregates: dict[tuple[int, int], Aggregate | None]) -> list[Cell | str]:
+    cells: list[Cell | str] = []
     for mean in aggregates.values():
         if mean is None:
             cells += [EMPTY, EMPTY]
             continue
-        interval = ""
-        if not math.isnan(mean.throughput_ci_low):
-            interval = f"[{texts.decimals(mean.throughput_ci_low)}, {texts.decimals(mean.throughput_ci_high)}]"
+        low, high = mean.throughput_ci_low, mean.throughput_ci_high
+        interval = "" if math.isnan(low) else f"[{decimals(low)}, {decimals(high)}]"
         few = f"{mean.cells} of {mean.asked} cells" if mean.cells < mean.asked else ""
         cells += [
-            TableCell(texts.decimals(mean.throughput), texts.joined([interval, few])),
-            TableCell(_spread(mean.cpu_percent, mean.cpu_percent_std)),
+            Cell(decimals(mean.throughput), texts.joined([interval, few])),
+            _spread(mean.cpu_percent, mean.cpu_percent_std),
         ]
     return cells
 
@@ -264,8 +264,7 @@ def _banded_row(
 
 
 def _spread(value: float, deviation: float) -> str:
-    spread = texts.decimals(deviation)
-    return f"{texts.decimals(value)} ± {spread}" if spread else texts.decimals(value)
+    return " ± ".join(filter(None, (decimals(value), decimals(deviation))))
 
 
 def _band(band: tuple[int, int], frame: pd.DataFrame) -> str:
@@ -279,17 +278,17 @@ def _ends(batches: Sequence[int]) -> str:
     return f"batch size {batches[0]}" if len(batches) == 1 else f"batch sizes {batches[0]} and {batches[-1]}"
 
 
-def _seconds(row: dict[str, object] | None) -> TableCell:
+def _seconds(row: dict[str, object] | None) -> str | None:
     if row is None:
-        return EMPTY
+        return None
     mark = "" if pd.isna(row["engine_reused"]) else " †"  # type: ignore[call-overload]
     bound = "≤ " if float(str(row["built_beside"])) > 0 else ""
-    return TableCell(f"{bound}{float(str(row['compile_total_s'])):.3f}{mark}")
+    return f"{bound}{decimals(float(str(row['compile_total_s'])), 3)}{mark}"
 
 
 def _counts(row: dict[str, float]) -> list[float]:
     return [row["parameters"], row["paper_macs"], row["true_macs"]]
 
 
-def _whole(number: float) -> TableCell:
-    return EMPTY if pd.isna(number) else TableCell(texts.whole(float(number)))
+def _whole(count: float) -> str | None:
+    return None if pd.isna(count) else whole(float(count))

@@ -11,9 +11,10 @@ import pandas as pd
 from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.findings import Finding
 from mlflow_ngraph.analysis.report import combined, texts
-from mlflow_ngraph.analysis.report.blocks import EMPTY, Column, Missing, Table, TableCell, Text
+from mlflow_ngraph.analysis.report.blocks import Missing, Text
 from mlflow_ngraph.analysis.report.prepared import Prepared, order_of_series
 from mlflow_ngraph.metrics import TOUCHED
+from mlflow_ngraph.tables.sheet import Cell, Sheet, first, number
 from mlflow_ngraph.text import counted
 from mlflow_ngraph.verdicts import Verdict
 
@@ -40,7 +41,7 @@ def answer(found: Sequence[Finding], prepared: Prepared) -> Text:
     )
 
 
-def glance(prepared: Prepared) -> Table | Missing:
+def glance(prepared: Prepared) -> Sheet | Missing:
     """How each compiler did against the baseline, over everything that it was measured with."""
     key, title = "glance", "At a glance"
     every = prepared.every
@@ -54,9 +55,9 @@ def glance(prepared: Prepared) -> Table | Missing:
             row: dict[str, Any] = {"device": device, "series": series, "compiler": asked["compiler"].iloc[0]}
             row["cells"] = len(asked)
             row.update(counted=len(cells), ok=int((asked["verdict"] == str(Verdict.OK)).sum()))
-            shown = [TableCell(device), TableCell(series), TableCell(f"{row['ok']} of {row['cells']}")]
+            shown: list[Any] = [device, series, f"{row['ok']} of {row['cells']}"]
             if bool(asked["of_baseline"].any()) or compared.empty:
-                rows.append([*shown, *[EMPTY] * 5])
+                rows.append([*shown, *[None] * 5])
                 data.append(row)
                 continue
             parts = significance.figures(compared, "speedup")
@@ -65,28 +66,28 @@ def glance(prepared: Prepared) -> Table | Missing:
             sides = Counter(int(above) - int(below) for above, below in zip(low > 1, high < 1, strict=True))
             row.update(speedup=mean.value, speedup_ci_low=mean.low, speedup_ci_high=mean.high)
             row.update(faster=sides[1], slower=sides[-1], undecided=sides[0])
-            sided = [TableCell(str(sides[side])) for side in (1, -1, 0)]
+            sided = [sides[side] for side in (1, -1, 0)]
             rows.append([*shown, texts.estimate(mean), *sided, _not_compared(asked, compared)])
             data.append(row)
-    return Table(
-        key,
+    return Sheet(
         title,
-        f"Geometric mean of the speed-up over {prepared.over}, over all models, blocks and batch sizes that the compiler "
+        [
+            *("device", "compiler"),
+            *map(number, ("cells ok", "speed-up", "faster", "slower", "undecided", "not compared")),
+        ],
+        rows,
+        over_others(prepared),
+        caption=f"Geometric mean of the speed-up over {prepared.over}, over all models, blocks and batch sizes that the compiler "
         "was measured with, and in how many cells it is faster, slower, or cannot be told apart at 95 %; the last column names "
         "those without a speed-up. Compilers that "
         "failed on different cells are means over different things.",
-        [
-            *(Column(name, number=False) for name in ("device", "compiler")),
-            *map(Column, ("cells ok", "speed-up", "faster", "slower", "undecided", "not compared")),
-        ],
-        rows,
-        pd.DataFrame(data),
-        over_others(prepared),
+        key=key,
+        data=pd.DataFrame(data),
         names=2,
     )
 
 
-def _not_compared(asked: pd.DataFrame, compared: pd.DataFrame) -> TableCell:
+def _not_compared(asked: pd.DataFrame, compared: pd.DataFrame) -> Cell:
     """How many cells have no speed-up, and which: they failed, or the baseline did."""
     rest = asked[~asked["cell"].isin(compared["cell"])]
     named = [
@@ -95,7 +96,7 @@ def _not_compared(asked: pd.DataFrame, compared: pd.DataFrame) -> TableCell:
         for row in rest.head(_NAMED).to_dict("records")
     ]
     more = [f"{len(rest) - _NAMED} more"] if len(rest) > _NAMED else []
-    return TableCell(str(len(rest)), "; ".join([*named, *more]))
+    return Cell(str(len(rest)), "; ".join([*named, *more]))
 
 
 def over_others(prepared: Prepared) -> list[str]:
@@ -106,7 +107,7 @@ def over_others(prepared: Prepared) -> list[str]:
     return [f"Left out are speed-ups over {others}: they are other figures than those over {prepared.baseline}."]
 
 
-def verdicts(prepared: Prepared) -> Table | Missing:
+def verdicts(prepared: Prepared) -> Sheet | Missing:
     """Every cell that is not ``ok``, with the reason; alike batch sizes in one row."""
     key, title = "verdicts", "Cells that are not ok"
     every = prepared.every
@@ -120,18 +121,18 @@ def verdicts(prepared: Prepared) -> Table | Missing:
         if prepared.included
         else "Their numbers are left out everywhere else."
     )
-    return Table(
-        key,
+    sheet = Sheet(
         title,
-        f"{len(frame)} of {len(every)} cells: {counts}. {consequence}",
-        [Column(name, number=False) for name in ("verdict", "device", "workload", "compiler", "batch sizes", "reason")],
-        rows[:_MOST_ROWS],
-        data,
-        hidden=max(0, len(rows) - _MOST_ROWS),
+        ["verdict", "device", "workload", "compiler", "batch sizes", "reason"],
+        rows,
+        caption=f"{len(frame)} of {len(every)} cells: {counts}. {consequence}",
+        key=key,
+        data=data,
     )
+    return first(sheet, _MOST_ROWS, "in the CSV file")
 
 
-def noise(prepared: Prepared) -> Table | Missing:
+def noise(prepared: Prepared) -> Sheet | Missing:
     """Beside how many cells of each workload the machine was not quiet, and what disturbed most of them."""
     key, title = "noise", "Where the machine was not quiet"
     counted_cells = prepared.counted
@@ -141,21 +142,23 @@ def noise(prepared: Prepared) -> Table | Missing:
     rows = []
     for (device, label), cells in frame.groupby(["device", "label"]):
         beside = counted_cells[(counted_cells["device"] == device) & (counted_cells["label"] == label)]
-        texts_of_row = (device, label, f"{len(cells)} of {len(beside)}", _cut(cells["noise"].value_counts().index[0]))
-        rows.append([TableCell(str(text)) for text in texts_of_row])
-    return Table(
-        key,
+        disturbed = _cut(cells["noise"].value_counts().index[0])
+        rows.append([device, label, f"{len(cells)} of {len(beside)}", disturbed])
+    sheet = Sheet(
         title,
-        f"{len(frame)} of {len(counted_cells)} cells. Their absolute figures (throughput, latency, CPU use), RTR and ASE are "
+        ["device", "workload", "cells", "what disturbed most of them"],
+        rows,
+        caption=f"{len(frame)} of {len(counted_cells)} cells. Their absolute figures (throughput, latency, CPU use), RTR and ASE are "
         f"unsteady, and their intervals are wider for it; {TOUCHED}.",
-        [Column(name, number=False) for name in ("device", "workload", "cells", "what disturbed most of them")],
-        rows[:_MOST_ROWS],
-        frame[["device", "label", "series", "batch", "precision", "noise", "study_id", "cell"]].reset_index(drop=True),
-        hidden=max(0, len(rows) - _MOST_ROWS),
+        key=key,
+        data=frame[["device", "label", "series", "batch", "precision", "noise", "study_id", "cell"]].reset_index(
+            drop=True
+        ),
     )
+    return first(sheet, _MOST_ROWS, "in the CSV file")
 
 
-def _alike(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[list[TableCell]]]:
+def _alike(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[list[str]]]:
     """Cells in order, and a row for each verdict, workload, compiler and reason."""
     columns = ["verdict", "device", "label", "series", "batch"]
     ordered = frame.sort_values(columns)[[*columns, "precision", "reason", "study_id", "cell"]].reset_index(drop=True)
@@ -163,10 +166,7 @@ def _alike(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[list[TableCell]]]:
     for row in ordered.to_dict("records"):
         why = "" if pd.isna(row["reason"]) else str(row["reason"])
         groups.setdefault((*(str(row[name]) for name in columns[:-1]), why), []).append(int(row["batch"]))
-    rows = [
-        [*map(TableCell, place[:-1]), TableCell(", ".join(map(str, batches))), TableCell(_cut(place[-1]))]
-        for place, batches in groups.items()
-    ]
+    rows = [[*place[:-1], ", ".join(map(str, batches)), _cut(place[-1])] for place, batches in groups.items()]
     return ordered, rows
 
 

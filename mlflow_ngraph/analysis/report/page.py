@@ -11,8 +11,10 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from mlflow_ngraph.analysis.report import style, texts
-from mlflow_ngraph.analysis.report.blocks import ABSENT, Block, Column, Figure, Report, Table, Text
+from mlflow_ngraph.analysis.report import style
+from mlflow_ngraph.analysis.report.blocks import ABSENT, Block, Figure, Report, Text
+from mlflow_ngraph.tables.sheet import Column, Sheet, first
+from mlflow_ngraph.text import rounded
 
 _EVIDENCE_ROWS = 12
 _FOLDED = 40
@@ -43,7 +45,7 @@ def _template() -> jinja2.Template:
 
 
 def _kind(block: Block) -> str:
-    return {Table: "table", Figure: "figure", Text: "text"}[type(block)]
+    return {Sheet: "table", Figure: "figure", Text: "text"}[type(block)]
 
 
 def _groups(columns: Sequence[Column]) -> list[tuple[str, int]]:
@@ -57,19 +59,19 @@ def _groups(columns: Sequence[Column]) -> list[tuple[str, int]]:
     return groups if any(name for name, _ in groups) else []
 
 
-def _evidence(frame: pd.DataFrame | None) -> dict[str, Any] | None:
-    """Titles and rows of evidence as text, without columns that say nothing."""
-    if frame is None or frame.empty:
+def _evidence(block: Text) -> Sheet | None:
+    """The numbers that a text stands on, without columns that say nothing."""
+    if block.evidence is None or block.evidence.empty:
         return None
-    known = frame.dropna(axis="columns", how="all")
-    rows = [[_plain(value) for value in row] for row in known.head(_EVIDENCE_ROWS).itertuples(index=False)]
+    known = block.evidence.dropna(axis="columns", how="all")
     titles = [str(name).replace("_", " ") for name in known.columns]
-    return {"titles": titles, "rows": rows, "more": max(0, len(known) - _EVIDENCE_ROWS)}
+    rows = [list(map(_plain, row)) for row in known.itertuples(index=False)]
+    return first(Sheet("", titles, rows, key=f"{block.key}-evidence"), _EVIDENCE_ROWS, "are shown by the command")
 
 
 def _plain(value: Any) -> str:
     if isinstance(value, float):
-        return texts.digits(value)
+        return rounded(value)
     return "" if value is None or value is pd.NA else str(value)
 
 

@@ -1,4 +1,4 @@
-"""Numbers as people read them in a report; the same everywhere, and fit for a program that compares them."""
+"""Numbers with their intervals, and lists, as people read them in a report."""
 
 from __future__ import annotations
 
@@ -6,47 +6,23 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 
-from mlflow_ngraph.analysis.report.blocks import EMPTY, TableCell
 from mlflow_ngraph.analysis.report.combined import Value
-
-MINUS = "−"
-
-
-def digits(number: float | None, significant: int = 4) -> str:
-    """Four significant digits, without an exponent where it can be helped."""
-    if number is None or not math.isfinite(number):
-        return ""
-    size = math.floor(math.log10(abs(number))) if number else 0
-    if -6 <= size < 9:
-        text = f"{number:.{max(0, significant - 1 - size)}f}"
-        text = text.rstrip("0").rstrip(".") if "." in text else text
-    else:
-        text = f"{number:.{significant - 1}e}"
-    return text.replace("-", MINUS)
-
-
-def decimals(number: float | None, places: int = 2) -> str:
-    """A fixed number of decimals, as in the paper's table of throughput."""
-    return "" if number is None or not math.isfinite(number) else f"{number:.{places}f}".replace("-", MINUS)
-
-
-def whole(number: float | None) -> str:
-    """A whole number with thin spaces between groups of three digits."""
-    return "" if number is None or not math.isfinite(number) else f"{number:,.0f}".replace(",", "\u202f")
+from mlflow_ngraph.tables.sheet import EMPTY, Cell
+from mlflow_ngraph.text import rounded
 
 
 def interval(low: float, high: float, significant: int = 4) -> str:
     """Both ends in brackets; empty where there is no interval."""
     if not (math.isfinite(low) and math.isfinite(high)):
         return ""
-    return f"[{digits(low, significant)}, {digits(high, significant)}]"
+    return f"[{rounded(low, significant)}, {rounded(high, significant)}]"
 
 
-def estimate(value: Value | None, *more: str) -> TableCell:
+def estimate(value: Value | None, *more: str) -> Cell:
     """A number with its interval, and what else is to be said of it."""
     if value is None or not math.isfinite(value.value):
-        return TableCell(EMPTY.text, joined(more))
-    return TableCell(digits(value.value), joined([interval(value.low, value.high), *more]))
+        return Cell(EMPTY.text, joined(more))
+    return Cell(rounded(value.value), joined([interval(value.low, value.high), *more]))
 
 
 def joined(parts: Iterable[str], by: str = "; ") -> str:

@@ -43,7 +43,11 @@ function map(device, told, options) {
         "tbody",
         {},
         ...rows.map((workload) =>
-          element("tr", {}, element("th", { scope: "row" }, workload.label), ...columns.map((text) => cell(cells.get(text + workload.ref), told))),
+          element("tr", {}, element("th", { scope: "row" }, workload.label), ...columns.map((text) => {
+            const shown = cell(cells.get(text + workload.ref), told);
+            shown.dataset.title = JSON.parse(text).join(" ");
+            return shown;
+          })),
         ),
       ),
     ),

@@ -31,9 +31,11 @@ export function show(target, told, state, sorted) {
   if (COLUMNS.some((column) => column.key === by && column.sort !== null)) rows.sort((one, other) => order(one[by], other[by], falling));
   const titles = { value: titled(told) + (told.unit === "1" ? "" : ` [${told.unit}]`), ratio: told.baseline === null ? "" : `÷ ${told.baseline}` };
   const alike = ALIKE.filter((key) => new Set(rows.map((row) => cell(row, { key }, told).textContent)).size === 1);
-  const columns = COLUMNS.filter((column) => !alike.includes(column.key) && (column.key !== "ratio" || told.baseline !== null));
+  const columns = COLUMNS.filter((column) => !alike.includes(column.key) && (column.key !== "ratio" || told.baseline !== null)).map(
+    (column) => ({ ...column, title: titles[column.key] ?? column.title }),
+  );
   const everywhere = alike.map((key) => `, ${cell(rows[0], { key }, told).textContent}`).join("");
-  const heads = columns.map((column) => head(column, titles[column.key] ?? column.title, by, falling, sorted));
+  const heads = columns.map((column) => head(column, by, falling, sorted));
   const body = element("tbody", {}, ...rows.slice(0, AT_FIRST).map((row) => line(row, columns, told)));
   const among = state.best === "device" ? "workload and device" : "workload";
   const table = element(
@@ -46,14 +48,14 @@ export function show(target, told, state, sorted) {
   fill(target, element("div", { class: "scroll" }, table), more(rows, body, columns, told));
 }
 
-function head(column, title, by, falling, sorted) {
-  if (column.sort === null) return element("th", { scope: "col", class: column.number ? "number" : null }, title);
+function head(column, by, falling, sorted) {
+  if (column.sort === null) return element("th", { scope: "col", class: column.number ? "number" : null }, column.title);
   const here = by === column.key;
   const next = here && !falling ? `-${column.key}` : column.key;
   return element(
     "th",
     { scope: "col", class: column.number ? "number" : null, "aria-sort": here ? (falling ? "descending" : "ascending") : null },
-    element("button", { type: "button", class: "sort", id: `sort-${column.key}`, click: () => sorted(next) }, title, here ? (falling ? " ▾" : " ▴") : ""),
+    element("button", { type: "button", class: "sort", id: `sort-${column.key}`, click: () => sorted(next) }, column.title, here ? (falling ? " ▾" : " ▴") : ""),
   );
 }
 
@@ -62,7 +64,7 @@ function line(row, columns, told) {
 }
 
 function cell(row, column, told) {
-  const shown = element("td", { class: column.number ? "number" : null });
+  const shown = element("td", { class: column.number ? "number" : null, "data-title": column.title });
   if (column.key === "value") {
     shown.append(unsteady(row), figure(row.value));
     if (row.verdict !== "ok") shown.append(element("small", { class: "verdict" }, row.verdict));
