@@ -22,6 +22,7 @@ from mlflow_ngraph.workloads.materials import Source
 from tests.support.apart import with_torch
 
 TARGET = Target(threads=1)
+NARROW = {"simdlen": 256}
 
 
 def bench(engine: Path) -> Workbench:
@@ -113,33 +114,43 @@ def test_optimize_for_inference_needs_a_frozen_graph() -> None:
         create("torchscript", {"freeze": False, "optimize_for_inference": True})
 
 
-def compile_and_read_flags(materials: Path, engine: Path) -> tuple[object, object]:
-    build = create("torch-compile").compile(Source(materials), [3], TARGET, engine, bench(engine))
-    return build.flags["dynamic_batch"], create("torch-compile").load(engine, 3, TARGET).flags["dynamic_batch"]
+def compile_with_narrow_vectors(materials: Path, engine: Path) -> object:
+    build = create("torch-compile", NARROW).compile(Source(materials), [3], TARGET, engine, bench(engine))
+    return build.flags["dynamic_batch"]
 
 
-@pytest.mark.usefixtures("compilers")
-def test_a_fixed_batch_size_is_compiled_for_it_alone(fixed: Source, tmp_path: Path) -> None:
-    assert with_torch(compile_and_read_flags, fixed.directory, tmp_path) == (False, False)
-    with pytest.raises(CompileError, match="batch size 1"):
-        create("torch-compile").load(tmp_path, 1, TARGET)
-
-
-def compile_and_list_imports(materials: Path, engine: Path) -> None:
-    create("torch-compile").compile(Source(materials), [3], TARGET, engine, bench(engine))
-
-
-def loaded_modules(engine: Path) -> bool:
+def load_and_list_imports(engine: Path) -> tuple[dict[str, object], bool]:
     import sys
 
-    create("torch-compile").load(engine, 3, TARGET)
-    return "torch._inductor" in sys.modules
+    flags = create("torch-compile", NARROW).load(engine, 3, TARGET).flags
+    return dict(flags), "torch._inductor" in sys.modules
 
 
-@pytest.mark.usefixtures("compilers")
-def test_loading_a_package_does_not_import_the_compiler(fixed: Source, tmp_path: Path) -> None:
-    with_torch(compile_and_list_imports, fixed.directory, tmp_path)
-    assert with_torch(loaded_modules, tmp_path) is False
+@pytest.fixture(scope="module")
+def narrow(compilers: None, prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An engine of torch-compile of a model with a fixed batch size."""
+    engine = tmp_path_factory.mktemp("narrow") / "engine"
+    engine.mkdir()
+    assert with_torch(compile_with_narrow_vectors, prepared / "fixed_batch", engine) is False
+    return engine
+
+
+def test_a_fixed_batch_size_is_compiled_for_it_alone(narrow: Path) -> None:
+    flags, _ = with_torch(load_and_list_imports, narrow)
+    assert flags["dynamic_batch"] is False
+    with pytest.raises(CompileError, match="batch size 1"):
+        create("torch-compile", NARROW).load(narrow, 1, TARGET)
+
+
+def test_loading_a_package_does_not_import_the_compiler(narrow: Path) -> None:
+    _, imported = with_torch(load_and_list_imports, narrow)
+    assert imported is False
+
+
+@pytest.mark.skipif("avx512f" not in isa(), reason="this CPU has no wider vectors than 256 bits")
+def test_the_width_of_vectors_takes_effect(narrow: Path) -> None:
+    flags, _ = with_torch(load_and_list_imports, narrow)
+    assert (flags["simdlen"], flags["cpu_isa"]) == (256, "AVX2")
 
 
 def explain(compiler: str, flags: dict[str, Any], materials: Path, engine: Path, batch: int) -> Explanation:
@@ -191,19 +202,6 @@ def test_torch_compile_explains_its_generated_code(cnn: Source, tmp_path: Path) 
     assert ("add", "mean") in {kernel.fused for kernel in found.kernels}
     assert found.count("implementation")["mkldnn"] >= 2
     assert found.facts["device"] == "cpu"
-
-
-def vector_width(materials: Path, engine: Path) -> tuple[object, object]:
-    compiler = create("torch-compile", {"simdlen": 256})
-    compiler.compile(Source(materials), [3], TARGET, engine, bench(engine))
-    flags = compiler.load(engine, 3, TARGET).flags
-    return flags["simdlen"], flags["cpu_isa"]
-
-
-@pytest.mark.usefixtures("compilers")
-@pytest.mark.skipif("avx512f" not in isa(), reason="this CPU has no wider vectors than 256 bits")
-def test_the_width_of_vectors_takes_effect(fixed: Source, tmp_path: Path) -> None:
-    assert with_torch(vector_width, fixed.directory, tmp_path) == (256, "AVX2")
 
 
 def test_flags_without_effect_are_reported_so() -> None:

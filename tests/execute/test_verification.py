@@ -14,7 +14,7 @@ from mlflow_ngraph.testing.models import INPUTS
 from mlflow_ngraph.testing.steps import within
 from tests.support.zoo.quick import Verdicts, verdicts
 
-SECONDS = 300.0
+SECONDS = 900.0
 COMPILERS = ("identity", "torchscript", "onnxruntime")
 TELLING = {
     "branches": ("CommonBranch", "RareBranch", "FloatScale", "HookBranch", "WhereBranch"),
