@@ -12,6 +12,7 @@ from hypothesis import settings
 from tests.support.affinity import every_processor
 from tests.support.browser import browser, pages
 from tests.support.fake import broken_compiler, fake_compiler, miscompiler
+from tests.support.few_trials import all_trials
 from tests.support.forked import forked, timed_alone
 from tests.support.keys import signing_key
 from tests.support.lab import lab
@@ -41,6 +42,7 @@ from tests.support.without_torch import pytest_make_collect_report, pytest_runte
 from tests.support.written import readable_events
 
 __all__ = [
+    "all_trials",
     "broken_compiler",
     "browser",
     "clean_environment",

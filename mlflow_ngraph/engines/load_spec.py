@@ -11,7 +11,7 @@ import math
 import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from importlib.metadata import PackageNotFoundError, version
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError
 
 from mlflow_ngraph import documents, parity
 from mlflow_ngraph.compilers.base import Compiler, FlagValue, Target
+from mlflow_ngraph.compilers.host import bringing
 from mlflow_ngraph.engines.store import BatchSize, FrozenModel
 from mlflow_ngraph.errors import EngineError, IncomparableError
 from mlflow_ngraph.parity import Rounding
@@ -202,10 +203,9 @@ def packages(compiler: Compiler[Any], target: Target, scheme: str) -> dict[str, 
     scheme : str
         Of the workload, such as ``timm``.
     """
-    brought_by = packages_distributions()
     modules = [*compiler.runtime_modules, type(compiler).__module__]
-    roots = [module.partition(".")[0] for module in modules]
-    names = {brought_by[root][0] for root in roots if root in brought_by and root != __name__.partition(".")[0]}
+    roots = {module.partition(".")[0] for module in modules} - {__name__.partition(".")[0]}
+    names = {found[0] for root in roots if (found := bringing(root))}
     names.update(compiler.requires(target))
     if compiler.needs_module:
         names.update(_OF_SCHEME.get(scheme, ()))

@@ -113,7 +113,7 @@ def _worker(case: Case, name: str) -> Iterator[Child]:
     modules = compiler.runtime_modules if compiler.compile_modules is None else compiler.compile_modules
     try:
         env = environment.of_threads(case.job.target.threads, scratch)
-        child = Child(name, env, scratch / "log.txt", warden)
+        child = Child(name, env, scratch / "log.txt", warden, forked=True)
         try:
             child.request(
                 "import",

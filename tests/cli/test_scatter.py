@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("compilers")
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory, fake_compiler: None) -> tuple[str, Path]:
+def measured(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path, fake_compiler: None) -> tuple[str, Path]:
     """The tracking URI and the directory of a study with five slices of four repetitions a cell."""
     given = {
         "workloads": ["block:conv?width=8"],
@@ -33,7 +34,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory, fake_compiler: None) -> t
         "limits": {"reload_seconds": 0, "verify_seconds": 1},
     }
     home = tmp_path_factory.mktemp("home")
-    uri = f"sqlite:///{home / 'mlflow.db'}"
+    uri = f"sqlite:///{shutil.copyfile(sqlite_template, home / 'mlflow.db')}"
     return uri, run_study(parse(given), home=home, tracking_uri=uri).directory
 
 

@@ -10,16 +10,16 @@ import pytest
 from mlflow_ngraph.cli.waiting import waiting
 
 
-@pytest.mark.usefixtures("compilers")
-def test_a_line_after_a_moment(capfd: pytest.CaptureFixture[str]) -> None:
-    with waiting("reading"):
-        time.sleep(1.3)
-    assert capfd.readouterr().err == ""
+def test_a_line_after_a_moment(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with waiting("reading", logged=True):
         pass
     assert capfd.readouterr().err == ""
+    monkeypatch.setattr("mlflow_ngraph.cli.waiting._AFTER_S", 0.01)
+    with waiting("reading"):
+        time.sleep(0.2)
+    assert capfd.readouterr().err == ""
     with waiting("reading", logged=True):
-        time.sleep(1.3)
+        time.sleep(0.2)
     assert capfd.readouterr().err == "note: reading ...\n"
 
 

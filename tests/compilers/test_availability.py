@@ -35,14 +35,14 @@ def test_a_missing_cpp_compiler_is_named(name: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_package_under_another_name_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "packages_distributions", lambda: {"onnxruntime": ["numpy"]})
+    monkeypatch.setattr(host, "bringing", lambda module: ["numpy"])
     found = host.package("onnxruntime", "no-such-distribution", "pip install it")
     assert found.available
     assert found.version == importlib.metadata.version("numpy")
 
 
 def test_a_module_without_a_distribution_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "packages_distributions", dict)
+    monkeypatch.setattr(host, "bringing", lambda module: [])
     assert not host.package("json", "no-such-distribution", "pip install it").available
 
 
@@ -56,3 +56,9 @@ def test_tvm_says_when_its_tuning_would_crash(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_instruction_set_names_the_architecture() -> None:
     assert host.isa().split()[0] == platform.machine()
+
+
+def test_who_brings_a_module_is_what_the_library_says() -> None:
+    known = importlib.metadata.packages_distributions()
+    for module in ("numpy", "yaml", "mlflow", "click", "packaging", "pytest", "no_such_module"):
+        assert host.bringing(module) == known.get(module, [])

@@ -18,10 +18,11 @@ from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.compilers.torch_compile import TorchCompile, TorchCompileFlags
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.errors import CompileError, FlagError, UnsupportedError
-from mlflow_ngraph.testing.steps import in_fresh_process
 from mlflow_ngraph.workloads.materials import Source
+from tests.support.apart import with_torch
 
 TARGET = Target(threads=1)
+NARROW = {"simdlen": 256}
 
 
 def bench(engine: Path) -> Workbench:
@@ -39,7 +40,7 @@ def test_an_identity_engine_needs_no_materials(prepared: Path, tmp_path: Path) -
     engine.mkdir()
     create("identity").compile(Source(materials), [1, 3], TARGET, engine, bench(engine))
     shutil.rmtree(materials)
-    assert in_fresh_process(load_where_materials_are_gone, engine) == "fp32"
+    assert with_torch(load_where_materials_are_gone, engine) == "fp32"
     assert not list(engine.rglob("*.npz"))
     assert not list(engine.rglob("*.onnx"))
 
@@ -64,7 +65,7 @@ def modes_over_time(materials: Path, engine: Path) -> list[bool]:
 @pytest.mark.usefixtures("compilers")
 def test_inference_mode_is_on_as_long_as_an_engine_is_open(cnn: Source, tmp_path: Path) -> None:
     create("identity").compile(cnn, [1, 3], TARGET, tmp_path, bench(tmp_path))
-    assert in_fresh_process(modes_over_time, cnn.directory, tmp_path) == [False, True, True, False]
+    assert with_torch(modes_over_time, cnn.directory, tmp_path) == [False, True, True, False]
 
 
 def load_with_rounded_fp32(engine: Path) -> None:
@@ -78,7 +79,7 @@ def load_with_rounded_fp32(engine: Path) -> None:
 def test_fp32_that_the_environment_rounds_is_refused(cnn: Source, tmp_path: Path) -> None:
     create("identity").compile(cnn, [1], TARGET, tmp_path, bench(tmp_path))
     with pytest.raises(UnsupportedError, match="ONEDNN_DEFAULT_FPMATH_MODE=BF16"):
-        in_fresh_process(load_with_rounded_fp32, tmp_path)
+        with_torch(load_with_rounded_fp32, tmp_path)
 
 
 def weights_layout(engine: Path) -> tuple[object, bool]:
@@ -92,7 +93,7 @@ def weights_layout(engine: Path) -> tuple[object, bool]:
 @pytest.mark.usefixtures("compilers")
 def test_channels_last_takes_effect(cnn: Source, tmp_path: Path) -> None:
     create("identity").compile(cnn, [1], TARGET, tmp_path, bench(tmp_path))
-    assert in_fresh_process(weights_layout, tmp_path) == ("channels_last", True)
+    assert with_torch(weights_layout, tmp_path) == ("channels_last", True)
 
 
 def script_without_warnings(materials: Path, engine: Path) -> list[str]:
@@ -105,7 +106,7 @@ def script_without_warnings(materials: Path, engine: Path) -> list[str]:
 
 @pytest.mark.usefixtures("compilers")
 def test_the_notice_that_torchscript_is_deprecated_is_not_repeated(cnn: Source, tmp_path: Path) -> None:
-    assert in_fresh_process(script_without_warnings, cnn.directory, tmp_path) == []
+    assert with_torch(script_without_warnings, cnn.directory, tmp_path) == []
 
 
 def test_optimize_for_inference_needs_a_frozen_graph() -> None:
@@ -113,33 +114,43 @@ def test_optimize_for_inference_needs_a_frozen_graph() -> None:
         create("torchscript", {"freeze": False, "optimize_for_inference": True})
 
 
-def compile_and_read_flags(materials: Path, engine: Path) -> tuple[object, object]:
-    build = create("torch-compile").compile(Source(materials), [3], TARGET, engine, bench(engine))
-    return build.flags["dynamic_batch"], create("torch-compile").load(engine, 3, TARGET).flags["dynamic_batch"]
+def compile_with_narrow_vectors(materials: Path, engine: Path) -> object:
+    build = create("torch-compile", NARROW).compile(Source(materials), [3], TARGET, engine, bench(engine))
+    return build.flags["dynamic_batch"]
 
 
-@pytest.mark.usefixtures("compilers")
-def test_a_fixed_batch_size_is_compiled_for_it_alone(fixed: Source, tmp_path: Path) -> None:
-    assert in_fresh_process(compile_and_read_flags, fixed.directory, tmp_path) == (False, False)
-    with pytest.raises(CompileError, match="batch size 1"):
-        create("torch-compile").load(tmp_path, 1, TARGET)
-
-
-def compile_and_list_imports(materials: Path, engine: Path) -> None:
-    create("torch-compile").compile(Source(materials), [3], TARGET, engine, bench(engine))
-
-
-def loaded_modules(engine: Path) -> bool:
+def load_and_list_imports(engine: Path) -> tuple[dict[str, object], bool]:
     import sys
 
-    create("torch-compile").load(engine, 3, TARGET)
-    return "torch._inductor" in sys.modules
+    flags = create("torch-compile", NARROW).load(engine, 3, TARGET).flags
+    return dict(flags), "torch._inductor" in sys.modules
 
 
-@pytest.mark.usefixtures("compilers")
-def test_loading_a_package_does_not_import_the_compiler(fixed: Source, tmp_path: Path) -> None:
-    in_fresh_process(compile_and_list_imports, fixed.directory, tmp_path)
-    assert in_fresh_process(loaded_modules, tmp_path) is False
+@pytest.fixture(scope="module")
+def narrow(compilers: None, prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An engine of torch-compile of a model with a fixed batch size."""
+    engine = tmp_path_factory.mktemp("narrow") / "engine"
+    engine.mkdir()
+    assert with_torch(compile_with_narrow_vectors, prepared / "fixed_batch", engine) is False
+    return engine
+
+
+def test_a_fixed_batch_size_is_compiled_for_it_alone(narrow: Path) -> None:
+    flags, _ = with_torch(load_and_list_imports, narrow)
+    assert flags["dynamic_batch"] is False
+    with pytest.raises(CompileError, match="batch size 1"):
+        create("torch-compile", NARROW).load(narrow, 1, TARGET)
+
+
+def test_loading_a_package_does_not_import_the_compiler(narrow: Path) -> None:
+    _, imported = with_torch(load_and_list_imports, narrow)
+    assert imported is False
+
+
+@pytest.mark.skipif("avx512f" not in isa(), reason="this CPU has no wider vectors than 256 bits")
+def test_the_width_of_vectors_takes_effect(narrow: Path) -> None:
+    flags, _ = with_torch(load_and_list_imports, narrow)
+    assert (flags["simdlen"], flags["cpu_isa"]) == (256, "AVX2")
 
 
 def explain(compiler: str, flags: dict[str, Any], materials: Path, engine: Path, batch: int) -> Explanation:
@@ -149,7 +160,7 @@ def explain(compiler: str, flags: dict[str, Any], materials: Path, engine: Path,
 
 @pytest.mark.usefixtures("compilers")
 def test_identity_explains_itself_by_what_it_executes(cnn: Source, tmp_path: Path) -> None:
-    found = in_fresh_process(explain, "identity", {}, cnn.directory, tmp_path, 3)
+    found = with_torch(explain, "identity", {}, cnn.directory, tmp_path, 3)
     assert found.nodes_before == found.nodes_after == len(found.kernels)
     assert found.count("operation")["aten::convolution"] == 2
     assert found.count("precision") == {"float32": len(found.kernels)}
@@ -159,13 +170,13 @@ def test_identity_explains_itself_by_what_it_executes(cnn: Source, tmp_path: Pat
 
 @pytest.mark.usefixtures("compilers")
 def test_channels_last_shows_in_the_explanation(cnn: Source, tmp_path: Path) -> None:
-    found = in_fresh_process(explain, "identity", {"memory_format": "channels_last"}, cnn.directory, tmp_path, 3)
+    found = with_torch(explain, "identity", {"memory_format": "channels_last"}, cnn.directory, tmp_path, 3)
     assert {kernel.layout for kernel in found.kernels if kernel.operation == "aten::convolution"} == {"nhwc"}
 
 
 @pytest.mark.usefixtures("compilers")
 def test_torchscript_explains_what_freezing_left(cnn: Source, tmp_path: Path) -> None:
-    found = in_fresh_process(explain, "torchscript", {}, cnn.directory, tmp_path, 3)
+    found = with_torch(explain, "torchscript", {}, cnn.directory, tmp_path, 3)
     assert found.nodes_before is not None
     assert found.nodes_after is not None
     assert found.nodes_after < found.nodes_before  # batch norms are folded
@@ -175,14 +186,14 @@ def test_torchscript_explains_what_freezing_left(cnn: Source, tmp_path: Path) ->
 
 @pytest.mark.usefixtures("compilers")
 def test_torchscript_says_what_it_did_not_fold(cnn: Source, tmp_path: Path) -> None:
-    found = in_fresh_process(explain, "torchscript", {"freeze": False}, cnn.directory, tmp_path, 3)
+    found = with_torch(explain, "torchscript", {"freeze": False}, cnn.directory, tmp_path, 3)
     assert found.count("operation")["aten::batch_norm"] == 2
     assert found.nodes_after == found.nodes_before
 
 
 @pytest.mark.usefixtures("compilers")
 def test_torch_compile_explains_its_generated_code(cnn: Source, tmp_path: Path) -> None:
-    found = in_fresh_process(explain, "torch-compile", {"freezing": True}, cnn.directory, tmp_path, 3)
+    found = with_torch(explain, "torch-compile", {"freezing": True}, cnn.directory, tmp_path, 3)
     assert found.nodes_before == 10
     assert found.nodes_after == len(found.kernels)
     assert found.facts["generated_kernels"] + found.facts["extern_kernels"] == found.nodes_after  # type: ignore[operator]
@@ -191,19 +202,6 @@ def test_torch_compile_explains_its_generated_code(cnn: Source, tmp_path: Path) 
     assert ("add", "mean") in {kernel.fused for kernel in found.kernels}
     assert found.count("implementation")["mkldnn"] >= 2
     assert found.facts["device"] == "cpu"
-
-
-def vector_width(materials: Path, engine: Path) -> tuple[object, object]:
-    compiler = create("torch-compile", {"simdlen": 256})
-    compiler.compile(Source(materials), [3], TARGET, engine, bench(engine))
-    flags = compiler.load(engine, 3, TARGET).flags
-    return flags["simdlen"], flags["cpu_isa"]
-
-
-@pytest.mark.usefixtures("compilers")
-@pytest.mark.skipif("avx512f" not in isa(), reason="this CPU has no wider vectors than 256 bits")
-def test_the_width_of_vectors_takes_effect(fixed: Source, tmp_path: Path) -> None:
-    assert in_fresh_process(vector_width, fixed.directory, tmp_path) == (256, "AVX2")
 
 
 def test_flags_without_effect_are_reported_so() -> None:
@@ -301,7 +299,7 @@ def state_on_a_gpu(precision: Any, cudnn_benchmark: bool) -> dict[str, Any]:
 @pytest.mark.usefixtures("compilers")
 @pytest.mark.parametrize(("precision", "tf32"), [("fp32", False), ("tf32", True), ("bf16", False), ("fp16", False)])
 def test_tf32_is_on_when_it_is_asked_for(precision: str, tf32: bool) -> None:
-    state = in_fresh_process(state_on_a_gpu, precision, tf32)
+    state = with_torch(state_on_a_gpu, precision, tf32)
     assert state["matmul"] is state["cudnn_allow_tf32"] is tf32
     assert state["float32_matmul_precision"] == ("high" if tf32 else "highest")
     assert state["benchmark"] is state["cudnn_benchmark"] is tf32
@@ -339,7 +337,7 @@ def repetitions() -> list[list[str]]:
 
 @pytest.mark.usefixtures("compilers")
 def test_a_call_ends_when_the_device_is_done() -> None:
-    outside, inside = in_fresh_process(repetitions)
+    outside, inside = with_torch(repetitions)
     # Without transfers the device has the inputs that were bound, here the very same memory.
     assert outside == ["run 2 6", "wait", "run 4 6", "wait", "[5.0, 5.0]", "[6.0, 6.0]"]
     # With transfers every call brings the inputs as they are now.
@@ -369,4 +367,4 @@ def fold_error(directory: Path) -> float:
 @pytest.mark.usefixtures("compilers")
 def test_folding_a_strided_input_writes_nowhere_else(tmp_path: Path) -> None:
     """Inductor's own decomposition corrupts the heap."""
-    assert in_fresh_process(fold_error, tmp_path) < 1e-5
+    assert with_torch(fold_error, tmp_path) < 1e-5

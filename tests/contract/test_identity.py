@@ -3,12 +3,13 @@ from typing import ClassVar
 import pytest
 
 from mlflow_ngraph.testing.contract import CompilerContract
+from tests.support.apart import OnTorch
 from tests.support.on_gpu import OnGpu
 
 pytestmark = pytest.mark.usefixtures("compilers")
 
 
-class TestIdentity(CompilerContract):
+class TestIdentity(OnTorch, CompilerContract):
     compiler = "identity"
     other_flags: ClassVar = {"cudnn_benchmark": True, "memory_format": "channels_last"}
     needs_model_code = True

@@ -3,13 +3,14 @@ from typing import ClassVar
 import pytest
 
 from mlflow_ngraph.testing.contract import CompilerContract
+from tests.support.apart import OnTorch
 from tests.support.on_gpu import OnGpu
 
 pytestmark = pytest.mark.usefixtures("compilers")
 
 
 @pytest.mark.usefixtures("compilers")
-class TestTorchCompile(CompilerContract):
+class TestTorchCompile(OnTorch, CompilerContract):
     compiler = "torch-compile"
     other_flags: ClassVar = {
         "cudnn_benchmark": True,

@@ -3,12 +3,13 @@ from typing import ClassVar
 import pytest
 
 from mlflow_ngraph.testing.contract import CompilerContract
+from tests.support.apart import OnTorch
 from tests.support.on_gpu import OnGpu
 
 pytestmark = pytest.mark.usefixtures("compilers")
 
 
-class TestTorchScript(CompilerContract):
+class TestTorchScript(OnTorch, CompilerContract):
     compiler = "torchscript"
     never_imported = ("timm",)
     other_flags: ClassVar = {

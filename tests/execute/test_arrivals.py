@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +58,20 @@ def cell_of(record: Any, compiler: str) -> Any:
     return found
 
 
-@pytest.mark.usefixtures("processes")
-def test_every_ok_cell_is_offered_every_rate(tmp_path: Path) -> None:
-    outcome = run(study(), tmp_path)
+@pytest.fixture(scope="module")
+def offered(
+    processes: None, fake_compiler: None, sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Any, str]:
+    """A study of two rates, and where it is recorded."""
+    home = tmp_path_factory.mktemp("offered")
+    uri = f"sqlite:///{shutil.copyfile(sqlite_template, home / 'mlflow.db')}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        return runner.run_study(study(), home=home, tracking_uri=uri), uri
+
+
+def test_every_ok_cell_is_offered_every_rate(offered: tuple[Any, str]) -> None:
+    outcome, _ = offered
     for compiler in ("identity", "fake"):
         cell = cell_of(outcome.record, compiler)
         assert cell.verdict is Verdict.OK
@@ -174,15 +186,15 @@ def test_a_rate_that_is_not_valid_is_offered_once_more() -> None:
 
 
 def test_the_table_of_rates_follows_from_the_journal_and_a_changed_one_is_found(
-    sqlite_uri: str, tmp_path: Path
+    offered: tuple[Any, str], tmp_path: Path
 ) -> None:
-    runner.run_study(study(), home=tmp_path / "home", tracking_uri=sqlite_uri)
-    run_id = str(results.load(sqlite_uri)["run_id"].iloc[0])
-    assert len(recompute(run_id, sqlite_uri).differences) == 0
-    client = connection.connect(sqlite_uri)
+    _, uri = offered
+    run_id = str(results.load(uri)["run_id"].iloc[0])
+    assert len(recompute(run_id, uri).differences) == 0
+    client = connection.connect(uri)
     path = Path(client.download_artifacts(run_id, Artifact.ARRIVALS, str(tmp_path)))
     table = pd.read_parquet(path)
     table["queue_share"] += np.where(table.index == 0, 1e-9, 0.0)
     table.to_parquet(path)
     client.log_artifact(run_id, str(path))
-    assert recompute(run_id, sqlite_uri).differences["figure"].tolist() == ["arrivals, step 0: queue_share"]
+    assert recompute(run_id, uri).differences["figure"].tolist() == ["arrivals, step 0: queue_share"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from pathlib import Path
 
 import pytest
@@ -27,9 +28,9 @@ pytest.importorskip("openvino")
 REFERENCE = "onnxruntime "
 
 
-def measured(folder: Path, **changes: object) -> tuple[StudyRecord, str]:
+def measured(folder: Path, template: Path, **changes: object) -> tuple[StudyRecord, str]:
     """The study of the file, recorded, and where."""
-    uri = f"sqlite:///{folder / 'mlflow.db'}"
+    uri = f"sqlite:///{shutil.copyfile(template, folder / 'mlflow.db')}"
     given = {
         "name": "branches",
         "workloads": [f"onnx:{branching(folder / 'branching.onnx')}"],
@@ -47,13 +48,17 @@ def measured(folder: Path, **changes: object) -> tuple[StudyRecord, str]:
 
 
 @pytest.fixture(scope="module")
-def over_onnxruntime(compilers: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyRecord, str]:
-    return measured(tmp_path_factory.mktemp("named"), baseline="onnxruntime")
+def over_onnxruntime(
+    compilers: None, sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[StudyRecord, str]:
+    return measured(tmp_path_factory.mktemp("named"), sqlite_template, baseline="onnxruntime")
 
 
 @pytest.fixture(scope="module")
-def over_identity(compilers: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyRecord, str]:
-    return measured(tmp_path_factory.mktemp("default"))
+def over_identity(
+    compilers: None, sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[StudyRecord, str]:
+    return measured(tmp_path_factory.mktemp("default"), sqlite_template)
 
 
 def printed(record: StudyRecord) -> str:

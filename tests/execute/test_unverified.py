@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,9 +52,9 @@ class HalfChaos(Chaos):
 """
 
 
-def measured(folder: Path, *names: str) -> Iterator[tuple[StudyRecord, str]]:
+def measured(folder: Path, template: Path, *names: str) -> Iterator[tuple[StudyRecord, str]]:
     (folder / "shy_models.py").write_text(SOURCE)
-    uri = f"sqlite:///{folder / 'mlflow.db'}"
+    uri = f"sqlite:///{shutil.copyfile(template, folder / 'mlflow.db')}"
     inputs = [{"shape": ["batch", 8]}]
     study = {
         "name": "shy",
@@ -76,13 +77,17 @@ def measured(folder: Path, *names: str) -> Iterator[tuple[StudyRecord, str]]:
 
 
 @pytest.fixture(scope="module")
-def shy(compilers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StudyRecord, str]]:
-    yield from measured(tmp_path_factory.mktemp("shy"), "Shy")
+def shy(
+    compilers: None, sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[StudyRecord, str]]:
+    yield from measured(tmp_path_factory.mktemp("shy"), sqlite_template, "Shy")
 
 
 @pytest.fixture(scope="module")
-def chaotic(compilers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StudyRecord, str]]:
-    yield from measured(tmp_path_factory.mktemp("chaotic"), "Chaos", "HalfChaos")
+def chaotic(
+    compilers: None, sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[StudyRecord, str]]:
+    yield from measured(tmp_path_factory.mktemp("chaotic"), sqlite_template, "Chaos", "HalfChaos")
 
 
 def test_what_rounding_decides_is_verified_by_nothing(chaotic: tuple[StudyRecord, str]) -> None:

@@ -27,6 +27,7 @@ from mlflow_ngraph.engines.package import open_package
 from mlflow_ngraph.errors import EngineError, TrackingError, UsageError
 from mlflow_ngraph.tracking.schema import Tag
 from tests.support.logged import COMPILERS, Logged
+from tests.support.mortal import mortal
 from tests.support.servers import QUIET, free_port
 
 BOTH = pytest.mark.parametrize("compiler", COMPILERS)
@@ -175,11 +176,12 @@ def test_mlflow_predicts_and_serves(logged: Logged, tmp_path: Path) -> None:
         start_new_session=True,
     )  # fmt: skip
     try:
-        status, answer = _asked(port, request)
-        assert status == 200, answer
-        check(json.loads(answer)["predictions"], package)
-        status, answer = _asked(port, json.dumps({"inputs": {"input": [[1.0]]}}))
-        assert status == 400, answer
+        with mortal(-server.pid):
+            status, answer = _asked(port, request)
+            assert status == 200, answer
+            check(json.loads(answer)["predictions"], package)
+            status, answer = _asked(port, json.dumps({"inputs": {"input": [[1.0]]}}))
+            assert status == 400, answer
     finally:
         os.killpg(server.pid, 15)
         server.wait(20)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -38,8 +37,7 @@ def _registered(name: str, entry: str, tmp_path_factory: pytest.TempPathFactory)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}-ngraph\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(f"[mlflow_ngraph.compilers]\n{name} = {entry}\n")
     monkeypatch.syspath_prepend(str(site))
-    inherited = os.environ.get("PYTHONPATH", "")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(site), str(Path.cwd()), inherited])))
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
     COMPILERS.__dict__.pop("entries", None)
     yield
     monkeypatch.undo()

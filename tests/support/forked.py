@@ -6,7 +6,9 @@ costs. Tests of what is measured ask for the fixture `timed_alone`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,9 @@ def forked() -> Iterator[None]:
     """Started by the first test that needs it, ended after the last."""
     with fork_server.shared(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(process, "TIMED_START_ALONE", False)
+        patch.setattr(fork_server, "PRELOADED", (*fork_server.PRELOADED, "tests.support.few_trials"))
+        # Wherever the test stands that is the first to need it.
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
         yield
 
 

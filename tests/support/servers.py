@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.mortal import mortal
 from tests.support.shared import once
 
 QUIET = {
@@ -70,7 +71,9 @@ def postgres_uri() -> Iterator[str]:
         server = pgserver.get_server(Path(directory, "data"), cleanup_mode="delete")
         try:
             server.psql("CREATE DATABASE mlflow;")
-            yield server.get_uri("mlflow").replace("postgresql://", "postgresql+psycopg2://", 1)
+            # At SIGTERM it would wait until its clients have gone.
+            with mortal(server.get_pid(), signal.SIGINT):
+                yield server.get_uri("mlflow").replace("postgresql://", "postgresql+psycopg2://", 1)
         finally:
             server.cleanup()
 
@@ -118,8 +121,9 @@ def serve(
         )
     try:
         address = f"http://{host}:{port}{prefix}"
-        _wait(address, process, log)
-        yield address
+        with mortal(-process.pid):
+            _wait(address, process, log)
+            yield address
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait(20)

@@ -21,6 +21,8 @@ from mlflow_ngraph.workloads.onnx_torch.converter import OnnxModule
 from mlflow_ngraph.workloads.trial_references import Trials, collect
 from mlflow_ngraph.workloads.trials import draw
 
+pytestmark = pytest.mark.usefixtures("all_trials")
+
 
 class HalfInside(nn.Module):
     """Computes a part in half precision."""

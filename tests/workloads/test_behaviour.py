@@ -108,7 +108,7 @@ def test_data_that_are_read_as_text_are_exported_to_nothing(tmp_path):
         assert re.match(r"Python reads data as text in behaving.py:\d+: .* no graph does", error)
 
 
-def test_trials_vary_unless_the_model_is_deaf(tmp_path):
+def test_trials_vary_unless_the_model_is_deaf(tmp_path, all_trials):
     deaf = prepared("Deaf", tmp_path / "deaf").trials(1)
     assert deaf.variation is not None
     assert deaf.variation.max_rel == 0

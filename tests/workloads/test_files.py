@@ -332,9 +332,8 @@ def test_broken_programs(tmp_path: Path, make: Callable[[Path], Path], message: 
 
 
 @pytest.fixture
-def tracking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    monkeypatch.chdir(tmp_path)
+def tracking(sqlite_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", sqlite_uri)
     return tmp_path
 
 

@@ -11,6 +11,7 @@ from mlflow_ngraph.workloads.baseline import ModuleBaseline
 from mlflow_ngraph.workloads.trial_references import collect
 from tests.workloads.undisturbable import WAYS
 
+pytestmark = pytest.mark.usefixtures("all_trials")
 COARSE = ("computes_in_bfloat16", "quantises", "fakes_quantisation")
 """What a step of theirs changes is more than what a fault in fp32 does."""
 INPUTS = (TensorSpec("given", "float32", (BATCH, 8)),)

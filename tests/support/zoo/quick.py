@@ -21,11 +21,8 @@ from mlflow_ngraph.workloads.materials import Materials
 SECONDS = 60.0
 Said = tuple[str, str]
 """A verdict and its reason."""
-
-
-def engine_place(directory: Path, name: str, place: int) -> Path:
-    """Where `verdicts` leaves the engine of a workload and a compiler."""
-    return directory / f"{name}-{place}"
+Verdicts = dict[tuple[str, int, int], Said]
+"""By the workload's name, the compiler's place and the batch size."""
 
 
 class RefusedError(Exception):
@@ -39,55 +36,74 @@ class RefusedError(Exception):
 def verdicts(
     workloads: Mapping[str, Mapping[str, Any]],
     compilers: Sequence[tuple[str, Mapping[str, Any]]],
-    batch: int,
+    batches: Sequence[int],
     directory: Path,
-) -> dict[tuple[str, int], Said]:
-    """The verdict on every workload with every compiler, by the workload's name and the compiler's place.
+) -> Verdicts:
+    """The verdict on every workload with every compiler.
 
     Parameters
     ----------
     workloads: names and options, ``target`` among them, and ``scheme`` where that is not ``torch``.
     compilers: names and flags.
     """
-    found = {}
+    found: Verdicts = {}
     for name, options in workloads.items():
         materials = directory / name
         given = {key: value for key, value in options.items() if key not in ("target", "scheme")}
         ref = WorkloadRef(options.get("scheme", "torch"), options["target"], given)
         try:
-            impure = _prepared(ref, materials, batch, compilers)
+            impure = _prepared(ref, materials, batches, compilers)
         except RefusedError as refused:
-            found.update({(name, place): refused.said for place in range(len(compilers))})
+            found.update({(name, place, batch): refused.said for place in range(len(compilers)) for batch in batches})
             continue
         for place, (compiler, flags) in enumerate(compilers):
-            try:
-                problem = _verified(compiler, flags, materials, engine_place(directory, name, place), batch, impure)
-            except RefusedError as refused:
-                problem = refused.said
-            found[name, place] = problem
+            for group in create(compiler, dict(flags)).engines(batches):
+                engine = directory / f"{name}-{place}" / "-".join(map(str, group))
+                said = _of_an_engine(compiler, flags, materials, engine, group, impure)
+                found.update({(name, place, batch): one for batch, one in said.items()})
     return found
 
 
-def _prepared(ref: WorkloadRef, materials: Path, batch: int, compilers: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+def _prepared(
+    ref: WorkloadRef, materials: Path, batches: Sequence[int], compilers: Sequence[tuple[str, Mapping[str, Any]]]
+) -> str:
     """Why the model is no function of its inputs, or empty."""
     worker = _Asked()
     worker.ask(
-        "prepare", workload=asdict(ref), init=asdict(Init()), directory=str(materials), batch_sizes=[batch], seed=0
+        "prepare",
+        workload=asdict(ref),
+        init=asdict(Init()),
+        directory=str(materials),
+        batch_sizes=list(batches),
+        seed=0,
     )
     formats = {kind for name, flags in compilers for kind in create(name, dict(flags)).formats}
     worker.ask("export", formats=sorted(formats))
     return Materials.read(materials).behaviour.impure
 
 
-def _verified(compiler: str, flags: Mapping[str, Any], materials: Path, engine: Path, batch: int, impure: str) -> Said:
+def _of_an_engine(
+    compiler: str, flags: Mapping[str, Any], materials: Path, engine: Path, group: Sequence[int], impure: str
+) -> dict[int, Said]:
+    """What is said of it by batch size."""
     target = asdict(Target(threads=1))
     made = {"compiler": compiler, "flags": dict(flags), "directory": str(engine), "materials": str(materials)}
     worker = _Asked()
-    worker.ask("build", **made, batch_sizes=[batch], target=target, work=str(engine.with_suffix(".work")))
+    try:
+        worker.ask("build", **made, batch_sizes=list(group), target=target, work=str(engine.with_suffix(".work")))
+    except RefusedError as refused:
+        return dict.fromkeys(group, refused.said)
     if impure:
-        return "unverified", impure
-    keep = str(engine.with_suffix(".npz"))
-    result = worker.ask("verify", **made, batch=batch, target=target, limit_s=SECONDS, slowdown=1.0, keep=keep)
+        return dict.fromkeys(group, ("unverified", impure))
+    return {batch: _verified(made, batch, target, engine.with_suffix(".npz")) for batch in group}
+
+
+def _verified(made: Mapping[str, Any], batch: int, target: Mapping[str, Any], keep: Path) -> Said:
+    asked = {**made, "batch": batch, "target": target, "limit_s": SECONDS, "slowdown": 1.0, "keep": str(keep)}
+    try:
+        result = _Asked().ask("verify", **asked)
+    except RefusedError as refused:
+        return refused.said
     if result["problem"]:
         return "parity_failed", result["problem"]
     if result["unchecked"] and result["unchecked"] == result["inputs"]:
