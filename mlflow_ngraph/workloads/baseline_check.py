@@ -37,8 +37,9 @@ def other_function(
 ) -> str:
     """Why the module does not compute the function of the file; empty where nothing speaks against it.
 
-    ONNX Runtime without optimisation is asked first, and where it disagrees ONNX's reference evaluator decides. Where that
-    does not run the file, the module is not believed.
+    ONNX Runtime without optimisation is asked first, and where it disagrees ONNX's reference evaluator decides, output by
+    output: each of both has operators that it computes wrongly. Where the evaluator does not run the file, the module is not
+    believed.
     """
     batch = fixed_batch(inputs) or _BATCH
     example = drawn(inputs, given, batch, np.random.default_rng(0))
@@ -47,46 +48,51 @@ def other_function(
         *(draw(inputs, batch, 0, number, example, given=given)[1] for number in range(len(KINDS))),
     ]
     for arrays in tried:
-        problem = _disagreement(module, runtime.run, arrays)
-        if not problem:
+        problems = _disagreements(module, runtime.run, arrays)
+        if not problems:
             continue
-        verdict = _disagreement(module, lambda given: _by_definition(runtime.file, given), arrays)
+        verdict = _disagreements(module, lambda given: _by_definition(runtime.file, given), arrays)
         if verdict is None:
-            return f"its PyTorch form and {runtime.name} compute different functions: {problem}"
-        if verdict:
-            return f"its PyTorch form computes another function than ONNX defines: {verdict}"
+            return f"its PyTorch form and {runtime.name} compute different functions: {next(iter(problems.values()))}"
+        for index in problems.keys() & verdict.keys():
+            return f"its PyTorch form computes another function than ONNX defines: {verdict[index]}"
     return ""
 
 
-def _disagreement(module: ModuleBaseline, run: Callable[[Arrays], Arrays], inputs: Arrays) -> str | None:
-    """What differs beyond rounding; None where one of both does not run."""
+def _disagreements(module: ModuleBaseline, run: Callable[[Arrays], Arrays], inputs: Arrays) -> dict[int, str] | None:
+    """What differs beyond rounding, by output; None where one of both does not run."""
     try:
         native, other = module.run(inputs), run(inputs)
     except MemoryError:
         raise
     except Exception:  # noqa: BLE001 - inputs that nobody asked for, or an operator that is not there
         return None
-    if not _difference([_EQUAL] * len(native), other, native, native):
-        return ""
+    found = _differences([_EQUAL] * len(native), other, native, native)
+    if not found:
+        return found
     trial, exact = observed(module, 0, "", inputs, native, [None] * len(native))
-    return _difference(trial.rounding, other, native, native if exact is None else exact)
+    return _differences(trial.rounding, other, native, native if exact is None else exact)
 
 
-def _difference(rounding: Sequence[Rounding | None], other: Arrays, native: Arrays, truth: Arrays) -> str:
+def _differences(rounding: Sequence[Rounding | None], other: Arrays, native: Arrays, truth: Arrays) -> dict[int, str]:
     if len(other) != len(native):
-        return f"{len(native)} outputs, not {len(other)}"
+        return dict.fromkeys(range(len(native)), f"{len(native)} outputs, not {len(other)}")
+    found = {}
     for index, allowed in enumerate(rounding):
-        if other[index].dtype != native[index].dtype:
-            return f"output {index}: {native[index].dtype}, not {other[index].dtype}"
-        try:
-            error = parity.errors(other[index], truth[index], native[index])
-        except IncomparableError as different:
-            return f"output {index}: {one_line(different)}"
-        if allowed is not None and allowed.tells:
-            problem = parity.beyond(error, allowed)
-            if problem:
-                return f"output {index}: {problem}"
-    return ""
+        problem = _difference(allowed, other[index], native[index], truth[index])
+        if problem:
+            found[index] = f"output {index}: {problem}"
+    return found
+
+
+def _difference(allowed: Rounding | None, other: NDArray[Any], native: NDArray[Any], truth: NDArray[Any]) -> str | None:
+    if other.dtype != native.dtype:
+        return f"{native.dtype}, not {other.dtype}"
+    try:
+        error = parity.errors(other, truth, native)
+    except IncomparableError as different:
+        return one_line(different)
+    return parity.beyond(error, allowed) if allowed is not None and allowed.tells else None
 
 
 def _by_definition(file: Path, inputs: Arrays) -> list[NDArray[Any]]:
