@@ -10,18 +10,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from mlflow_ngraph.execute import fork_server, process
+from mlflow_ngraph.execute import lane_process
+from mlflow_ngraph.processes import fork_server
 
 
 @pytest.fixture(scope="session", autouse=True)
 def forked() -> Iterator[None]:
     """Started by the first test that needs it, ended after the last."""
     with fork_server.shared(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process, "TIMED_START_ALONE", False)
+        patch.setattr(lane_process, "TIMED_START_ALONE", False)
         yield
 
 
 @pytest.fixture
 def timed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """What measures starts by itself, as it does for users."""
-    monkeypatch.setattr(process, "TIMED_START_ALONE", True)
+    monkeypatch.setattr(lane_process, "TIMED_START_ALONE", True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlflow_ngraph.engines import environment
+from mlflow_ngraph.processes import environment
 
 CRIPPLING = {
     "ATEN_CPU_CAPABILITY": "default",

@@ -14,17 +14,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mlflow_ngraph.engines import environment
-from mlflow_ngraph.execute import fork_server
-from mlflow_ngraph.execute.child import Child, ChildFailure, OutOfTime
-from mlflow_ngraph.execute.worker_process import Warden
+from mlflow_ngraph.execute import worker as module
+from mlflow_ngraph.processes import environment, fork_server
+from mlflow_ngraph.processes.child import Child, ChildFailure, OutOfTime
+from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph.verdicts import Verdict
 
 
 @pytest.fixture(params=[False, True], ids=["spawned", "forked"])
 def child(request, tmp_path, monkeypatch):
     """Starts a worker that can import modules, given as source text."""
-    monkeypatch.chdir(tmp_path)  # where both find modules first
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])))
 
     @contextmanager
     def start(left=lambda: math.inf, **modules):
@@ -32,7 +33,7 @@ def child(request, tmp_path, monkeypatch):
             (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
         env = environment.of_threads(1, tmp_path / "scratch", patient=True)
         with fork_server.shared(), closing(Warden()) as warden:
-            worker = Child("test", env, tmp_path / "child.log", warden, forked=request.param, left=left)
+            worker = Child(module.__name__, env, tmp_path / "child.log", warden=warden, forked=request.param, left=left)
             yield worker
             worker.close()
 
@@ -237,13 +238,13 @@ def test_a_killed_parent_leaves_no_children(tmp_path, forked):
         textwrap.dedent(
             f"""
             from pathlib import Path
-            from mlflow_ngraph.engines import environment
-            from mlflow_ngraph.execute import fork_server
-            from mlflow_ngraph.execute.child import Child
-            from mlflow_ngraph.execute.worker_process import Warden
+            from mlflow_ngraph.processes import environment
+            from mlflow_ngraph.processes import fork_server
+            from mlflow_ngraph.processes.child import Child
+            from mlflow_ngraph.processes.warden import Warden
             with fork_server.shared():
                 env = environment.of_threads(1, Path("scratch"), patient=True)
-                worker = Child("test", env, Path("child.log"), Warden(), forked={forked})
+                worker = Child("mlflow_ngraph.execute.worker", env, Path("child.log"), warden=Warden(), forked={forked})
                 print(worker.pid, flush=True)
                 worker.request("import", 600, modules=["hangs"], blocked=[], freed_memory="keep")
             """

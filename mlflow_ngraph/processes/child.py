@@ -1,4 +1,9 @@
-"""A child process as the parent sees it: commands in, answers out, and every way it can end."""
+"""A child process as the parent sees it: commands in, answers out, and every way it can end.
+
+Parent and child speak JSON, an object a line. The parent sends ``{"command": ..., <fields>}``. The child answers each command that
+wants it, in their order, with ``{"result": ...}`` or ``{"error": ...}``, the first of them when it has started; before that any number
+of ``{"stage": ...}``. ``{"note": {...}}`` may come at any time. `processes.parent` is the other end.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +23,18 @@ from typing import IO, Any
 import psutil
 
 from mlflow_ngraph.errors import CellError, NGraphError
-from mlflow_ngraph.execute import interruption, logs, space, worker_process
-from mlflow_ngraph.execute.time_budget import TIME_UP
-from mlflow_ngraph.execute.worker_process import Warden
+from mlflow_ngraph.processes import interruption, logs, space, starting
+from mlflow_ngraph.processes.time_budget import TIME_UP
+from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph.verdicts import Verdict
+
+Message = dict[str, Any]
 
 STARTUP_SECONDS = 120.0
 TAIL_LINES = 20
 _TAIL_BYTES = 1 << 16
 """Of the end of a log that are looked at: a model may print megabytes."""
+_LONGEST_LINE = 200
 
 
 class ChildFailure(CellError):  # noqa: N818 - the child fails, which is a finding and no fault of this program
@@ -37,6 +45,11 @@ class ChildFailure(CellError):  # noqa: N818 - the child fails, which is a findi
         self.verdict = verdict
         self.reason = reason
         self.tail = tail
+
+    @property
+    def last_line(self) -> str:
+        """The end of the last line of the log; empty without one."""
+        return self.tail.rstrip().rpartition("\n")[2].strip()[-_LONGEST_LINE:]
 
 
 class OutOfTime(ChildFailure):
@@ -64,32 +77,42 @@ class _Begun:
 
 
 class Child:
-    """One worker process in a process group of its own. It starts in the background: the first request waits for it.
+    """A process in a process group of its own. It starts in the background: the first request waits for it.
 
     It has a folder of its own for temporary files, which goes with it: runtimes unpack whole engines there, and a process
     that is ended removes nothing.
 
     Parameters
     ----------
+    module : str
+        Its `main` is what the process does, with a `Parent`.
+    log : Path | None
+        Gets what the process writes to standard error, two folders below the study that it works for. Without a study it goes with
+        the folder of temporary files.
+    warden : Warden | None
+        Ends the process if we are killed; without one the kernel alone does.
     forked : bool
         Let it come from a process that has imported PyTorch, where there is one: sooner, and with memory that is not all
         its own. For what is not timed.
     left : Callable[[], float]
         The seconds that are left for everything: what takes longer is ended, whatever its own time limit.
+    on_note : Callable[[Message], None]
+        Called with each note, while somebody waits or polls.
     """
 
     def __init__(
         self,
-        name: str,
+        module: str,
         env: Mapping[str, str],
-        log: Path,
-        warden: Warden,
+        log: Path | None = None,
         *,
+        warden: Warden | None = None,
         forked: bool = False,
         left: Callable[[], float] = lambda: math.inf,
+        on_note: Callable[[Message], None] = lambda note: None,
     ) -> None:
-        self.name = name
         self._left = left
+        self._on_note = on_note
         self.started_at = time.time()
         """Unix seconds."""
         self.overhead_s = 0.0
@@ -98,13 +121,11 @@ class Child:
         """CPU seconds of the process and of those that it started and waited for, once it has ended."""
         self._code: int | None = None
         """How it has ended."""
-        self._log = log
         self._warden = warden
         self._buffer = b""
         self._result: Any = None
         self._failure: NGraphError | None = None
         """What `finish` has to raise."""
-        log.parent.mkdir(parents=True, exist_ok=True)
         self._answered = time.perf_counter()
         """When the last answer was read."""
         stdin, commands = os.pipe()
@@ -113,10 +134,13 @@ class Child:
         self._stdout: IO[bytes] = os.fdopen(answers, "rb", buffering=0)
         # Not in the study's directory: addresses of sockets in it have to be short.
         self._temporary = tempfile.TemporaryDirectory(prefix="ngraph-", ignore_cleanup_errors=True)
-        with log.open("ab") as stream:
-            self._process = worker_process.start(
-                warden, env, Path(self._temporary.name), (stdin, stdout, stream.fileno()), forked=forked
-            )
+        temporary = Path(self._temporary.name)
+        self._study = None if log is None else log.parent.parent
+        self._log = log or temporary / "log"
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("ab") as stream:
+            pipes = (stdin, stdout, stream.fileno())
+            self._process = starting.start(module, env, temporary, pipes, warden=warden, forked=forked)
         os.close(stdin)
         os.close(stdout)
         self._begun = [_Begun("starting", STARTUP_SECONDS, self._answered)]
@@ -129,6 +153,11 @@ class Child:
     def settled(self) -> bool:
         """Whether `finish` returns, or raises, without waiting."""
         return self._failure is not None or not self._begun
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is known to have ended."""
+        return self._stdout.closed
 
     def begin(
         self,
@@ -154,8 +183,7 @@ class Child:
         stage_limits : Mapping[str, float] | None
             Seconds from the announcement of a stage to the answer, in place of ``timeout``.
         """
-        with contextlib.suppress(BrokenPipeError):  # whoever waits for the answer learns how the child ended
-            self._send(command, fields)
+        self.send(command, **fields)
         self._begun.append(_Begun(command, timeout, time.perf_counter(), on_stage, accounted, stage_limits or {}))
 
     def finish(self) -> Any:
@@ -169,13 +197,15 @@ class Child:
         Raises
         ------
         ChildFailure
-            A command failed, its time ran out, or the child ended; it is closed in the last two cases.
+            A command failed, its time ran out, or the child ended; it is closed in the last two cases, and says so again.
         DiskFullError
             The child found a disk full.
         """
         wait([self])
         if self._failure is not None:
-            failure, self._failure = self._failure, None
+            failure = self._failure
+            if not self.closed:
+                self._failure = None
             raise failure
         return self._result
 
@@ -193,9 +223,29 @@ class Child:
         self.begin(command, timeout, on_stage=on_stage, accounted=accounted, **fields)
         return self.finish()
 
+    def send(self, command: str, **fields: Any) -> None:
+        """Send a command that has no answer. A child that has ended says so where an answer is waited for."""
+        if not self.closed:
+            with contextlib.suppress(BrokenPipeError):
+                self._stdin.write(json.dumps({"command": command, **fields}).encode() + b"\n")
+                self._stdin.flush()
+
+    def poll(self, seconds: float = 0.0) -> None:
+        """Take in what the child has said, or what it says first within so many seconds."""
+        if not self.closed:
+            if _readable([self], seconds):
+                self._read()
+            self.take_in()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send the process a signal, unless it is known to have ended."""
+        if not self.closed:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
     def close(self) -> None:
         """End the child now, with everything it started. Closing again does nothing."""
-        if self._stdout.closed:
+        if self.closed:
             return  # its process group may belong to somebody else by now
         with contextlib.suppress(BrokenPipeError):
             self._stdin.close()
@@ -206,7 +256,8 @@ class Child:
         self._stdout.close()
         self._temporary.cleanup()
         logs.shorten(self._log)
-        self._warden.remove(self.pid)
+        if self._warden is not None:
+            self._warden.remove(self.pid)
 
     def resident_bytes(self) -> int:
         """Memory that the process and those that it started have now; 0 once it has ended."""
@@ -217,10 +268,6 @@ class Child:
                 with contextlib.suppress(psutil.Error):
                     total += member.memory_info().rss
         return total
-
-    def _send(self, command: str, fields: Mapping[str, Any]) -> None:
-        self._stdin.write(json.dumps({"command": command, **fields}).encode() + b"\n")
-        self._stdin.flush()
 
     def fileno(self) -> int:
         """Of the pipe that answers come through, for `wait`."""
@@ -244,10 +291,7 @@ class Child:
             Whether there is anything to read: an answer, or the end.
         """
         if readable:
-            chunk = os.read(self.fileno(), 1 << 20)
-            self._buffer += chunk
-            if not chunk:
-                self._failure = self._ended(self._begun[0].command)
+            self._read()
         elif not self.patience_s():
             tail = self.tail()
             self.close()
@@ -258,11 +302,20 @@ class Child:
                 reason = f"{begun.command} did not finish within its time limit"
                 self._failure = ChildFailure(Verdict.TIMEOUT, reason, tail)
 
+    def _read(self) -> None:
+        chunk = os.read(self.fileno(), 1 << 20)
+        self._buffer += chunk
+        if not chunk:
+            self._failure = self._ended(self._begun[0].command if self._begun else "waiting")
+
     def take_in(self) -> None:
         """Understand what was read, up to a failure."""
-        while b"\n" in self._buffer and not self.settled:
-            line, _, self._buffer = self._buffer.partition(b"\n")
+        while b"\n" in self._buffer and self._failure is None:
+            line, _, rest = self._buffer.partition(b"\n")
             message = _message(line)
+            if not self._begun and (message is None or "note" not in message):
+                return
+            self._buffer = rest
             if message is None:
                 tail = self.tail()
                 self.close()
@@ -272,6 +325,9 @@ class Child:
                 )
                 self._failure = ChildFailure(Verdict.FAILED, reason, tail)
                 return
+            if "note" in message:
+                self._on_note(message["note"])
+                continue
             if "stage" in message:
                 begun = self._begun[0]
                 if message["stage"] in begun.stage_limits:
@@ -291,7 +347,7 @@ class Child:
     def _told(self, command: str, error: Mapping[str, Any]) -> NGraphError:
         """What the child says went wrong."""
         if error.get("disk_full"):
-            return space.lacking(f"a child process did: {command}", self._log.parent.parent)
+            return self._lacking(command)
         tail = "" if error["verdict"] == Verdict.UNSUPPORTED.value else self.tail()
         return ChildFailure(Verdict(error["verdict"]), error["reason"], tail)
 
@@ -303,12 +359,18 @@ class Child:
         self.close()
         if full:
             # What maps files, or writes them without looking, dies of that without a word.
-            return space.lacking(f"a child process did: {command}", self._log.parent.parent)
+            return self._lacking(command)
         if code == -signal.SIGKILL and _killed_for_memory():
             return ChildFailure(Verdict.OOM, f"the kernel killed the process for lack of memory during {command}", tail)
         if code < 0:
             return ChildFailure(Verdict.CRASHED, f"killed by {signal.Signals(-code).name} during {command}", tail)
         return ChildFailure(Verdict.CRASHED, f"exited with code {code} during {command}", tail)
+
+    def _lacking(self, command: str) -> NGraphError:
+        """A disk is full."""
+        if self._study is None:
+            return ChildFailure(Verdict.FAILED, f"no space left on a disk during {command}")
+        return space.lacking(f"a child process did: {command}", self._study)
 
     def _reap(self) -> int:
         """Wait for the end of the process; returns its exit code as `subprocess` has it."""
@@ -326,11 +388,11 @@ class Child:
         return ""
 
 
-def _message(line: bytes) -> dict[str, Any] | None:
+def _message(line: bytes) -> Message | None:
     """What a child says; None for what is none of our messages."""
     with contextlib.suppress(ValueError, RecursionError):
         message = json.loads(line)
-        if isinstance(message, dict) and {"stage", "error", "result"} & set(message):
+        if isinstance(message, dict) and {"stage", "note", "error", "result"} & set(message):
             return message
     return None
 
@@ -346,12 +408,17 @@ def wait(children: Sequence[Child]) -> list[Child]:
         settled = [child for child in children if child.settled]
         if settled or not children:
             return settled
-        with selectors.DefaultSelector() as selector:
-            for child in children:
-                selector.register(child, selectors.EVENT_READ)
-            ready = {key.fileobj for key, _ in selector.select(min(child.patience_s() for child in children))}
+        ready = _readable(children, min(child.patience_s() for child in children))
         for child in children:
             child.listen(readable=child in ready)
+
+
+def _readable(children: Sequence[Child], seconds: float) -> set[Any]:
+    """Those of the children that have said something, or have ended, as soon as one has or the time is up."""
+    with selectors.DefaultSelector() as selector:
+        for child in children:
+            selector.register(child, selectors.EVENT_READ)
+        return {key.fileobj for key, _ in selector.select(None if math.isinf(seconds) else seconds)}
 
 
 _OOM_COUNTERS = (Path("/sys/fs/cgroup/memory.events"), Path("/sys/fs/cgroup/memory/memory.oom_control"))

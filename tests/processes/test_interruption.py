@@ -20,9 +20,9 @@ from mlflow import MlflowClient
 
 from mlflow_ngraph.errors import JournalError
 from mlflow_ngraph.execute import fold, journal, places
-from mlflow_ngraph.execute.child import Child
-from mlflow_ngraph.execute.interruption import Interrupted, listening, whole
 from mlflow_ngraph.execute.journal import Journal
+from mlflow_ngraph.processes.child import Child
+from mlflow_ngraph.processes.interruption import Interrupted, listening, whole
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import parse
 
