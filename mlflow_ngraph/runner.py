@@ -109,7 +109,7 @@ def ask_child(command: str, **fields: Any) -> Any:
     WorkloadError
         The command failed; the message is the child's.
     """
-    env = environment.of_threads(None, patient=True)
+    env = environment.of_threads(None, patient=True, logins=True)
     with closing(Warden()) as warden, closing(Child(worker.__name__, env, warden=warden, forked=True)) as child:
         try:
             return child.request(command, CHECK_SECONDS, **fields)

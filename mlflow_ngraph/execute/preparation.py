@@ -30,7 +30,7 @@ class Preparation:
         self._directory = session.places.materials(self._ref)
         self._seconds = 0.0
         name = f"prepare-{self._directory.name}-{session.number}"
-        env = environment.of_threads(session.plan.threads, session.places.scratch(name), patient=True)
+        env = environment.of_threads(session.plan.threads, session.places.scratch(name), patient=True, logins=True)
         log, left = session.places.log(name), session.time.left_at_most
         self.child = Child(worker.__name__, env, log, warden=session.warden, forked=session.forks, left=left)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+
+from mlflow_ngraph import addresses
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -30,13 +33,20 @@ TOLD = ("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT")
 _KEPT = (*TOLD, "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TORCH_CUDA_ARCH_LIST")
 """The last ones say where files are, and what to compile for."""
 
+_LOGIN = re.compile(
+    r"^(MLFLOW_TRACKING|AWS|AZURE|GOOGLE|DATABRICKS)_|^SSH_AUTH_SOCK$|(^|_)TOKEN(_|$)|PASSW(OR)?D|SECRET|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY"
+)
+"""Names of variables that let a process in somewhere."""
+
 
 def told() -> dict[str, str]:
     """The variables that may make one runtime faster or slower, and are kept all the same."""
     return {name: os.environ[name] for name in TOLD if os.environ.get(name)}
 
 
-def of_threads(threads: int | None, scratch: Path | None = None, *, patient: bool = False) -> dict[str, str]:
+def of_threads(
+    threads: int | None, scratch: Path | None = None, *, patient: bool = False, logins: bool = False
+) -> dict[str, str]:
     """The environment of a child: that of the parent without its thread and runtime settings, plus ours.
 
     Parameters
@@ -49,8 +59,12 @@ def of_threads(threads: int | None, scratch: Path | None = None, *, patient: boo
     patient : bool
         Threads of OpenMP that wait for others go to sleep instead of looking again and again: slower by a little where
         they have the machine to themselves, faster by much where others need the processors. For what is not timed.
+    logins : bool
+        Keep passwords, tokens and the address of the tracking server. For what fetches models; an engine has no use for them.
     """
     env = {key: value for key, value in os.environ.items() if key in _KEPT or not key.startswith(STRAY_PREFIXES)}
+    if not logins:
+        env = {key: value for key, value in env.items() if not _is_login(key, value)}
     if threads is not None:
         env.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
     if patient:
@@ -62,6 +76,10 @@ def of_threads(threads: int | None, scratch: Path | None = None, *, patient: boo
     env["PYTHONUNBUFFERED"] = "1"
     env["PYTHONHASHSEED"] = "0"
     return env
+
+
+def _is_login(name: str, value: str) -> bool:
+    return bool(_LOGIN.search(name.upper())) or ("://" in value and addresses.shown(value) != value)
 
 
 def of_scratch(scratch: Path) -> dict[str, str]:

@@ -83,7 +83,7 @@ def ask(question: Question) -> Answer:
     NGraphError
         It cannot be looked for; says why.
     """
-    env = environment.of_threads(question.target["threads"], patient=True)
+    env = environment.of_threads(question.target["threads"], patient=True, logins=True)
     with closing(Child("mlflow_ngraph.reduction.process", env)) as child:
         try:
             return Answer(**child.request("look", math.inf, question=asdict(question)))

@@ -352,7 +352,7 @@ def test_nobody_outlives_a_killed_parent_even_if_the_warden_is_killed_with_it(
 ) -> None:
     hangs = {"name": "fake", "flags": {"behaviour": "hang", "at": where}}
     kept.append(study := Started(tmp_path, None, compilers=["identity", "torchscript", hangs], batch_sizes=[1]))
-    wanted = "execute.forking"
+    wanted = "fork_server_child"
     study.until(lambda events: any(event["event"] == "workload_prepared" for event in events))
     deadline = time.monotonic() + PATIENCE_S
     while not any("execute.worker" in " ".join(one.cmdline()) for one in study.family):
