@@ -23,7 +23,7 @@ from typing import IO, Any
 import psutil
 
 from mlflow_ngraph.errors import CellError, NGraphError
-from mlflow_ngraph.processes import interruption, logs, space, starting
+from mlflow_ngraph.processes import interruption, logs, memory_kills, space, starting
 from mlflow_ngraph.processes.time_budget import TIME_UP
 from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph.verdicts import Verdict
@@ -31,9 +31,6 @@ from mlflow_ngraph.verdicts import Verdict
 Message = dict[str, Any]
 
 STARTUP_SECONDS = 120.0
-TAIL_LINES = 20
-_TAIL_BYTES = 1 << 16
-"""Of the end of a log that are looked at: a model may print megabytes."""
 _LONGEST_LINE = 200
 
 
@@ -87,8 +84,7 @@ class Child:
     module : str
         Its `main` is what the process does, with a `Parent`.
     log : Path | None
-        Gets what the process writes to standard error, two folders below the study that it works for. Without a study it goes with
-        the folder of temporary files.
+        File of standard error, in a folder of the study's directory. Outside a study it goes with the temporary files.
     warden : Warden | None
         Ends the process if we are killed; without one the kernel alone does.
     forked : bool
@@ -187,12 +183,7 @@ class Child:
         self._begun.append(_Begun(command, timeout, time.perf_counter(), on_stage, accounted, stage_limits or {}))
 
     def finish(self) -> Any:
-        """Wait for everything that has begun.
-
-        Returns
-        -------
-        Any
-            The result of the last command that was answered; None if there was none.
+        """Wait for everything that has begun; returns the result of the last command that was answered.
 
         Raises
         ------
@@ -203,9 +194,7 @@ class Child:
         """
         wait([self])
         if self._failure is not None:
-            failure = self._failure
-            if not self.closed:
-                self._failure = None
+            failure, self._failure = self._failure, self._failure if self.closed else None
             raise failure
         return self._result
 
@@ -237,7 +226,7 @@ class Child:
                 self._read()
             self.take_in()
 
-    def signal(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         """Send the process a signal, unless it is known to have ended."""
         if not self.closed:
             with contextlib.suppress(ProcessLookupError):
@@ -260,7 +249,7 @@ class Child:
             self._warden.remove(self.pid)
 
     def resident_bytes(self) -> int:
-        """Memory that the process and those that it started have now; 0 once it has ended."""
+        """Memory of the process and those that it started; 0 once it has ended."""
         total = 0
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(self.pid)
@@ -283,24 +272,17 @@ class Child:
         return max(0.0, begun.deadline - time.monotonic())
 
     def listen(self, *, readable: bool) -> None:
-        """Read what the child has said by now, and note if it has ended or takes too long.
-
-        Parameters
-        ----------
-        readable : bool
-            Whether there is anything to read: an answer, or the end.
-        """
+        """Read what the child has said by now, if it is readable, and note if it has ended or takes too long."""
         if readable:
             self._read()
         elif not self.patience_s():
-            tail = self.tail()
-            self.close()
             begun = self._begun[0]
             if begun.late:
                 self._failure = OutOfTime(f"{begun.command} was ended, because {TIME_UP}")
             else:
                 reason = f"{begun.command} did not finish within its time limit"
-                self._failure = ChildFailure(Verdict.TIMEOUT, reason, tail)
+                self._failure = ChildFailure(Verdict.TIMEOUT, reason, self.tail())
+            self.close()
 
     def _read(self) -> None:
         chunk = os.read(self.fileno(), 1 << 20)
@@ -317,13 +299,11 @@ class Child:
                 return
             self._buffer = rest
             if message is None:
-                tail = self.tail()
-                self.close()
                 reason = (
-                    f"{self._begun[0].command}: something in the process wrote to a file descriptor that is not its own, "
-                    "in place of an answer"
+                    "something in the process wrote to a file descriptor that is not its own, in place of an answer"
                 )
-                self._failure = ChildFailure(Verdict.FAILED, reason, tail)
+                self._failure = ChildFailure(Verdict.FAILED, f"{self._begun[0].command}: {reason}", self.tail())
+                self.close()
                 return
             if "note" in message:
                 self._on_note(message["note"])
@@ -360,7 +340,7 @@ class Child:
         if full:
             # What maps files, or writes them without looking, dies of that without a word.
             return self._lacking(command)
-        if code == -signal.SIGKILL and _killed_for_memory():
+        if code == -signal.SIGKILL and memory_kills.one_more():
             return ChildFailure(Verdict.OOM, f"the kernel killed the process for lack of memory during {command}", tail)
         if code < 0:
             return ChildFailure(Verdict.CRASHED, f"killed by {signal.Signals(-code).name} during {command}", tail)
@@ -382,10 +362,7 @@ class Child:
 
     def tail(self) -> str:
         """The last lines that the child wrote to standard error."""
-        with contextlib.suppress(OSError), self._log.open("rb") as stream:
-            stream.seek(max(0, stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            return "\n".join(stream.read().decode(errors="replace").splitlines()[-TAIL_LINES:])
-        return ""
+        return logs.tail(self._log)
 
 
 def _message(line: bytes) -> Message | None:
@@ -419,30 +396,3 @@ def _readable(children: Sequence[Child], seconds: float) -> set[Any]:
         for child in children:
             selector.register(child, selectors.EVENT_READ)
         return {key.fileobj for key, _ in selector.select(None if math.isinf(seconds) else seconds)}
-
-
-_OOM_COUNTERS = (Path("/sys/fs/cgroup/memory.events"), Path("/sys/fs/cgroup/memory/memory.oom_control"))
-
-
-def _oom_kills() -> int:
-    """How often the kernel has killed in our control group for lack of memory."""
-    for path in _OOM_COUNTERS:
-        with contextlib.suppress(OSError):
-            for line in path.read_text().splitlines():
-                if line.startswith("oom_kill "):
-                    return int(line.split()[1])
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return 0
-
-
-_oom_kills_seen = _oom_kills()
-
-
-def _killed_for_memory() -> bool:
-    """Whether the kernel has killed for lack of memory since we last looked."""
-    global _oom_kills_seen
-    before, _oom_kills_seen = _oom_kills_seen, _oom_kills()
-    return _oom_kills_seen > before

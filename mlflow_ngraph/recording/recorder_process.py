@@ -126,7 +126,7 @@ class RecorderProcess:
             yield
         finally:
             if stopped:
-                self._child.signal(signal.SIGCONT)
+                self._child.send_signal(signal.SIGCONT)
                 self._child.send("resume")
 
     def close(self, status: str) -> None:
@@ -163,7 +163,7 @@ class RecorderProcess:
         while self._paused < self._pauses and not self._child.closed and (left := deadline - time.monotonic()) > 0:
             self._child.poll(left)
         self._patience_left_s = max(0.0, deadline - time.monotonic())
-        self._child.signal(signal.SIGSTOP)
+        self._child.send_signal(signal.SIGSTOP)
         return not self._child.closed
 
     def _begin(self, command: str, **fields: Any) -> None:

@@ -297,7 +297,7 @@ def test_what_has_ended_says_so_again(child):
             with pytest.raises(ChildFailure, match="exited with code 7 during import"):
                 run_module(worker, "dies")
         worker.poll()
-        worker.signal(signal.SIGTERM)
+        worker.send_signal(signal.SIGTERM)
         assert worker.closed
 
 
