@@ -15,11 +15,6 @@ from typing import Any
 from mlflow_ngraph.processes import environment
 from mlflow_ngraph.processes.python_command import command
 
-PRELOADED = (
-    *("torch", "torch._dynamo", "onnxscript"),
-    *("mlflow_ngraph.workloads.export", "mlflow_ngraph.execute.worker"),
-)
-"""What most of them import."""
 _READ_BY_IMPORTS = ("PYTHON", "CUDA", "NVIDIA", *environment.STRAY_PREFIXES)
 """How variables begin that change what an import does."""
 _SETTLED_LATER = (*environment.THREAD_VARIABLES, "PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR")
@@ -41,7 +36,7 @@ class ForkServer:
         self._control, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
             self._process = subprocess.Popen(
-                command("mlflow_ngraph.processes.fork_server_child", str(its.fileno()), *PRELOADED),
+                command("mlflow_ngraph.processes.fork_server_child", str(its.fileno())),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
