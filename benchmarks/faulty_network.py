@@ -39,8 +39,8 @@ from mlflow_ngraph import runner
 from mlflow_ngraph.errors import NGraphError
 from mlflow_ngraph.execute import fold, journal
 from mlflow_ngraph.execute.record import StudyRecord
-from mlflow_ngraph.recording.aside import Aside
 from mlflow_ngraph.recording.later import sync_study
+from mlflow_ngraph.recording.recorder_process import RecorderProcess
 from mlflow_ngraph.study import Study, load
 from mlflow_ngraph.tracking import connection, schema
 from mlflow_ngraph.verdicts import Verdict
@@ -185,7 +185,7 @@ def _watched() -> Iterator[dict[str, list[tuple[float, float]]]]:
     """When measuring began to wait for what records, and for how many seconds, by what it waited for."""
     waits: dict[str, list[tuple[float, float]]] = defaultdict(list)
 
-    class Watched(Aside):
+    class Watched(RecorderProcess):
         def preflight(self) -> str:
             with noted("preflight"):
                 return super().preflight()
@@ -206,11 +206,11 @@ def _watched() -> Iterator[dict[str, list[tuple[float, float]]]]:
         finally:
             waits[what].append((began, time.time() - began))
 
-    runner.Aside = Watched  # type: ignore[attr-defined]
+    runner.RecorderProcess = Watched  # type: ignore[attr-defined]
     try:
         yield waits
     finally:
-        runner.Aside = Aside  # type: ignore[attr-defined]
+        runner.RecorderProcess = RecorderProcess  # type: ignore[attr-defined]
 
 
 def _longest(waits: Mapping[str, list[tuple[float, float]]], directory: Path) -> float:

@@ -96,7 +96,7 @@ def strike(fleet: Fleet, event: str, after_s: float) -> list[str]:
     if event == "study":
         xeon.run("kill", "-9", *pids(xeon, "mlflow_ngraph fleet job"))
     elif event == "worker":
-        xeon.run("kill", "-9", *pids(xeon, "mlflow_ngraph.execute.forking")[-1:])
+        xeon.run("kill", "-9", *pids(xeon, "mlflow_ngraph.processes.fork_server_child")[-1:])
     elif event == "node":
         xeon.run("kill", "-9", *pids(xeon, "raylet/raylet"))
     elif event == "head":

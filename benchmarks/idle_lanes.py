@@ -33,8 +33,8 @@ from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.plan import StudyPlan
 from mlflow_ngraph.execute.record import LaneRecord, StudyRecord
 from mlflow_ngraph.execute.session import Session
-from mlflow_ngraph.execute.worker_process import Warden
 from mlflow_ngraph.measure.statistics import paired_ratio
+from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph.runner import plan_study, run_study
 from mlflow_ngraph.study import Study, parse
 

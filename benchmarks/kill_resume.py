@@ -213,7 +213,7 @@ def _killed(victim: str, command: list[str], moment: float, root: Path) -> list[
         time.sleep(0.005)
     if victim == "child":
         workers = [
-            one for one in _family(process) if "execute.worker" in _called(one) or "execute.forking" in _called(one)
+            one for one in _family(process) if "execute.worker" in _called(one) or "fork_server_child" in _called(one)
         ]
         for worker in workers[-1:]:
             worker.kill()

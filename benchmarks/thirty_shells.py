@@ -88,7 +88,7 @@ HERE = Path(__file__).parent
 STARTS_A_CHILD = """
 import json, subprocess, sys
 from pathlib import Path
-from mlflow_ngraph.engines import environment
+from mlflow_ngraph.processes import environment
 
 says = "import json, os; print(json.dumps(dict(os.environ)))"
 env = environment.of_threads(2, Path("scratch"))

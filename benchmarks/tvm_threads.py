@@ -27,9 +27,10 @@ from mlflow_ngraph.compilers.base import Target
 from mlflow_ngraph.compilers.tvm.adapter import TVM
 from mlflow_ngraph.compilers.tvm.flags import TVMFlags
 from mlflow_ngraph.devices.processors import available
-from mlflow_ngraph.engines import environment
-from mlflow_ngraph.execute.child import Child
-from mlflow_ngraph.execute.worker_process import Warden
+from mlflow_ngraph.execute import worker
+from mlflow_ngraph.processes import environment
+from mlflow_ngraph.processes.child import Child
+from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph.runner import plan_study
 from mlflow_ngraph.study import parse
 
@@ -87,9 +88,8 @@ class _Bench:
         return self._work / "materials"
 
     def child(self, name: str, threads: int | None) -> Child:
-        return Child(
-            name, environment.of_threads(threads, self._work / "scratch"), self._work / f"{name}.log", self._warden
-        )
+        env = environment.of_threads(threads, self._work / "scratch")
+        return Child(worker.__name__, env, self._work / f"{name}.log", warden=self._warden)
 
     def request(self, child: Child, command: str, threads: int | None, **fields: Any) -> Any:
         return child.request(

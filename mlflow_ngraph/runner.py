@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,12 +15,10 @@ from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph.devices import registry as devices
 from mlflow_ngraph.devices.fingerprint import fingerprint, versions
-from mlflow_ngraph.engines import environment
 from mlflow_ngraph.engines.store import EngineStore
 from mlflow_ngraph.errors import DiskFullError, StudyError, WorkloadError
-from mlflow_ngraph.execute import fork_server, interruption, known_workloads, places, space
+from mlflow_ngraph.execute import known_workloads, places, worker
 from mlflow_ngraph.execute.cache import EngineCache, Maker
-from mlflow_ngraph.execute.child import Child, ChildFailure
 from mlflow_ngraph.execute.crew import most_bytes
 from mlflow_ngraph.execute.exclusive import ExclusiveMachine, Holder, WhenBusy
 from mlflow_ngraph.execute.experience import Experience, learn
@@ -30,11 +27,13 @@ from mlflow_ngraph.execute.journal import SCHEMA_VERSION, Event, Journal, Reader
 from mlflow_ngraph.execute.plan import StudyPlan, WorkloadPlan, make
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.execute.supervisor import Supervisor
-from mlflow_ngraph.execute.time_budget import TimeBudget
-from mlflow_ngraph.execute.worker_process import Warden
+from mlflow_ngraph.processes import environment, fork_server, interruption, space
+from mlflow_ngraph.processes.child import Child, ChildFailure
+from mlflow_ngraph.processes.time_budget import TimeBudget
+from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph.recording import later
-from mlflow_ngraph.recording.aside import Aside
 from mlflow_ngraph.recording.outcome import Outcome
+from mlflow_ngraph.recording.recorder_process import RecorderProcess
 from mlflow_ngraph.study import Study
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.shared_engines import ServerEngines
@@ -110,14 +109,9 @@ def ask_child(command: str, **fields: Any) -> Any:
     WorkloadError
         The command failed; the message is the child's.
     """
-    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
-        warden = Warden()
-        stack.callback(warden.close)
-        log = Path(scratch) / "check.log"
+    env = environment.of_threads(None, patient=True, logins=True)
+    with closing(Warden()) as warden, closing(Child(worker.__name__, env, warden=warden, forked=True)) as child:
         try:
-            env = environment.of_threads(None, Path(scratch), patient=True)
-            child = Child("check", env, log, warden, forked=True)
-            stack.callback(child.close)
             return child.request(command, CHECK_SECONDS, **fields)
         except ChildFailure as failure:
             raise WorkloadError(failure.reason) from None
@@ -172,19 +166,19 @@ def run_study(
     root, key = home_directory.directory(home), places.study_key(study, plan.device, machine["digest"])
     _resumable(study, resume, root, key)  # complains before anybody waits
     with ExitStack() as stack:
-        aside = None if offline else Aside(tracking_uri, experiment)
-        if aside is not None:
-            stack.callback(aside.end)
-            if away := aside.preflight():
+        recorder = None if offline else RecorderProcess(tracking_uri, experiment)
+        if recorder is not None:
+            stack.callback(recorder.end)
+            if away := recorder.preflight():
                 _say_that_the_server_is_away(observer, away)
         signals = stack.enter_context(interruption.listening(partial(_say_that_it_ends, observer)))
-        if (ended := _finish_recording(root, key, aside, resume, observer)) is not None:
+        if (ended := _finish_recording(root, key, recorder, resume, observer)) is not None:
             return ended
         asked = time.monotonic()
         lock = stack.enter_context(ExclusiveMachine(study.name, when_busy, partial(_say_who_measures, observer)))
         budget.waited(time.monotonic() - asked)
         # Whoever held the machine may have run this very study.
-        if (ended := _finish_recording(root, key, aside, resume, observer)) is not None:
+        if (ended := _finish_recording(root, key, recorder, resume, observer)) is not None:
             return ended
         continued = _resumable(study, resume, root, key)
         directory = continued or _room_for(plan, root, key, None if offline else connection.resolve_uri(tracking_uri))
@@ -196,9 +190,9 @@ def run_study(
         before = state.record.so_far()
         session = before.sessions + 1
         done = sum(len(lane.cells) for lane in before.lanes.values())
-        if aside is not None:
-            aside.follow(directory, writer, reader.lines)
-            aside.open()
+        if recorder is not None:
+            recorder.follow(directory, writer, reader.lines)
+            recorder.open()
             budget.reserve(RECORDING_SECONDS + RECORDING_LANE_SECONDS * len(plan.workloads[-1].lanes))
         writer.append(
             "session_started",
@@ -221,8 +215,8 @@ def run_study(
             cache=_engine_cache(study, root, shared, writer, before),
             before=before,
             retry=resume == "always",
-            on_workload=lambda workload: _pass_on(workload, None if signals.asked else aside),
-            undisturbed=nullcontext if aside is None else aside.standing_still,
+            on_workload=lambda workload: _pass_on(workload, None if signals.asked else recorder),
+            undisturbed=nullcontext if recorder is None else recorder.paused,
             standstill=standstill,
             time=budget,
         )
@@ -240,16 +234,16 @@ def run_study(
         except BaseException as error:
             if not finished:
                 _note_interruption(writer, error)
-            _record_what_is_known(aside, signals, "FINISHED" if finished else _status_after(error))
+            _record_what_is_known(recorder, signals, "FINISHED" if finished else _status_after(error))
             raise
-        return _outcome(directory, aside, reader, state)
+        return _outcome(directory, recorder, reader, state)
 
 
 def _finish_recording(
-    root: Path, key: str, aside: Aside | None, resume: Resume, observer: Observer | None
+    root: Path, key: str, recorder: RecorderProcess | None, resume: Resume, observer: Observer | None
 ) -> Outcome | None:
     """Record the newest study with this key if it was measured to its end and that is all that it lacks; else None."""
-    if aside is None or resume != "auto":
+    if recorder is None or resume != "auto":
         return None
     directory = places.newest(root, key)
     if directory is None or places.end(directory) != "measured":
@@ -259,9 +253,9 @@ def _finish_recording(
         if places.end(directory) != "measured":
             return None  # by whoever was waited for
         writer.tell("recording_resumed", directory=str(directory))
-        aside.follow(directory, writer)
-        aside.again()
-        return _outcome(directory, aside, Reader(directory), Fold())
+        recorder.follow(directory, writer)
+        recorder.resync()
+        return _outcome(directory, recorder, Reader(directory), Fold())
 
 
 def _note_interruption(writer: Journal, error: BaseException) -> None:
@@ -269,11 +263,11 @@ def _note_interruption(writer: Journal, error: BaseException) -> None:
         writer.append("study_interrupted", reason=type(error).__name__)
 
 
-def _record_what_is_known(aside: Aside | None, signals: interruption.Interruption, status: str) -> None:
+def _record_what_is_known(recorder: RecorderProcess | None, signals: interruption.Interruption, status: str) -> None:
     """Before an error or an interruption is passed on; whoever pressed Ctrl-C twice does not wait for it."""
-    if aside is not None and not signals.hurried:
+    if recorder is not None and not signals.hurried:
         signals.tidied()
-        aside.close(status)
+        recorder.close(status)
 
 
 def _status_after(error: BaseException) -> str:
@@ -281,20 +275,20 @@ def _status_after(error: BaseException) -> str:
     return "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
 
 
-def _outcome(directory: Path, aside: Aside | None, reader: Reader, state: Fold) -> Outcome:
+def _outcome(directory: Path, recorder: RecorderProcess | None, reader: Reader, state: Fold) -> Outcome:
     """What became of a study that has come to its end, once it is recorded."""
     state.catch_up(reader)
     record = state.derived()
-    if aside is None:
+    if recorder is None:
         return Outcome(record, directory)
-    aside.close("FINISHED")
-    return Outcome(record, directory, aside.where, aside.problem)
+    recorder.close("FINISHED")
+    return Outcome(record, directory, recorder.where, recorder.problem)
 
 
-def _pass_on(workload: WorkloadPlan, aside: Aside | None) -> None:
+def _pass_on(workload: WorkloadPlan, recorder: RecorderProcess | None) -> None:
     """Have a workload recorded that has come to its end."""
-    if aside is not None:
-        aside.workload(str(workload.ref), [lane.id for lane in workload.lanes])
+    if recorder is not None:
+        recorder.workload(str(workload.ref), [lane.id for lane in workload.lanes])
 
 
 def _planned(study: Study, home: Path | None, observer: Observer | None) -> StudyPlan:

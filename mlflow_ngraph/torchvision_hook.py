@@ -106,7 +106,9 @@ def problem() -> str:
     """Why a fresh interpreter of this environment cannot import torchvision; empty if it can."""
     command = [sys.executable, "-c", "import torchvision"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        # Not in the current directory, whose files would be imported in place of installed modules.
+        place = sysconfig.get_path("purelib")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False, cwd=place)
     except subprocess.TimeoutExpired:
         return f"importing it takes more than {_TIMEOUT_S} s"
     last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlflow_ngraph.engines import environment
 from mlflow_ngraph.execute.lane import SETTLE_S
 from mlflow_ngraph.execute.lane_memory import RELOAD_CALLS
 from mlflow_ngraph.process_memory import FreedMemory
+from mlflow_ngraph.processes import environment
 
 _SCRIPT = """
 import gc, json, statistics, sys, time

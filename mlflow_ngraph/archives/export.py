@@ -19,8 +19,9 @@ from mlflow_ngraph.archives.tape import Writer
 from mlflow_ngraph.engines import signing
 from mlflow_ngraph.engines.files import damage, digest_files, sha256
 from mlflow_ngraph.errors import ArchiveError, UsageError
-from mlflow_ngraph.execute import fold, journal, space
+from mlflow_ngraph.execute import fold, journal
 from mlflow_ngraph.execute.journal import Journal
+from mlflow_ngraph.processes import space
 from mlflow_ngraph.tracking import files
 from mlflow_ngraph.validation import explain
 from mlflow_ngraph.version import __version__

@@ -24,9 +24,10 @@ from mlflow_ngraph.engines import trust as trusting
 from mlflow_ngraph.engines.files import is_plain
 from mlflow_ngraph.engines.trust import Rules, Trusted
 from mlflow_ngraph.errors import ArchiveError, JournalError
-from mlflow_ngraph.execute import fold, journal, space
+from mlflow_ngraph.execute import fold, journal
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.record import StudyRecord
+from mlflow_ngraph.processes import space
 
 State = Literal["imported", "continued", "unchanged"]
 """What became of a study: it was not here; what was here was the beginning of it; it, or more of it, was here already."""

@@ -330,7 +330,8 @@ def _range(expected: Duration) -> str:
 def _notes(plan: StudyPlan, home: Path | None) -> list[str]:
     """What a person should know before a study starts."""
     from mlflow_ngraph.devices import memory
-    from mlflow_ngraph.execute import allotment, crew, space
+    from mlflow_ngraph.execute import allotment, crew
+    from mlflow_ngraph.processes import space
 
     within = plan.study.within
     planned = [] if within is None else list(allotment.told(plan, allotment.left_out(plan, within)))

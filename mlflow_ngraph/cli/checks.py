@@ -22,7 +22,7 @@ from mlflow_ngraph.addresses import HIDDEN, shown
 from mlflow_ngraph.cli import machine_checks
 from mlflow_ngraph.cli.check_result import CheckResult, Status
 from mlflow_ngraph.devices import probes, processors
-from mlflow_ngraph.execute import space
+from mlflow_ngraph.processes import space
 from mlflow_ngraph.tracking.connection import AMBIGUOUS, proxied
 
 _BUSY_PERCENT = 10.0

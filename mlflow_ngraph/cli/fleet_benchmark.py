@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.fleet_table import FleetTable
 from mlflow_ngraph.errors import UsageError
-from mlflow_ngraph.execute.interruption import Interrupted
 from mlflow_ngraph.fleet import connection as engines
 from mlflow_ngraph.fleet import fleet_plan, fleet_study
 from mlflow_ngraph.fleet.engine import Engine
 from mlflow_ngraph.fleet.fleet_study import DeviceOutcome, FleetStudy
+from mlflow_ngraph.processes.interruption import Interrupted
 from mlflow_ngraph.tables.sheet import Sheet, prose
 from mlflow_ngraph.tracking.fleet_run import FleetRun
 

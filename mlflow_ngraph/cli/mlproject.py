@@ -17,10 +17,10 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from mlflow_ngraph import parent_death
 from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph.devices.base import DeviceProfile
 from mlflow_ngraph.errors import DependencyError, NGraphError, TrackingError, UsageError
+from mlflow_ngraph.processes import parent_death
 from mlflow_ngraph.tracking.study_run import HANDED_OVER, is_handed_over
 
 ROOT = Path(__file__).resolve().parents[2]

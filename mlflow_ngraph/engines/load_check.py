@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlflow_ngraph.engines import environment
 from mlflow_ngraph.errors import EngineError
+from mlflow_ngraph.processes import environment
+from mlflow_ngraph.processes.child import Child, ChildFailure
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -20,8 +15,7 @@ if TYPE_CHECKING:
     from mlflow_ngraph.engines.load_spec import LoadSpec
 
 PROBE_SECONDS = 600.0
-"""LoadSpec an engine and one inference; some runtimes compile when they load."""
-_TAIL = 300
+"""To load an engine, and for one inference; some runtimes compile when they load."""
 
 
 class LoadCheck:
@@ -35,20 +29,9 @@ class LoadCheck:
     """
 
     def __init__(self, loading: LoadSpec) -> None:
-        self._scratch = tempfile.TemporaryDirectory(prefix="ngraph-probe-")
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "mlflow_ngraph.engines.load_check_child"],
-                env=environment.of_threads(loading.aim().threads, Path(self._scratch.name)),
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-            )  # fmt: skip
-        except BaseException:
-            self._scratch.cleanup()
-            raise
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it has died, and `answer` will say how
-            self._process.stdin.write(loading.model_dump_json() + "\n")
-            self._process.stdin.flush()
+        env = environment.of_threads(loading.aim().threads)
+        self._child = Child("mlflow_ngraph.engines.load_check_child", env)
+        self._child.begin("import", PROBE_SECONDS, loading=loading.model_dump_json())
 
     def answer(self, directory: Path, seconds: float = 0.0) -> dict[str, Any]:
         """What the process says of a package whose files have been checked. To be called once.
@@ -63,31 +46,19 @@ class LoadCheck:
         EngineError
             The engine cannot be loaded, or the process did not live to say anything.
         """
-        asked = json.dumps({"directory": str(directory), "seconds": seconds}) + "\n"
+        self._child.begin("probe", PROBE_SECONDS + 2 * seconds, directory=str(directory), seconds=seconds)
         try:
-            said, complained = self._process.communicate(asked, timeout=PROBE_SECONDS + 2 * seconds)
-        except subprocess.TimeoutExpired:
-            raise EngineError(f"{directory}: the engine did not answer in {PROBE_SECONDS:.0f} s") from None
-        if self._process.returncode != 0 or not said.strip():
-            code = self._process.returncode
-            ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-            tail = " ".join(complained.split())[-_TAIL:]
-            raise EngineError(f"{directory}: the process that tried the engine {ended}: {tail}")
-        answer: dict[str, Any] = json.loads(said.strip().splitlines()[-1])
-        if "error" in answer:
-            raise EngineError(answer["error"])
+            answer: dict[str, Any] = self._child.finish()
+        except ChildFailure as failure:
+            if not self._child.closed:
+                raise EngineError(failure.reason) from None
+            ended = f"{directory}: the process that tried the engine has ended: {failure.reason}"
+            raise EngineError(f"{ended}: {failure.last_line}") from None
         return answer
 
     def close(self) -> None:
         """End the process, whatever it is doing. Closing again does nothing."""
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if stream is not None:
-                with suppress(BrokenPipeError):
-                    stream.close()
-        self._scratch.cleanup()
+        self._child.close()
 
     def __enter__(self) -> LoadCheck:
         return self

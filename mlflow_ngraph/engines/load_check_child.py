@@ -1,29 +1,26 @@
-"""The child process that tries an engine: ``python -m mlflow_ngraph.engines.load_check_child``, asked by `engines.load_check`.
+"""The child process that tries an engine: the other end of `engines.load_check`.
 
 A runtime that is given an engine it does not like may end its process, or compute something else and say nothing. So
-an engine is tried in a process of its own before anybody relies on it. Standard input has two lines of JSON: how the
-engine is loaded, upon which the runtime is imported; and where it is, once its files are there and checked. The answer
-is one line of JSON on what was standard output; whatever the runtime prints goes to standard error.
+an engine is tried in a process of its own before anybody relies on it. It is told how the engine is loaded, upon which the runtime
+is imported; and where it is, once its files are there and checked.
 """
 
 from __future__ import annotations
 
-import json
-import signal
 import statistics
-import sys
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlflow_ngraph import parent_death, parity, standard_streams
+from mlflow_ngraph import parity
 from mlflow_ngraph.engines import compatibility, environment
 from mlflow_ngraph.engines.load_spec import LoadSpec, Probe, read_probe
 from mlflow_ngraph.engines.local_engine import LoadedEngine, prepare
 from mlflow_ngraph.engines.package import read_manifest
-from mlflow_ngraph.errors import IncomparableError, NGraphError
+from mlflow_ngraph.errors import IncomparableError
 from mlflow_ngraph.measure import loop
+from mlflow_ngraph.processes.parent import Command, Parent
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,32 +29,22 @@ _WARM_UP = {"window": 5, "tolerance": 0.05, "max_seconds": 3.0, "first_call_s": 
 _MOST_CALLS = 1_000_000
 
 
-def main() -> int:
-    """Try the engine that standard input tells of."""
-    # An engine that hangs would never notice that nobody waits any more.
-    parent_death.send_to_self(signal.SIGKILL)
-    questions, answers = standard_streams.take()
+def main() -> None:
+    """Try the engine that the parent tells of."""
+    parent = Parent.connect()
     environment.enter()
-    spec = questions.readline()
-    if spec:
-        _prepare(spec)
-    asked = questions.readline()
-    if not asked:
-        return 0  # nobody wants to know any more
-    question = json.loads(asked)
-    try:
-        answer = probe(Path(question["directory"]), float(question["seconds"]))
-    except NGraphError as error:
-        answer = {"error": str(error)}
-    answers.write(json.dumps(answer) + "\n")
-    answers.close()
-    return 0
+    parent.serve(
+        {
+            "import": _import,
+            "probe": lambda command: probe(Path(command["directory"]), float(command["seconds"])),
+        }
+    )
 
 
-def _prepare(spec: str) -> None:
+def _import(command: Command) -> None:
     """Import what the engine will need. What cannot be imported is told when the engine is loaded."""
     with suppress(Exception):
-        loading = LoadSpec.model_validate_json(spec)
+        loading = LoadSpec.model_validate_json(command["loading"])
         prepare(compatibility.compiler_of(loading), loading.aim())
 
 
@@ -96,7 +83,3 @@ def _measured(engine: LoadedEngine, inputs: list[NDArray[Any]], seconds: float) 
         taken = engine.call(lambda: loop.take_slice(call, _MOST_CALLS, seconds))
     median_s = statistics.median(taken.durations_ns) / loop.NS
     return {"batch": batch, "throughput": batch * bound.requests / median_s, "repetitions": len(taken.durations_ns)}
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from mlflow_ngraph.compilers.base import Occupation
 from mlflow_ngraph.devices import memory
-from mlflow_ngraph.execute.child import Child, ChildFailure, OutOfTime, wait
 from mlflow_ngraph.execute.plan import TYPICAL_PARAMETERS, StudyPlan
+from mlflow_ngraph.processes.child import Child, ChildFailure, OutOfTime, wait
 from mlflow_ngraph.verdicts import Verdict
 
 PROCESS_BYTES = 3 * 2**29

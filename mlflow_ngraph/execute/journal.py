@@ -26,7 +26,7 @@ from filelock import FileLock, Timeout
 
 from mlflow_ngraph import formats
 from mlflow_ngraph.errors import JournalError
-from mlflow_ngraph.execute import interruption, space
+from mlflow_ngraph.processes import interruption, space
 
 SCHEMA_VERSION = 1
 FILE_NAME = "journal.jsonl"

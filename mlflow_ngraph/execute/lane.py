@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from mlflow_ngraph.execute import interruption
-from mlflow_ngraph.execute.child import ChildFailure
 from mlflow_ngraph.execute.lane_engines import LaneEngines
 from mlflow_ngraph.execute.lane_memory import RELOAD_CALLS, Loaded
-from mlflow_ngraph.execute.process import LaneProcess
+from mlflow_ngraph.execute.lane_process import LaneProcess
 from mlflow_ngraph.execute.rate_search import Station, offer_rates
 from mlflow_ngraph.execute.record import CellRecord, EngineRecord, LaneRecord
 from mlflow_ngraph.execute.session import Session
 from mlflow_ngraph.measure.stability import SliceFacts
 from mlflow_ngraph.measure.statistics import mean_duration
+from mlflow_ngraph.processes import interruption
+from mlflow_ngraph.processes.child import ChildFailure
 
 SETTLE_S = 0.02
 """Untimed work at the beginning of a slice: long enough for another lane's spinning threads to fall asleep."""

@@ -15,11 +15,11 @@ from mlflow_ngraph.engines import key
 from mlflow_ngraph.engines.files import digest_files, strange
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.execute.cache import EngineCache
-from mlflow_ngraph.execute.child import Child, ChildFailure
 from mlflow_ngraph.execute.crew import Steps
-from mlflow_ngraph.execute.process import LaneProcess
+from mlflow_ngraph.execute.lane_process import LaneProcess
 from mlflow_ngraph.execute.record import EngineRecord, Lane
 from mlflow_ngraph.execute.session import Session
+from mlflow_ngraph.processes.child import Child, ChildFailure
 from mlflow_ngraph.verdicts import Verdict
 
 TRIAL_ROOM = 1.1

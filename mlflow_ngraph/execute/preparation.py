@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from mlflow_ngraph.engines import environment
-from mlflow_ngraph.execute.child import Child
+from mlflow_ngraph.execute import worker
 from mlflow_ngraph.execute.plan import WorkloadPlan
 from mlflow_ngraph.execute.session import Session
+from mlflow_ngraph.processes import environment
+from mlflow_ngraph.processes.child import Child
 
 Materials = dict[str, Any]
 """The content of ``materials.json``."""
@@ -29,9 +30,9 @@ class Preparation:
         self._directory = session.places.materials(self._ref)
         self._seconds = 0.0
         name = f"prepare-{self._directory.name}-{session.number}"
-        env = environment.of_threads(session.plan.threads, session.places.scratch(name), patient=True)
+        env = environment.of_threads(session.plan.threads, session.places.scratch(name), patient=True, logins=True)
         log, left = session.places.log(name), session.time.left_at_most
-        self.child = Child(name, env, log, session.warden, forked=session.forks, left=left)
+        self.child = Child(worker.__name__, env, log, warden=session.warden, forked=session.forks, left=left)
 
     def begin(self, batch_sizes: Sequence[int]) -> None:
         """Build the model, and run the baseline on seeded inputs at ``batch_sizes``."""

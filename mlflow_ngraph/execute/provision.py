@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from mlflow_ngraph.execute.child import ChildFailure, OutOfTime
 from mlflow_ngraph.execute.crew import Crew, Job, Steps, expected_bytes
 from mlflow_ngraph.execute.lane_engines import LaneEngines
 from mlflow_ngraph.execute.plan import PREPARE_SECONDS, WorkloadPlan
 from mlflow_ngraph.execute.preparation import Materials, Preparation
 from mlflow_ngraph.execute.record import Lane, StudyRecord
 from mlflow_ngraph.execute.session import Session
-from mlflow_ngraph.execute.time_budget import TIME_UP
+from mlflow_ngraph.processes.child import ChildFailure, OutOfTime
+from mlflow_ngraph.processes.time_budget import TIME_UP
 from mlflow_ngraph.verdicts import Verdict
 
 Fail = Callable[[Lane, Iterable[int], ChildFailure], None]

@@ -8,10 +8,10 @@ from typing import Any
 
 import psutil
 
-from mlflow_ngraph.execute.child import Child
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.record import Lane
 from mlflow_ngraph.measure import open_loop_figures
+from mlflow_ngraph.processes.child import Child
 from mlflow_ngraph.study import Study
 from mlflow_ngraph.study_settings import Arrivals
 from mlflow_ngraph.text import rounded

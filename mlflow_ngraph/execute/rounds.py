@@ -15,13 +15,13 @@ from typing import Any, Protocol
 import psutil
 
 from mlflow_ngraph.devices import memory
-from mlflow_ngraph.execute.child import ChildFailure, OutOfTime
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.lane import SETTLE_BELOW_S, LaneRunner
 from mlflow_ngraph.execute.lane_memory import Loaded
 from mlflow_ngraph.execute.record import Lane
-from mlflow_ngraph.execute.time_budget import TIME_UP, TimeBudget
 from mlflow_ngraph.measure import stability
+from mlflow_ngraph.processes.child import ChildFailure, OutOfTime
+from mlflow_ngraph.processes.time_budget import TIME_UP, TimeBudget
 from mlflow_ngraph.study import Study
 from mlflow_ngraph.study_settings import Adaptive
 from mlflow_ngraph.verdicts import Verdict

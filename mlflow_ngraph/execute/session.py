@@ -10,8 +10,8 @@ from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.plan import StudyPlan
 from mlflow_ngraph.execute.record import Lane
-from mlflow_ngraph.execute.time_budget import TimeBudget
-from mlflow_ngraph.execute.worker_process import Warden
+from mlflow_ngraph.processes.time_budget import TimeBudget
+from mlflow_ngraph.processes.warden import Warden
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.plan import StudyPlan, WorkloadPlan
 from mlflow_ngraph.execute.record import CellRecord, StudyRecord
 from mlflow_ngraph.execute.session import Session
-from mlflow_ngraph.execute.time_budget import TimeBudget
-from mlflow_ngraph.execute.worker_process import Warden
 from mlflow_ngraph.execute.workload_run import WorkloadRun
+from mlflow_ngraph.processes.time_budget import TimeBudget
+from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph.verdicts import Verdict
 
 TOGETHER = 2

@@ -1,16 +1,8 @@
-"""The child process: the only place where torch and the compilers' runtimes are imported.
-
-Reads commands as JSON lines from what was standard input and answers each with lines on what was standard output:
-any number of ``{"stage": ...}`` and then one ``{"result": ...}`` or ``{"error": ...}``. Standard output and
-standard error themselves go to the lane's log, because runtimes print whatever they like, and standard input is at its end.
-"""
+"""The child process of a study: the only place where torch and the compilers' runtimes are imported."""
 
 from __future__ import annotations
 
 import gc
-import json
-import os
-import signal
 import sys
 import time
 import traceback
@@ -18,41 +10,37 @@ from collections.abc import Callable
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import psutil
 
-from mlflow_ngraph import parent_death, standard_streams, torchvision_hook
-from mlflow_ngraph.errors import CellError, UsageError
-from mlflow_ngraph.execute import space
-from mlflow_ngraph.telling import one_line
-from mlflow_ngraph.verdicts import Verdict
-
-Command = dict[str, Any]
+from mlflow_ngraph import torchvision_hook
+from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.processes.parent import Command, Parent, described
 
 
 def main() -> None:
     """Serve commands until there are no more."""
-    # One that is deep in a compiler does not notice that input ends; the warden may have been killed with the parent.
-    parent_death.send_to_self(signal.SIGKILL)
-    commands, replies = standard_streams.take()
+    parent = Parent.connect()
     torchvision_hook.install()  # models of users may import it
-    worker = Worker(replies)
-    worker.reply({"result": {"pid": os.getpid()}})
-    for line in commands:
-        command = json.loads(line)
-        worker.serve(command)
+    parent.serve(Worker(parent.stage).commands)
 
 
 class Worker:
-    """Answers commands; holds at most one loaded engine."""
+    """Answers commands; holds at most one loaded engine.
 
-    def __init__(self, replies: IO[str]) -> None:
-        self._replies = replies
+    Parameters
+    ----------
+    stage : Callable[[str], None]
+        Tells the parent what is being done.
+    """
+
+    def __init__(self, stage: Callable[[str], None]) -> None:
+        self._stage = stage
         self._running: Running | None = None
         self._preparation: Any = None
         self._sensors: Any = None
-        self._commands: dict[str, Callable[[Command], Any]] = {
+        self.commands: dict[str, Callable[[Command], Any]] = {
             "import": self._import,
             "check": self._check,
             "describe": self._describe,
@@ -68,22 +56,7 @@ class Worker:
             "arrive": self._arrive,
             "unload": self._unload,
         }
-
-    def reply(self, message: dict[str, Any]) -> None:
-        self._replies.write(json.dumps(message) + "\n")
-        self._replies.flush()
-
-    def stage(self, name: str) -> None:
-        """Tell the parent what is being done."""
-        self.reply({"stage": name})
-
-    def serve(self, command: Command) -> None:
-        """Run one command. Whatever it raises becomes an answer: the parent decides what it means."""
-        try:
-            self.reply({"result": self._commands[command["command"]](command)})
-        except BaseException as error:  # noqa: BLE001 - runtimes raise anything, and models end the process that runs them
-            traceback.print_exc()
-            self.reply({"error": _describe_error(error)})
+        """What computes the answer to a command, by the command's name."""
 
     def _import(self, command: Command) -> None:
         """Import a compiler's runtime before anything is timed."""
@@ -108,7 +81,7 @@ class Worker:
             try:
                 answers.append(_checked(_workload(ref, Init(**command["init"]))))
             except Exception as error:  # whatever a damaged file leads to
-                said = _describe_error(error)
+                said = described(error)
                 if "reason" not in said:
                     raise
                 traceback.print_exc()
@@ -131,7 +104,7 @@ class Worker:
             _workload(command["workload"], Init(**command["init"])),
             Path(command["directory"]),
             seed=command["seed"],
-            progress=self.stage,
+            progress=self._stage,
         )
         self._preparation.add_references(command["batch_sizes"])
         return {"seconds": time.perf_counter() - start}
@@ -148,7 +121,7 @@ class Worker:
         from mlflow_ngraph.workloads.materials import Source
 
         compiler, source = _compiler(command), Source(Path(command["materials"]))
-        directory, bench = Path(command["directory"]), Workbench(Path(command["work"]), self.stage)
+        directory, bench = Path(command["directory"]), Workbench(Path(command["work"]), self._stage)
         batch_sizes = command["batch_sizes"]
         directory.mkdir(parents=True)
         start = time.perf_counter()
@@ -184,7 +157,7 @@ class Worker:
         compiler, source = _compiler(command), Source(Path(command["materials"]))
         directory, batch = Path(command["directory"]), command["batch"]
         directory.mkdir(parents=True)
-        compiler.compile(source, [batch], _target(command), directory, Workbench(Path(command["work"]), self.stage))
+        compiler.compile(source, [batch], _target(command), directory, Workbench(Path(command["work"]), self._stage))
         engine = compiler.load(directory, batch, _target(command))
         try:
             invocation = engine.bind(source.example(batch))
@@ -203,7 +176,7 @@ class Worker:
         compiler, start = _compiler(command), time.perf_counter()
         engine = compiler.load(Path(command["directory"]), batch, target)
         load_s = time.perf_counter() - start
-        self.stage("trials")
+        self._stage("trials")
         try:
             keep, slowdown = Path(command["keep"]), command["slowdown"]
             verification = verify(engine, source, batch, target.precision, slowdown, command["limit_s"], keep)
@@ -227,7 +200,7 @@ class Worker:
         start = time.perf_counter()
         engine = compiler.load(Path(command["directory"]), batch, _target(command))
         load_s = time.perf_counter() - start
-        self.stage("first inference")
+        self._stage("first inference")
         invocation = engine.bind(inputs)
         start = time.perf_counter()
         invocation.call()
@@ -363,21 +336,3 @@ def _target(command: Command) -> Any:
     from mlflow_ngraph.compilers.base import Target
 
     return Target(**command["target"])
-
-
-def _describe_error(error: BaseException) -> dict[str, Any]:
-    """The verdict and the one-line reason of an exception, or that a disk is full, which is no fault of the cell."""
-    reason = " ".join(str(error).split()) or type(error).__name__
-    if space.is_lacking(error):
-        return {"disk_full": True}
-    if isinstance(error, CellError):
-        return {"verdict": error.verdict.value, "reason": reason}
-    if isinstance(error, MemoryError) or "can't allocate memory" in reason or "bad_alloc" in reason:
-        return {"verdict": Verdict.OOM.value, "reason": f"out of memory: {reason}"}
-    if isinstance(error, UsageError):
-        return {"verdict": Verdict.FAILED.value, "reason": reason}
-    return {"verdict": Verdict.FAILED.value, "reason": one_line(error)}
-
-
-if __name__ == "__main__":
-    main()

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mlflow_ngraph.execute.cache import EngineCache
-from mlflow_ngraph.execute.child import ChildFailure, OutOfTime
 from mlflow_ngraph.execute.crew import Crew
 from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.lane_engines import LaneEngines
@@ -19,7 +18,8 @@ from mlflow_ngraph.execute.raced_rounds import RacedRounds
 from mlflow_ngraph.execute.record import Lane, StudyRecord
 from mlflow_ngraph.execute.rounds import Assignment, Judgement, Rounds, wanted
 from mlflow_ngraph.execute.session import Session
-from mlflow_ngraph.execute.time_budget import TIME_UP
+from mlflow_ngraph.processes.child import ChildFailure, OutOfTime
+from mlflow_ngraph.processes.time_budget import TIME_UP
 from mlflow_ngraph.verdicts import Verdict
 
 

@@ -72,7 +72,7 @@ class Recording:
         """Make or continue the run of the study."""
         self._attempt(lambda: self._recorder.open(self._before, self._directory))
 
-    def again(self) -> None:
+    def resync(self) -> None:
         """Make sure of everything that earlier sessions measured: what of it the server has is not known."""
         record = self._record()
         self._pending.update(lane_id for lane_id, lane in record.lanes.items() if lane.cells)
@@ -129,7 +129,7 @@ class Recording:
         problem, self.problem = self.problem, ""
         self._attempt(self._recorder.preflight, known=problem)
         if not self.problem:
-            self.again()
+            self.resync()
 
     def _record(self, workload: str | None = None) -> StudyRecord:
         """What the journal says by now, with the figures of one workload up to date, or of all of them."""

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlflow_ngraph.compilers.registry import COMPILERS
-from mlflow_ngraph.engines import environment
-from mlflow_ngraph.execute.child import Child, ChildFailure
-from mlflow_ngraph.execute.worker_process import Warden
+from mlflow_ngraph.execute import worker
+from mlflow_ngraph.processes import environment
+from mlflow_ngraph.processes.child import Child, ChildFailure
+from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph.reduction.program import Part, Program
 from mlflow_ngraph.reduction.search import FailedError
 
@@ -108,9 +109,8 @@ class Engines:
         if self._child is None:
             kind = COMPILERS.get(self._job.compiler)
             threads = self._job.target["threads"]
-            env = environment.of_threads(threads, self._place / "scratch", patient=True)
-            (self._place / "scratch").mkdir(parents=True, exist_ok=True)
-            child = Child("reduce", env, self._place / "log", self._warden)
+            env = environment.of_threads(threads, patient=True)
+            child = Child(worker.__name__, env, warden=self._warden)
             self._child = child
             modules = (*(kind.compile_modules or ()), *kind.runtime_modules)
             child.request(

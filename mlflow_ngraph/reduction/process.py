@@ -1,34 +1,25 @@
-"""The process that looks for the first wrong operator of an engine. Run as a script, by `mlflow_ngraph.reduction.why`.
-
-Reads a `Question` from standard input and writes a JSON object to what was standard output: the fields of an `Answer`, or
-an ``error``. Standard output and standard error themselves go to standard error: models and runtimes print whatever they like.
-"""
+"""The process that looks for the first wrong operator of an engine: the other end of `reduction.why`."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import sys
 import tempfile
 import time
-import traceback
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mlflow_ngraph import parent_death, torchvision_hook
+from mlflow_ngraph import torchvision_hook
 from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph.errors import NGraphError
+from mlflow_ngraph.processes.parent import Parent
 from mlflow_ngraph.reduction import reproduction
 from mlflow_ngraph.reduction.engines import Engines, Job
 from mlflow_ngraph.reduction.judging import judge
-from mlflow_ngraph.reduction.program import Arrays, InseparableError, Program
-from mlflow_ngraph.reduction.search import FailedError, Search, Shown
+from mlflow_ngraph.reduction.program import Arrays, Program
+from mlflow_ngraph.reduction.search import Search, Shown
 from mlflow_ngraph.reduction.why import Answer, Question
-from mlflow_ngraph.telling import one_line
 
 if TYPE_CHECKING:
     from mlflow_ngraph.workloads.materials import Source
@@ -38,21 +29,10 @@ _DOUBTS = 3
 
 
 def main() -> None:
-    """Answer one question."""
-    parent_death.send_to_self(signal.SIGKILL)
-    replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    """Answer questions."""
+    parent = Parent.connect()
     torchvision_hook.install()
-    question = Question(**json.load(sys.stdin))
-    try:
-        said: dict[str, Any] = asdict(answer(question))
-    except (NGraphError, FailedError, InseparableError) as error:
-        said = {"error": " ".join(str(error).split())}
-    except Exception as error:  # noqa: BLE001 - models and runtimes raise anything
-        traceback.print_exc()
-        said = {"error": one_line(error)}
-    replies.write(json.dumps(said))
-    replies.close()
+    parent.serve({"look": lambda command: asdict(answer(Question(**command["question"])))})
 
 
 def answer(question: Question) -> Answer:
@@ -180,7 +160,3 @@ def _why_right(program: Program, kept: dict[str, Arrays], question: Question) ->
         return f"the study's engine is wrong ({said['engine']}), one compiled for these sizes alone is right"
     baseline = f"the baseline is wrong ({said['reference']})" if said["reference"] else "so is the baseline"
     return f"the engine is as near to float64 as rounding allows; {baseline}"
-
-
-if __name__ == "__main__":
-    main()

@@ -10,10 +10,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from mlflow_ngraph.errors import NGraphError
+
 Arrays = Sequence[NDArray[Any]]
 
 
-class InseparableError(Exception):
+class InseparableError(NGraphError):
     """Some nodes make no model by themselves: what goes into them, or comes out of them, is no array."""
 
 

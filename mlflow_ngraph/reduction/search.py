@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
+from mlflow_ngraph.errors import NGraphError
 from mlflow_ngraph.reduction.judging import judge
 from mlflow_ngraph.reduction.program import Arrays, InseparableError, Part, Program
 
@@ -17,7 +18,7 @@ Run = Callable[[Part], Arrays]
 """Compiles a part and runs it on its inputs. Raises `FailedError` where it cannot."""
 
 
-class FailedError(Exception):
+class FailedError(NGraphError):
     """A part could not be compiled or run."""
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
-import tempfile
+import math
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-from mlflow_ngraph.engines import environment
 from mlflow_ngraph.errors import NGraphError
+from mlflow_ngraph.processes import environment
+from mlflow_ngraph.processes.child import Child, ChildFailure
 
 SECONDS = 600.0
 """After which the smallest model that was found by then is the answer."""
@@ -86,25 +83,12 @@ def ask(question: Question) -> Answer:
     NGraphError
         It cannot be looked for; says why.
     """
-    with tempfile.TemporaryDirectory(prefix="ngraph-why-") as scratch:
-        log = Path(scratch, "log")
-        env = environment.of_threads(question.target["threads"], Path(scratch), patient=True)
-        with log.open("wb") as stream:
-            ended = subprocess.run(
-                [sys.executable, "-m", "mlflow_ngraph.reduction.process"],
-                input=json.dumps(asdict(question)).encode(),
-                stdout=subprocess.PIPE,
-                stderr=stream,
-                env=env,
-                check=False,
-            )
-        if ended.returncode != 0 or not ended.stdout:
-            code = ended.returncode
-            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-            lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-            tail = next((line.strip() for line in reversed(lines) if line.strip()), "")
-            raise NGraphError(f"the process that looked for the first wrong operator {how}: {tail[:200]}")
-    said = json.loads(ended.stdout)
-    if "error" in said:
-        raise NGraphError(said["error"])
-    return Answer(**said)
+    env = environment.of_threads(question.target["threads"], patient=True, logins=True)
+    with closing(Child("mlflow_ngraph.reduction.process", env)) as child:
+        try:
+            return Answer(**child.request("look", math.inf, question=asdict(question)))
+        except ChildFailure as failure:
+            if not child.closed:
+                raise NGraphError(failure.reason) from None
+            ended = f"the process that looked for the first wrong operator has ended: {failure.reason}"
+            raise NGraphError(f"{ended}: {failure.last_line}") from None

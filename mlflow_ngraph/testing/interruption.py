@@ -17,9 +17,10 @@ from typing import Any
 
 import psutil
 
-from mlflow_ngraph.engines import environment
-from mlflow_ngraph.execute.child import Child, ChildFailure
-from mlflow_ngraph.execute.worker_process import Warden
+from mlflow_ngraph.execute import worker
+from mlflow_ngraph.processes import environment
+from mlflow_ngraph.processes.child import Child, ChildFailure
+from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph.testing.steps import STEP_SECONDS, Case, create
 from mlflow_ngraph.verdicts import Verdict
 
@@ -113,7 +114,7 @@ def _worker(case: Case, name: str) -> Iterator[Child]:
     modules = compiler.runtime_modules if compiler.compile_modules is None else compiler.compile_modules
     try:
         env = environment.of_threads(case.job.target.threads, scratch)
-        child = Child(name, env, scratch / "log.txt", warden, forked=True)
+        child = Child(worker.__name__, env, scratch / "log.txt", warden=warden, forked=True)
         try:
             child.request(
                 "import",

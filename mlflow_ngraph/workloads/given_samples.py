@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 import zipfile
 from collections.abc import Mapping, Sequence
 from importlib.util import module_from_spec, spec_from_file_location
@@ -14,6 +13,7 @@ import numpy as np
 
 from mlflow_ngraph.errors import WorkloadError
 from mlflow_ngraph.telling import one_line
+from mlflow_ngraph.workloads import own_code
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 
 if TYPE_CHECKING:
@@ -73,9 +73,7 @@ def _made(origin: str, name: str, place: str) -> dict[str, NDArray[Any]]:
 def _imported(origin: str) -> Any:
     """A module by its name, also from the current directory, or a file of Python."""
     if not origin.endswith(".py"):
-        here = str(Path.cwd())
-        if here not in sys.path:
-            sys.path.insert(0, here)
+        own_code.importable()
         return importlib.import_module(origin)
     if not Path(origin).is_file():
         raise WorkloadError("no such file: paths are relative to the directory where the study is started")

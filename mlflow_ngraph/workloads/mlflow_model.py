@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mlflow_ngraph.addresses import hidden
 from mlflow_ngraph.errors import DependencyError, WorkloadError
+from mlflow_ngraph.workloads import own_code
 from mlflow_ngraph.workloads.base import BatchAxis, Init, TensorSpec, Workload, WorkloadRef
 from mlflow_ngraph.workloads.file import linked
 from mlflow_ngraph.workloads.onnx import OnnxWorkload
@@ -157,6 +158,7 @@ class MlflowWorkload(Workload):
         from mlflow.pytorch import load_model
 
         _, directory = self._model
+        own_code.importable()  # a pickle names its classes
         try:
             model: torch.nn.Module = load_model(str(directory), map_location="cpu")
         except Exception as error:  # unpickling raises whatever the model's code does

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from mlflow_ngraph.errors import WorkloadError
 from mlflow_ngraph.telling import one_line
+from mlflow_ngraph.workloads import own_code
 from mlflow_ngraph.workloads.base import BatchAxis, Init, TensorSpec, Workload, WorkloadRef
 from mlflow_ngraph.workloads.options import SampledOptions, canonical, parse_options
 from mlflow_ngraph.workloads.specs import Inputs, named_specs, require_axes
@@ -153,9 +154,7 @@ class TorchWorkload(Workload):
 
     def _factory(self) -> Callable[..., Any]:
         """Import the callable, also from the current directory."""
-        here = str(Path.cwd())
-        if here not in sys.path:
-            sys.path.insert(0, here)
+        own_code.importable()
         imported = self._imported()
         for part in self._attribute.split("."):
             if not hasattr(imported, part):

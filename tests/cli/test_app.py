@@ -199,7 +199,7 @@ def test_where_output_cannot_be_written_as_it_is_nothing_breaks(how: str, code: 
 
 
 def test_an_interrupt_tells_its_signal(cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mlflow_ngraph.execute.interruption import Interrupted
+    from mlflow_ngraph.processes.interruption import Interrupted
 
     failing(monkeypatch, KeyboardInterrupt())
     assert cli("studies")[0] == 130

@@ -79,7 +79,7 @@ def test_an_engine_that_breaks_its_process_is_a_problem(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     code, out, _ = cli("verify", str(logged.packages["openvino"]))
     assert code == 1
-    assert "the process that tried the engine was killed by SIGABRT" in out
+    assert "the process that tried the engine has ended: killed by SIGABRT" in out
 
 
 def test_there_is_no_such_place(cli: Cli) -> None:

@@ -14,7 +14,7 @@ from mlflow_ngraph import runner
 from mlflow_ngraph.analysis import results
 from mlflow_ngraph.analysis.recompute import recompute
 from mlflow_ngraph.execute import fold, journal, rate_search
-from mlflow_ngraph.execute.child import ChildFailure
+from mlflow_ngraph.processes.child import ChildFailure
 from mlflow_ngraph.study import parse
 from mlflow_ngraph.tables import arrivals
 from mlflow_ngraph.tracking import connection

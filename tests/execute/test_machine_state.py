@@ -142,7 +142,7 @@ def test_who_waits_can_be_told_to_end(tmp_path: Path) -> None:
     code = f"""
         from pathlib import Path
         from mlflow_ngraph import runner
-        from mlflow_ngraph.execute.interruption import Interrupted
+        from mlflow_ngraph.processes.interruption import Interrupted
         from mlflow_ngraph.study import Study
         study = Study(workloads=["{TINY}"], compilers=["identity"], batch_sizes=[1])
         try:

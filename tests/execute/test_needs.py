@@ -15,9 +15,10 @@ from onnx import TensorProto, helper, numpy_helper
 from mlflow_ngraph import runner
 from mlflow_ngraph.devices.registry import create
 from mlflow_ngraph.errors import DiskFullError
-from mlflow_ngraph.execute import plan, space
+from mlflow_ngraph.execute import plan
 from mlflow_ngraph.execute.crew import expected_bytes
 from mlflow_ngraph.execute.experience import Experience
+from mlflow_ngraph.processes import space
 from mlflow_ngraph.study import Study
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
 from mlflow_ngraph.workloads.registry import create as create_workload

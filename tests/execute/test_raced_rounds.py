@@ -10,8 +10,8 @@ import pytest
 from mlflow_ngraph.execute import journal, rounds
 from mlflow_ngraph.execute.raced_before import Before, rounds_before
 from mlflow_ngraph.execute.raced_rounds import RacedRounds
-from mlflow_ngraph.execute.time_budget import TimeBudget
 from mlflow_ngraph.measure import racing
+from mlflow_ngraph.processes.time_budget import TimeBudget
 from mlflow_ngraph.study import parse
 from mlflow_ngraph.verdicts import Verdict
 from tests.support.scripted_lanes import ScriptedLane, lane

@@ -16,6 +16,7 @@ import pytest
 from mlflow_ngraph.devices.sensors import Change, Reading, Sensors
 from mlflow_ngraph.execute.worker import Running, Worker
 from mlflow_ngraph.measure.loop import WATCHED_S
+from mlflow_ngraph.processes.parent import Parent
 
 SLICE = {"command": "slice", "repetitions": 10, "seconds": 5.0, "settle_s": 0.01, "settle_below_s": 0.5}
 ARRIVALS = {
@@ -59,9 +60,10 @@ class Lying(Sensors):
 def answer(command: dict[str, Any], **lies: Any) -> dict[str, Any]:
     """What a worker says that has an engine loaded."""
     said = io.StringIO()
-    worker = Worker(said)
+    parent = Parent(io.StringIO(), said)
+    worker = Worker(parent.stage)
     worker._sensors, worker._running = Lying(**lies), Running(None, Invocation(), call_s=20e-6)
-    worker.serve(command)
+    parent.answer(command, worker.commands)
     found: dict[str, Any] = json.loads(said.getvalue().splitlines()[-1])
     return found
 

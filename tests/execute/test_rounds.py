@@ -14,8 +14,8 @@ from mlflow_ngraph.execute.lane_memory import Loaded
 from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.record import CellRecord, Lane, LaneRecord
 from mlflow_ngraph.execute.session import Session
-from mlflow_ngraph.execute.time_budget import TimeBudget
 from mlflow_ngraph.measure.stability import SliceFacts
+from mlflow_ngraph.processes.time_budget import TimeBudget
 from mlflow_ngraph.study import parse
 from mlflow_ngraph.tables.summary import shortfall
 from mlflow_ngraph.verdicts import Verdict

@@ -237,7 +237,9 @@ def test_an_end_that_was_cut_is_finished_by_the_same_command_and_nothing_is_meas
 
     def lose_who_records():
         (process,) = [
-            child for child in psutil.Process().children() if "mlflow_ngraph.recording.process" in child.cmdline()
+            child
+            for child in psutil.Process().children()
+            if "mlflow_ngraph.recording.recorder_child" in child.cmdline()
         ]
         process.kill()
 

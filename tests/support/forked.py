@@ -12,14 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from mlflow_ngraph.execute import fork_server, process
+from mlflow_ngraph.execute import lane_process
+from mlflow_ngraph.processes import fork_server
 
 
 @pytest.fixture(scope="session", autouse=True)
 def forked() -> Iterator[None]:
     """Started by the first test that needs it, ended after the last."""
     with fork_server.shared(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process, "TIMED_START_ALONE", False)
+        patch.setattr(lane_process, "TIMED_START_ALONE", False)
         patch.setattr(fork_server, "PRELOADED", (*fork_server.PRELOADED, "tests.support.few_trials"))
         # Wherever the test stands that is the first to need it.
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
@@ -29,4 +30,4 @@ def forked() -> Iterator[None]:
 @pytest.fixture
 def timed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """What measures starts by itself, as it does for users."""
-    monkeypatch.setattr(process, "TIMED_START_ALONE", True)
+    monkeypatch.setattr(lane_process, "TIMED_START_ALONE", True)

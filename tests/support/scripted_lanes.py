@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from mlflow_ngraph.execute.child import ChildFailure
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.lane_memory import Loaded
 from mlflow_ngraph.execute.record import EngineRecord, Lane
 from mlflow_ngraph.measure.stability import SliceFacts
+from mlflow_ngraph.processes.child import ChildFailure
 from mlflow_ngraph.study import Study
 from mlflow_ngraph.verdicts import Verdict
 

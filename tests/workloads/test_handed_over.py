@@ -18,11 +18,11 @@ import psutil
 import pytest
 import torch
 
-from mlflow_ngraph.engines import environment
 from mlflow_ngraph.errors import UnsupportedError, WorkloadError
-from mlflow_ngraph.execute import fork_server
-from mlflow_ngraph.execute.child import Child, ChildFailure
-from mlflow_ngraph.execute.worker_process import Warden
+from mlflow_ngraph.execute import worker as worker_module
+from mlflow_ngraph.processes import environment, fork_server
+from mlflow_ngraph.processes.child import Child, ChildFailure
+from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph.verdicts import Verdict
 from mlflow_ngraph.workloads import side_effects
 from mlflow_ngraph.workloads.base import Init, Workload, WorkloadRef
@@ -209,7 +209,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
     place = tmp_path_factory.mktemp("worker")
     env = environment.of_threads(1, place / "scratch", patient=True)
     with fork_server.shared(), closing(Warden()) as warden:
-        child = Child("test", env, place / "child.log", warden, forked=True)
+        child = Child(worker_module.__name__, env, place / "child.log", warden=warden, forked=True)
         with closing(child):
             yield child
 
@@ -239,7 +239,7 @@ def test_a_worker_tells_what_a_factory_says_and_lives_on(worker: Child, tmp_path
 def test_threads_and_processes_of_a_factory_end_with_its_worker(tmp_path: Path) -> None:
     env = environment.of_threads(1, tmp_path / "scratch", patient=True)
     with fork_server.shared(), closing(Warden()) as warden:
-        child = Child("test", env, tmp_path / "child.log", warden, forked=True)
+        child = Child(worker_module.__name__, env, tmp_path / "child.log", warden=warden, forked=True)
         with closing(child):
             ask(child, "starts_threads_and_processes", tmp_path / "materials")
             begun = psutil.Process(child.pid).children(recursive=True)

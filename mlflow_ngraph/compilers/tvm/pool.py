@@ -22,6 +22,8 @@ from socket import socketpair
 from types import TracebackType
 from typing import Any
 
+from mlflow_ngraph.processes.python_command import command
+
 START_SECONDS = 120.0
 """Until a process has imported TVM, also on a busy machine."""
 _USES = 256
@@ -69,7 +71,7 @@ class Worker:
             env["TVM_NUM_THREADS"] = str(self._threads)
         # It stays in the process group of its parent, so that whoever ends the group ends it, too.
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _bootstrap(theirs.fileno())],
+            command("mlflow_ngraph.compilers.tvm.worker", str(theirs.fileno()), str(os.getpid())),
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno() if _has_descriptor(sys.stderr) else subprocess.DEVNULL,
             cwd=self._directory,
@@ -143,20 +145,6 @@ class Worker:
         except subprocess.TimeoutExpired:
             process.kill()
             return process.wait()
-
-
-def _bootstrap(descriptor: int) -> str:
-    """The program of a process. What it can import does not depend on the directory that this one runs in.
-
-    A file there with the name of a module of the standard library would otherwise be imported in its place.
-    """
-    here, home = Path.cwd().resolve(), Path(__file__).resolve().parents[3]
-    paths = [path for path in sys.path if path and Path(path).resolve() != here]
-    paths.append(str(home))
-    return (
-        f"import sys; sys.path[:] = {paths!r}; from mlflow_ngraph.compilers.tvm.worker import main; "
-        f"main({descriptor}, {os.getpid()})"
-    )
 
 
 def _has_descriptor(stream: Any) -> bool:

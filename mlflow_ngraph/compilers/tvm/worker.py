@@ -14,14 +14,15 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from mlflow_ngraph import parent_death
+from mlflow_ngraph.processes import parent_death
 
 _HOPELESS = 4.0
 """A kernel this many times slower than the best is not measured a second time."""
 
 
-def main(descriptor: int, parent: int) -> None:
-    """Answer requests that come through an inherited socket until it is closed."""
+def main() -> None:
+    """Answer the requests of a parent, which comes second on the command line, through the socket that comes first."""
+    descriptor, parent = map(int, sys.argv[1:])
     # A kernel in an endless loop does not notice that its parent is gone; Linux does.
     parent_death.send_to_self(signal.SIGKILL, parent)
     sys.modules["torch"] = None  # type: ignore[assignment]

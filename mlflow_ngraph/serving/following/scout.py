@@ -15,8 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlflow_ngraph import parent_death
 from mlflow_ngraph.errors import EngineError, NGraphError, TrackingError, TransferError, UnreachableError
+from mlflow_ngraph.processes import parent_death
 from mlflow_ngraph.serving.following.channel import Channel, Message
 from mlflow_ngraph.serving.following.keeping import Keeping
 from mlflow_ngraph.tracking.followed import Champion, FollowedAlias

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mlflow_ngraph import parent_death
 from mlflow_ngraph.errors import NGraphError
+from mlflow_ngraph.processes import parent_death
 from mlflow_ngraph.serving import process
 from mlflow_ngraph.serving.server import BACKLOG, Server
 

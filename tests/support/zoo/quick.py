@@ -15,6 +15,7 @@ from typing import Any
 from mlflow_ngraph.compilers.base import Target
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.execute.worker import Worker
+from mlflow_ngraph.processes.parent import Parent
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
 from mlflow_ngraph.workloads.materials import Materials
 
@@ -116,12 +117,13 @@ class _Asked:
 
     def __init__(self) -> None:
         self._replies = io.StringIO()
-        self._worker = Worker(self._replies)
+        self._parent = Parent(io.StringIO(), self._replies)
+        self._worker = Worker(self._parent.stage)
 
     def ask(self, command: str, **fields: Any) -> Any:
         self._replies.seek(0)
         self._replies.truncate()
-        self._worker.serve({"command": command, **fields})
+        self._parent.answer({"command": command, **fields}, self._worker.commands)
         answer = json.loads(self._replies.getvalue().splitlines()[-1])
         if "error" in answer:
             raise RefusedError(answer["error"]["verdict"], answer["error"]["reason"])

@@ -9,22 +9,25 @@ import sys
 import textwrap
 import time
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
 import pytest
 
-from mlflow_ngraph.engines import environment
-from mlflow_ngraph.execute import fork_server
-from mlflow_ngraph.execute.child import Child, ChildFailure, OutOfTime
-from mlflow_ngraph.execute.worker_process import Warden
+from mlflow_ngraph.execute import worker as module
+from mlflow_ngraph.processes import environment, fork_server
+from mlflow_ngraph.processes.child import Child, ChildFailure, OutOfTime
+from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph.verdicts import Verdict
+from mlflow_ngraph.workloads.base import Init
 
 
 @pytest.fixture(params=[False, True], ids=["spawned", "forked"])
 def child(request, tmp_path, monkeypatch):
     """Starts a worker that can import modules, given as source text."""
-    monkeypatch.chdir(tmp_path)  # where both find modules first
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])))
 
     @contextmanager
     def start(left=lambda: math.inf, **modules):
@@ -32,7 +35,7 @@ def child(request, tmp_path, monkeypatch):
             (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
         env = environment.of_threads(1, tmp_path / "scratch", patient=True)
         with fork_server.shared(), closing(Warden()) as warden:
-            worker = Child("test", env, tmp_path / "child.log", warden, forked=request.param, left=left)
+            worker = Child(module.__name__, env, tmp_path / "child.log", warden=warden, forked=request.param, left=left)
             yield worker
             worker.close()
 
@@ -237,13 +240,13 @@ def test_a_killed_parent_leaves_no_children(tmp_path, forked):
         textwrap.dedent(
             f"""
             from pathlib import Path
-            from mlflow_ngraph.engines import environment
-            from mlflow_ngraph.execute import fork_server
-            from mlflow_ngraph.execute.child import Child
-            from mlflow_ngraph.execute.worker_process import Warden
+            from mlflow_ngraph.processes import environment
+            from mlflow_ngraph.processes import fork_server
+            from mlflow_ngraph.processes.child import Child
+            from mlflow_ngraph.processes.warden import Warden
             with fork_server.shared():
                 env = environment.of_threads(1, Path("scratch"), patient=True)
-                worker = Child("test", env, Path("child.log"), Warden(), forked={forked})
+                worker = Child("mlflow_ngraph.execute.worker", env, Path("child.log"), warden=Warden(), forked={forked})
                 print(worker.pid, flush=True)
                 worker.request("import", 600, modules=["hangs"], blocked=[], freed_memory="keep")
             """
@@ -261,6 +264,41 @@ def test_a_killed_parent_leaves_no_children(tmp_path, forked):
     assert gone(worker)
     assert gone(server)
     assert gone_folder(littered)
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize("forked", [False, True], ids=["spawned", "forked"])
+def test_files_in_the_current_directory_are_not_imported(tmp_path, monkeypatch, forked):
+    """Neither by Python itself, nor by the package, nor by what a child is told to import."""
+    for name in ("runpy", "json", "importlib", "typing", "psutil", "numpy", "mlflow_ngraph", "stray"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('a stray file was imported')")
+    monkeypatch.chdir(tmp_path)
+    env = environment.of_threads(1, patient=True)
+    with fork_server.shared(), closing(Child(module.__name__, env, forked=forked)) as worker:
+        assert run_module(worker, "numpy") is None
+        with pytest.raises(ChildFailure, match="No module named 'stray'"):
+            run_module(worker, "stray")
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_factory_beside_the_study_is_found_where_a_workload_names_it(tmp_path, monkeypatch):
+    (tmp_path / "beside.py").write_text("import torch\n\ndef net():\n    return torch.nn.Linear(2, 2)\n")
+    monkeypatch.chdir(tmp_path)
+    ref = {"scheme": "torch", "target": "beside:net", "options": {"inputs": [{"shape": ["batch", 2]}]}}
+    with closing(Child(module.__name__, environment.of_threads(1))) as worker:
+        (answer,) = worker.request("check", 60, workloads=[ref], init=asdict(Init()))
+    assert answer["label"] == "net"
+
+
+@pytest.mark.usefixtures("processes")
+def test_what_has_ended_says_so_again(child):
+    with child(dies="import os; os._exit(7)") as worker:
+        for _ in range(2):
+            with pytest.raises(ChildFailure, match="exited with code 7 during import"):
+                run_module(worker, "dies")
+        worker.poll()
+        worker.send_signal(signal.SIGTERM)
+        assert worker.closed
 
 
 @pytest.mark.usefixtures("processes")

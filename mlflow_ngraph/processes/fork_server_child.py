@@ -1,4 +1,4 @@
-"""The process that others are forked from: it has imported what they need, and does nothing else. Run as a script.
+"""The process that others are forked from: it has imported what they need, and does nothing else.
 
 Reads requests from a socket: to fork a worker, or to wait for the end of one. Ends when its parent does, and its workers with it.
 """
@@ -18,21 +18,24 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from mlflow_ngraph import parent_death
-from mlflow_ngraph.execute import worker
+from mlflow_ngraph.processes import parent_death
 
+PRELOADED = (
+    *("torch", "torch._dynamo", "onnxscript"),
+    *("mlflow_ngraph.workloads.export", "mlflow_ngraph.execute.worker"),
+)
+"""What most workers import."""
 REQUEST_BYTES = 1 << 18
 PIPES = 3
 """Standard input, output and error of a worker."""
 
 
 def main() -> None:
-    """Import the modules that the command line names after the socket, and fork workers until the parent is gone."""
+    """Import what workers need, and fork workers on request until the parent is gone: the command line names its socket."""
     # While it imports it does not hear that the socket is closed.
     parent_death.send_to_self(signal.SIGKILL)
     with socket.socket(fileno=int(sys.argv[1])) as control:
-        begun_in = str(Path.cwd())
-        for name in sys.argv[2:]:
+        for name in PRELOADED:
             # A worker that needs it fails the same way, and says so.
             with contextlib.suppress(Exception):
                 import_module(name)
@@ -41,8 +44,8 @@ def main() -> None:
         gc.freeze()
         born = _serve(control)
     if born is not None:
-        _settle_in(born, begun_in)
-        worker.main()
+        _settle_in(born)
+        import_module(born["module"]).main()
 
 
 def _serve(control: socket.socket) -> dict[str, Any] | None:
@@ -82,7 +85,7 @@ def _end_of(pid: int) -> dict[str, float]:
     return {"code": os.waitstatus_to_exitcode(status), "cpu_s": used.ru_utime + used.ru_stime}
 
 
-def _settle_in(born: Mapping[str, Any], begun_in: str) -> None:
+def _settle_in(born: Mapping[str, Any]) -> None:
     """Become what a worker would be that had started by itself."""
     places = _extra_places()
     for name, value in born["env"].items():
@@ -92,9 +95,7 @@ def _settle_in(born: Mapping[str, Any], begun_in: str) -> None:
             os.environ[name] = value
     tempfile.tempdir = None  # an import of the server's may have settled where temporary files go
     os.chdir(born["directory"])
-    if sys.path[0] == begun_in:
-        sys.path[0] = born["directory"]
-    first = next((number for number, place in enumerate(sys.path) if [place] == places[:1]), 1)
+    first = next((number for number, place in enumerate(sys.path) if [place] == places[:1]), 0)
     sys.path[first : first + len(places)] = _extra_places()
     threads = os.environ.get("OMP_NUM_THREADS")
     if threads is not None and "torch" in sys.modules:
@@ -104,7 +105,3 @@ def _settle_in(born: Mapping[str, Any], begun_in: str) -> None:
 def _extra_places() -> list[str]:
     """Where the environment says that modules are looked for first, as the interpreter has it in its path."""
     return [str(Path(place).absolute()) for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
-
-
-if __name__ == "__main__":
-    main()

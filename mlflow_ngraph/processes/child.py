@@ -1,4 +1,9 @@
-"""A child process as the parent sees it: commands in, answers out, and every way it can end."""
+"""A child process as the parent sees it: commands in, answers out, and every way it can end.
+
+Parent and child speak JSON, an object a line. The parent sends ``{"command": ..., <fields>}``. The child answers each command that
+wants it, in their order, with ``{"result": ...}`` or ``{"error": ...}``, the first of them when it has started; before that any number
+of ``{"stage": ...}``. ``{"note": {...}}`` may come at any time. `processes.parent` is the other end.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +23,15 @@ from typing import IO, Any
 import psutil
 
 from mlflow_ngraph.errors import CellError, NGraphError
-from mlflow_ngraph.execute import interruption, logs, space, worker_process
-from mlflow_ngraph.execute.time_budget import TIME_UP
-from mlflow_ngraph.execute.worker_process import Warden
+from mlflow_ngraph.processes import interruption, logs, memory_kills, space, starting
+from mlflow_ngraph.processes.time_budget import TIME_UP
+from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph.verdicts import Verdict
 
+Message = dict[str, Any]
+
 STARTUP_SECONDS = 120.0
-TAIL_LINES = 20
-_TAIL_BYTES = 1 << 16
-"""Of the end of a log that are looked at: a model may print megabytes."""
+_LONGEST_LINE = 200
 
 
 class ChildFailure(CellError):  # noqa: N818 - the child fails, which is a finding and no fault of this program
@@ -37,6 +42,11 @@ class ChildFailure(CellError):  # noqa: N818 - the child fails, which is a findi
         self.verdict = verdict
         self.reason = reason
         self.tail = tail
+
+    @property
+    def last_line(self) -> str:
+        """The end of the last line of the log; empty without one."""
+        return self.tail.rstrip().rpartition("\n")[2].strip()[-_LONGEST_LINE:]
 
 
 class OutOfTime(ChildFailure):
@@ -64,32 +74,41 @@ class _Begun:
 
 
 class Child:
-    """One worker process in a process group of its own. It starts in the background: the first request waits for it.
+    """A process in a process group of its own. It starts in the background: the first request waits for it.
 
     It has a folder of its own for temporary files, which goes with it: runtimes unpack whole engines there, and a process
     that is ended removes nothing.
 
     Parameters
     ----------
+    module : str
+        Its `main` is what the process does, with a `Parent`.
+    log : Path | None
+        File of standard error, in a folder of the study's directory. Outside a study it goes with the temporary files.
+    warden : Warden | None
+        Ends the process if we are killed; without one the kernel alone does.
     forked : bool
         Let it come from a process that has imported PyTorch, where there is one: sooner, and with memory that is not all
         its own. For what is not timed.
     left : Callable[[], float]
         The seconds that are left for everything: what takes longer is ended, whatever its own time limit.
+    on_note : Callable[[Message], None]
+        Called with each note, while somebody waits or polls.
     """
 
     def __init__(
         self,
-        name: str,
+        module: str,
         env: Mapping[str, str],
-        log: Path,
-        warden: Warden,
+        log: Path | None = None,
         *,
+        warden: Warden | None = None,
         forked: bool = False,
         left: Callable[[], float] = lambda: math.inf,
+        on_note: Callable[[Message], None] = lambda note: None,
     ) -> None:
-        self.name = name
         self._left = left
+        self._on_note = on_note
         self.started_at = time.time()
         """Unix seconds."""
         self.overhead_s = 0.0
@@ -98,13 +117,11 @@ class Child:
         """CPU seconds of the process and of those that it started and waited for, once it has ended."""
         self._code: int | None = None
         """How it has ended."""
-        self._log = log
         self._warden = warden
         self._buffer = b""
         self._result: Any = None
         self._failure: NGraphError | None = None
         """What `finish` has to raise."""
-        log.parent.mkdir(parents=True, exist_ok=True)
         self._answered = time.perf_counter()
         """When the last answer was read."""
         stdin, commands = os.pipe()
@@ -113,10 +130,13 @@ class Child:
         self._stdout: IO[bytes] = os.fdopen(answers, "rb", buffering=0)
         # Not in the study's directory: addresses of sockets in it have to be short.
         self._temporary = tempfile.TemporaryDirectory(prefix="ngraph-", ignore_cleanup_errors=True)
-        with log.open("ab") as stream:
-            self._process = worker_process.start(
-                warden, env, Path(self._temporary.name), (stdin, stdout, stream.fileno()), forked=forked
-            )
+        temporary = Path(self._temporary.name)
+        self._study = None if log is None else log.parent.parent
+        self._log = log or temporary / "log"
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("ab") as stream:
+            pipes = (stdin, stdout, stream.fileno())
+            self._process = starting.start(module, env, temporary, pipes, warden=warden, forked=forked)
         os.close(stdin)
         os.close(stdout)
         self._begun = [_Begun("starting", STARTUP_SECONDS, self._answered)]
@@ -129,6 +149,11 @@ class Child:
     def settled(self) -> bool:
         """Whether `finish` returns, or raises, without waiting."""
         return self._failure is not None or not self._begun
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is known to have ended."""
+        return self._stdout.closed
 
     def begin(
         self,
@@ -154,28 +179,22 @@ class Child:
         stage_limits : Mapping[str, float] | None
             Seconds from the announcement of a stage to the answer, in place of ``timeout``.
         """
-        with contextlib.suppress(BrokenPipeError):  # whoever waits for the answer learns how the child ended
-            self._send(command, fields)
+        self.send(command, **fields)
         self._begun.append(_Begun(command, timeout, time.perf_counter(), on_stage, accounted, stage_limits or {}))
 
     def finish(self) -> Any:
-        """Wait for everything that has begun.
-
-        Returns
-        -------
-        Any
-            The result of the last command that was answered; None if there was none.
+        """Wait for everything that has begun; returns the result of the last command that was answered.
 
         Raises
         ------
         ChildFailure
-            A command failed, its time ran out, or the child ended; it is closed in the last two cases.
+            A command failed, its time ran out, or the child ended; it is closed in the last two cases, and says so again.
         DiskFullError
             The child found a disk full.
         """
         wait([self])
         if self._failure is not None:
-            failure, self._failure = self._failure, None
+            failure, self._failure = self._failure, self._failure if self.closed else None
             raise failure
         return self._result
 
@@ -193,9 +212,29 @@ class Child:
         self.begin(command, timeout, on_stage=on_stage, accounted=accounted, **fields)
         return self.finish()
 
+    def send(self, command: str, **fields: Any) -> None:
+        """Send a command that has no answer. A child that has ended says so where an answer is waited for."""
+        if not self.closed:
+            with contextlib.suppress(BrokenPipeError):
+                self._stdin.write(json.dumps({"command": command, **fields}).encode() + b"\n")
+                self._stdin.flush()
+
+    def poll(self, seconds: float = 0.0) -> None:
+        """Take in what the child has said, or what it says first within so many seconds."""
+        if not self.closed:
+            if _readable([self], seconds):
+                self._read()
+            self.take_in()
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send the process a signal, unless it is known to have ended."""
+        if not self.closed:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
     def close(self) -> None:
         """End the child now, with everything it started. Closing again does nothing."""
-        if self._stdout.closed:
+        if self.closed:
             return  # its process group may belong to somebody else by now
         with contextlib.suppress(BrokenPipeError):
             self._stdin.close()
@@ -206,10 +245,11 @@ class Child:
         self._stdout.close()
         self._temporary.cleanup()
         logs.shorten(self._log)
-        self._warden.remove(self.pid)
+        if self._warden is not None:
+            self._warden.remove(self.pid)
 
     def resident_bytes(self) -> int:
-        """Memory that the process and those that it started have now; 0 once it has ended."""
+        """Memory of the process and those that it started; 0 once it has ended."""
         total = 0
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(self.pid)
@@ -217,10 +257,6 @@ class Child:
                 with contextlib.suppress(psutil.Error):
                     total += member.memory_info().rss
         return total
-
-    def _send(self, command: str, fields: Mapping[str, Any]) -> None:
-        self._stdin.write(json.dumps({"command": command, **fields}).encode() + b"\n")
-        self._stdin.flush()
 
     def fileno(self) -> int:
         """Of the pipe that answers come through, for `wait`."""
@@ -236,42 +272,42 @@ class Child:
         return max(0.0, begun.deadline - time.monotonic())
 
     def listen(self, *, readable: bool) -> None:
-        """Read what the child has said by now, and note if it has ended or takes too long.
-
-        Parameters
-        ----------
-        readable : bool
-            Whether there is anything to read: an answer, or the end.
-        """
+        """Read what the child has said by now, if it is readable, and note if it has ended or takes too long."""
         if readable:
-            chunk = os.read(self.fileno(), 1 << 20)
-            self._buffer += chunk
-            if not chunk:
-                self._failure = self._ended(self._begun[0].command)
+            self._read()
         elif not self.patience_s():
-            tail = self.tail()
-            self.close()
             begun = self._begun[0]
             if begun.late:
                 self._failure = OutOfTime(f"{begun.command} was ended, because {TIME_UP}")
             else:
                 reason = f"{begun.command} did not finish within its time limit"
-                self._failure = ChildFailure(Verdict.TIMEOUT, reason, tail)
+                self._failure = ChildFailure(Verdict.TIMEOUT, reason, self.tail())
+            self.close()
+
+    def _read(self) -> None:
+        chunk = os.read(self.fileno(), 1 << 20)
+        self._buffer += chunk
+        if not chunk:
+            self._failure = self._ended(self._begun[0].command if self._begun else "waiting")
 
     def take_in(self) -> None:
         """Understand what was read, up to a failure."""
-        while b"\n" in self._buffer and not self.settled:
-            line, _, self._buffer = self._buffer.partition(b"\n")
+        while b"\n" in self._buffer and self._failure is None:
+            line, _, rest = self._buffer.partition(b"\n")
             message = _message(line)
-            if message is None:
-                tail = self.tail()
-                self.close()
-                reason = (
-                    f"{self._begun[0].command}: something in the process wrote to a file descriptor that is not its own, "
-                    "in place of an answer"
-                )
-                self._failure = ChildFailure(Verdict.FAILED, reason, tail)
+            if not self._begun and (message is None or "note" not in message):
                 return
+            self._buffer = rest
+            if message is None:
+                reason = (
+                    "something in the process wrote to a file descriptor that is not its own, in place of an answer"
+                )
+                self._failure = ChildFailure(Verdict.FAILED, f"{self._begun[0].command}: {reason}", self.tail())
+                self.close()
+                return
+            if "note" in message:
+                self._on_note(message["note"])
+                continue
             if "stage" in message:
                 begun = self._begun[0]
                 if message["stage"] in begun.stage_limits:
@@ -291,7 +327,7 @@ class Child:
     def _told(self, command: str, error: Mapping[str, Any]) -> NGraphError:
         """What the child says went wrong."""
         if error.get("disk_full"):
-            return space.lacking(f"a child process did: {command}", self._log.parent.parent)
+            return self._lacking(command)
         tail = "" if error["verdict"] == Verdict.UNSUPPORTED.value else self.tail()
         return ChildFailure(Verdict(error["verdict"]), error["reason"], tail)
 
@@ -303,12 +339,18 @@ class Child:
         self.close()
         if full:
             # What maps files, or writes them without looking, dies of that without a word.
-            return space.lacking(f"a child process did: {command}", self._log.parent.parent)
-        if code == -signal.SIGKILL and _killed_for_memory():
+            return self._lacking(command)
+        if code == -signal.SIGKILL and memory_kills.one_more():
             return ChildFailure(Verdict.OOM, f"the kernel killed the process for lack of memory during {command}", tail)
         if code < 0:
             return ChildFailure(Verdict.CRASHED, f"killed by {signal.Signals(-code).name} during {command}", tail)
         return ChildFailure(Verdict.CRASHED, f"exited with code {code} during {command}", tail)
+
+    def _lacking(self, command: str) -> NGraphError:
+        """A disk is full."""
+        if self._study is None:
+            return ChildFailure(Verdict.FAILED, f"no space left on a disk during {command}")
+        return space.lacking(f"a child process did: {command}", self._study)
 
     def _reap(self) -> int:
         """Wait for the end of the process; returns its exit code as `subprocess` has it."""
@@ -320,17 +362,14 @@ class Child:
 
     def tail(self) -> str:
         """The last lines that the child wrote to standard error."""
-        with contextlib.suppress(OSError), self._log.open("rb") as stream:
-            stream.seek(max(0, stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            return "\n".join(stream.read().decode(errors="replace").splitlines()[-TAIL_LINES:])
-        return ""
+        return logs.tail(self._log)
 
 
-def _message(line: bytes) -> dict[str, Any] | None:
+def _message(line: bytes) -> Message | None:
     """What a child says; None for what is none of our messages."""
     with contextlib.suppress(ValueError, RecursionError):
         message = json.loads(line)
-        if isinstance(message, dict) and {"stage", "error", "result"} & set(message):
+        if isinstance(message, dict) and {"stage", "note", "error", "result"} & set(message):
             return message
     return None
 
@@ -346,36 +385,14 @@ def wait(children: Sequence[Child]) -> list[Child]:
         settled = [child for child in children if child.settled]
         if settled or not children:
             return settled
-        with selectors.DefaultSelector() as selector:
-            for child in children:
-                selector.register(child, selectors.EVENT_READ)
-            ready = {key.fileobj for key, _ in selector.select(min(child.patience_s() for child in children))}
+        ready = _readable(children, min(child.patience_s() for child in children))
         for child in children:
             child.listen(readable=child in ready)
 
 
-_OOM_COUNTERS = (Path("/sys/fs/cgroup/memory.events"), Path("/sys/fs/cgroup/memory/memory.oom_control"))
-
-
-def _oom_kills() -> int:
-    """How often the kernel has killed in our control group for lack of memory."""
-    for path in _OOM_COUNTERS:
-        with contextlib.suppress(OSError):
-            for line in path.read_text().splitlines():
-                if line.startswith("oom_kill "):
-                    return int(line.split()[1])
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return 0
-
-
-_oom_kills_seen = _oom_kills()
-
-
-def _killed_for_memory() -> bool:
-    """Whether the kernel has killed for lack of memory since we last looked."""
-    global _oom_kills_seen
-    before, _oom_kills_seen = _oom_kills_seen, _oom_kills()
-    return _oom_kills_seen > before
+def _readable(children: Sequence[Child], seconds: float) -> set[Any]:
+    """Those of the children that have said something, or have ended, as soon as one has or the time is up."""
+    with selectors.DefaultSelector() as selector:
+        for child in children:
+            selector.register(child, selectors.EVENT_READ)
+        return {key.fileobj for key, _ in selector.select(None if math.isinf(seconds) else seconds)}

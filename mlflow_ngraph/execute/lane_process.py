@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from mlflow_ngraph.compilers.base import Compiler
-from mlflow_ngraph.engines import environment
-from mlflow_ngraph.execute.child import Child, ChildFailure
+from mlflow_ngraph.execute import worker
 from mlflow_ngraph.execute.record import Lane
 from mlflow_ngraph.execute.session import Session
+from mlflow_ngraph.processes import environment
+from mlflow_ngraph.processes.child import Child, ChildFailure
 
 Purpose = Literal["build", "verify", "run"]
 
@@ -92,8 +93,8 @@ class LaneProcess:
         alone = measures and TIMED_START_ALONE
         env = environment.of_threads(self._lane.threads, session.places.scratch(name), patient=not alone)
         forked = session.forks and not alone and "torch" in kind.runtime_modules
-        left = session.time.left_at_most
-        child = Child(name, env, session.places.log(name), session.warden, forked=forked, left=left)
+        log, left = session.places.log(name), session.time.left_at_most
+        child = Child(worker.__name__, env, log, warden=session.warden, forked=forked, left=left)
         modules = kind.runtime_modules
         if purpose == "build" and kind.compile_modules is not None:
             modules = kind.compile_modules

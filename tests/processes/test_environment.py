@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlflow_ngraph.engines import environment
+from mlflow_ngraph.processes import environment
 
 CRIPPLING = {
     "ATEN_CPU_CAPABILITY": "default",
@@ -55,3 +55,33 @@ def test_what_programs_may_need_to_start_stays_and_is_told(name, tmp_path, monke
     monkeypatch.setenv(name, "/usr/lib/libjemalloc.so.2")
     assert environment.of_threads(2, tmp_path)[name] == "/usr/lib/libjemalloc.so.2"
     assert environment.told() == {name: "/usr/lib/libjemalloc.so.2"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MLFLOW_TRACKING_PASSWORD", "x"),
+        ("MLFLOW_TRACKING_URI", "http://lab:5000"),
+        ("AWS_SECRET_ACCESS_KEY", "x"),
+        ("AZURE_STORAGE_CONNECTION_STRING", "x"),
+        ("GOOGLE_APPLICATION_CREDENTIALS", "/key.json"),
+        ("HF_TOKEN", "x"),
+        ("WANDB_API_KEY", "x"),
+        ("PGPASSWORD", "x"),
+        ("MLFLOW_BACKEND_STORE_URI", "postgresql://user:secret@db/mlflow"),
+        ("HTTPS_PROXY", "http://user:secret@proxy:3128"),
+    ],
+)
+def test_what_lets_a_process_in_somewhere_reaches_those_alone_that_fetch_models(name, value, monkeypatch):
+    monkeypatch.setenv(name, value)
+    assert name not in environment.of_threads(2)
+    assert environment.of_threads(2, logins=True)[name] == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("TOKENIZERS_PARALLELISM", "false"), ("HTTPS_PROXY", "http://proxy:3128"), ("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")],
+)
+def test_what_lets_nobody_in_stays(name, value, monkeypatch):
+    monkeypatch.setenv(name, value)
+    assert environment.of_threads(2)[name] == value

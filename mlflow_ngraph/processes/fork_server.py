@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -13,10 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mlflow_ngraph.engines import environment
+from mlflow_ngraph.processes import environment
+from mlflow_ngraph.processes.python_command import command
 
-PRELOADED = ("torch", "torch._dynamo", "onnxscript", "mlflow_ngraph.workloads.export")
-"""What most of them import."""
 _READ_BY_IMPORTS = ("PYTHON", "CUDA", "NVIDIA", *environment.STRAY_PREFIXES)
 """How variables begin that change what an import does."""
 _SETTLED_LATER = (*environment.THREAD_VARIABLES, "PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR")
@@ -37,9 +35,8 @@ class ForkServer:
         self._lock = threading.Lock()
         self._control, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
-            command = [sys.executable, "-m", "mlflow_ngraph.execute.forking", str(its.fileno()), *PRELOADED]
             self._process = subprocess.Popen(
-                command,
+                command("mlflow_ngraph.processes.fork_server_child", str(its.fileno())),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -59,11 +56,13 @@ class ForkServer:
             name.startswith(_READ_BY_IMPORTS) and name not in _SETTLED_LATER for name in self._differences(env)
         )
 
-    def fork(self, env: Mapping[str, str], stdin: int, stdout: int, stderr: int) -> Forked:
+    def fork(self, module: str, env: Mapping[str, str], stdin: int, stdout: int, stderr: int) -> Forked:
         """Fork a worker in a process group of its own.
 
         Parameters
         ----------
+        module : str
+            Its `main` is what the worker does.
         env : Mapping[str, str]
             One that `serves` is true for.
         stdin, stdout, stderr : int
@@ -74,7 +73,7 @@ class ForkServer:
         ConnectionError
             The server has ended.
         """
-        request = {"env": self._differences(env), "directory": str(Path.cwd())}
+        request = {"module": module, "env": self._differences(env), "directory": str(Path.cwd())}
         return Forked(self, int(self._ask(request, stdin, stdout, stderr)["pid"]))
 
     def wait(self, pid: int) -> tuple[int, float | None]:

@@ -10,10 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mlflow_ngraph.engines import environment
-from mlflow_ngraph.execute import fork_server
-from mlflow_ngraph.execute.child import Child
-from mlflow_ngraph.execute.worker_process import Warden
+from mlflow_ngraph.execute import worker
+from mlflow_ngraph.processes import environment, fork_server
+from mlflow_ngraph.processes.child import Child
+from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import parse
 
@@ -37,7 +37,7 @@ ASKED = """
 def ask(directory, warden, env):
     """What a worker that is to be forked finds where it is."""
     (directory / "asked.py").write_text(textwrap.dedent(ASKED))
-    child = Child("asked", env, directory / "child.log", warden, forked=True)
+    child = Child(worker.__name__, env, directory / "child.log", warden=warden, forked=True)
     with closing(child):
         child.request("import", 60, modules=["asked"], blocked=[], freed_memory="return")
     return json.loads((directory / "asked.json").read_text()), child
@@ -46,19 +46,20 @@ def ask(directory, warden, env):
 @pytest.fixture
 def warden(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])))
     with closing(Warden()) as found:
         yield found
 
 
 @pytest.mark.usefixtures("processes")
 def test_a_forked_worker_has_imported_pytorch_and_is_otherwise_as_one_of_its_own(tmp_path, warden, monkeypatch):
-    elsewhere = [place for place in (os.environ.get("PYTHONPATH"),) if place]
+    elsewhere = os.environ["PYTHONPATH"]
     with fork_server.shared():
         found = []
         for threads in (1, 3):
             monkeypatch.setenv("SAID", f"with {threads}")
             places = [str(tmp_path / place) for place in ("main-of-models", "more")[:threads]]
-            monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*places, *elsewhere]))
+            monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*places, elsewhere]))
             env = environment.of_threads(threads, tmp_path / f"scratch-{threads}", patient=True)
             here, child = ask(tmp_path, warden, env)
             assert here["imported"]
@@ -99,9 +100,9 @@ def test_what_measures_is_not_forked(tmp_path, monkeypatch):
     forked = []
     fork = fork_server.ForkServer.fork
 
-    def listed(server, env, *pipes):
+    def listed(server, module, env, *pipes):
         forked.append(Path(env["TORCHINDUCTOR_CACHE_DIR"]).parent.name)
-        return fork(server, env, *pipes)
+        return fork(server, module, env, *pipes)
 
     monkeypatch.setattr(fork_server.ForkServer, "fork", listed)
     given = {"name": "alone", "workloads": ["block:mha?width=16"], "compilers": ["identity"], "batch_sizes": [1]}

@@ -37,7 +37,7 @@ STUDY = parse(
 def recording_process() -> psutil.Process:
     """The process that records, a child of this one."""
     (process,) = [
-        child for child in psutil.Process().children() if "mlflow_ngraph.recording.process" in child.cmdline()
+        child for child in psutil.Process().children() if "mlflow_ngraph.recording.recorder_child" in child.cmdline()
     ]
     return process
 
@@ -69,7 +69,7 @@ def test_a_server_that_is_away_at_the_start_has_everything_when_it_comes(mlflow_
     runs = client.search_runs([client.get_experiment_by_name("away").experiment_id])
     assert sorted(run.data.tags["ngraph.kind"] for run in runs) == ["lane", "study"]
     assert {run.info.status for run in runs} == {"FINISHED"}
-    assert {Path(run.data.tags["mlflow.source.name"]).name for run in runs} != {"process.py"}
+    assert {Path(run.data.tags["mlflow.source.name"]).name for run in runs} != {"recorder_child.py"}
 
 
 def test_what_waits_for_a_silent_server_stands_still_while_anything_is_timed(

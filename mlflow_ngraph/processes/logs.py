@@ -9,7 +9,17 @@ from pathlib import Path
 MOST_BYTES = 4 << 20
 """A log that is longer when its child has ended is shortened. A model may print at every inference."""
 _HEAD_BYTES = 256 << 10
-_TAIL_BYTES = 1 << 20
+_END_BYTES = 1 << 20
+_TAIL_LINES, _TAIL_BYTES = 20, 1 << 16
+"""Of the end of a log that are told: a model may print megabytes."""
+
+
+def tail(log: Path) -> str:
+    """The last lines of a log; empty where there is none."""
+    with contextlib.suppress(OSError), log.open("rb") as stream:
+        stream.seek(max(0, stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        return "\n".join(stream.read().decode(errors="replace").splitlines()[-_TAIL_LINES:])
+    return ""
 
 
 def shorten(log: Path) -> None:
@@ -21,9 +31,9 @@ def shorten(log: Path) -> None:
         size = stream.seek(0, os.SEEK_END)
         if size <= MOST_BYTES:
             return
-        stream.seek(size - _TAIL_BYTES)
-        end = stream.read(_TAIL_BYTES)
+        stream.seek(size - _END_BYTES)
+        end = stream.read(_END_BYTES)
         stream.seek(_HEAD_BYTES)
-        stream.write(b"\n[%d bytes were left out here]\n" % (size - _HEAD_BYTES - _TAIL_BYTES))
+        stream.write(b"\n[%d bytes were left out here]\n" % (size - _HEAD_BYTES - _END_BYTES))
         stream.write(end)
         stream.truncate()

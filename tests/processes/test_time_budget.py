@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from mlflow_ngraph.execute.time_budget import TimeBudget
+from mlflow_ngraph.processes.time_budget import TimeBudget
 
 
 class Clock:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import math
 import os
-import queue
 import signal
-import subprocess
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,8 +14,9 @@ from typing import Any
 
 from mlflow_ngraph import errors
 from mlflow_ngraph.errors import DiskFullError, TrackingError, UnreachableError
-from mlflow_ngraph.execute import interruption
 from mlflow_ngraph.execute.journal import Journal
+from mlflow_ngraph.processes import interruption
+from mlflow_ngraph.processes.child import Child, ChildFailure, Message
 from mlflow_ngraph.tracking import connection
 
 PATIENCE_S = 1.0
@@ -27,12 +24,9 @@ PATIENCE_S = 1.0
 next: no lane waits longer for a server. A request that takes longer is stopped in the middle."""
 TRANSACTIONS_S = 10.0
 """The same where the process itself writes to a database: others could not while it stands still."""
-_LONGEST_END = 200
-
-Message = dict[str, Any]
 
 
-class Aside:
+class RecorderProcess:
     """Passes a study on to a tracking server without holding it up.
 
     Nothing here waits for the server but `preflight`, before a study begins, and `close`, when it has ended.
@@ -53,26 +47,14 @@ class Aside:
         self.problem = ""
         """Why the server does not have everything, or empty."""
         self._journal: Journal | None = None
-        self._due: list[str] = []
-        """What was asked for and is not done, in order."""
         self._waits = False
         """Whether the process waits for a server that has failed, and tries it again from time to time."""
-        self._pauses = 0
+        self._pauses = self._paused = 0
+        """How often it was asked to pause, and the last such request that it has answered."""
         self._patience_s = self._patience_left_s = PATIENCE_S
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "mlflow_ngraph.recording.process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            text=True,
-            start_new_session=True,  # Ctrl-C is for the parent, which says what becomes of the recording
-        )
-        self._said: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        self._listening = threading.Thread(target=self._listen, daemon=True)
-        self._listening.start()
-        self._send(tracking_uri=uri, experiment=experiment, argv=sys.argv)
-        self._ask("preflight")
+        # Its session is its own: Ctrl-C is for the parent, which says what becomes of the recording.
+        self._child = Child("mlflow_ngraph.recording.recorder_child", os.environ, on_note=self._take)
+        self._begin("preflight", tracking_uri=uri, experiment=experiment, argv=sys.argv)
 
     def preflight(self) -> str:
         """Whether the server lets us write. To be called once, before anything is measured.
@@ -87,7 +69,7 @@ class Aside:
         TrackingError
             It refuses.
         """
-        answer = self._answer("preflight")
+        answer = self._finish()
         self._patience_s = self._patience_left_s = TRANSACTIONS_S if answer["database"] else PATIENCE_S
         error = answer["error"]
         if error is None:
@@ -111,15 +93,15 @@ class Aside:
         """
         self._journal = journal
         self.where, self.problem = {}, ""
-        self._ask("follow", directory=str(directory.absolute()), events=events)
+        self._begin("follow", directory=str(directory.absolute()), events=events)
 
     def open(self) -> None:
         """Make or continue the run of the study."""
-        self._ask("open")
+        self._begin("open")
 
-    def again(self) -> None:
+    def resync(self) -> None:
         """Make sure of everything that earlier sessions measured, too."""
-        self._ask("again")
+        self._begin("resync")
 
     def workload(self, workload: str, lane_ids: Sequence[str]) -> None:
         """Record the lanes of a finished workload.
@@ -132,20 +114,20 @@ class Aside:
             The lanes that have come to their end.
         """
         self._patience_left_s = self._patience_s
-        self._drain()
-        self._ask("workload", workload=workload, lanes=list(lane_ids))
+        self._child.poll()
+        self._begin("workload", workload=workload, lanes=list(lane_ids))
 
     @contextmanager
-    def standing_still(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         """Use no processor within the block: something is timed."""
-        self._drain()
-        stopped = bool(self._due or self._waits) and self._pause()
+        self._child.poll()
+        stopped = (self._waits or not self._child.settled) and self._pause()
         try:
             yield
         finally:
             if stopped:
-                self._signal(signal.SIGCONT)
-                self._send(do="resume")
+                self._child.send_signal(signal.SIGCONT)
+                self._child.send("resume")
 
     def close(self, status: str) -> None:
         """Record what is still missing, then the study itself, and wait for it. `problem` says what could not be.
@@ -155,11 +137,11 @@ class Aside:
         status : str
             As MLflow has it: ``FINISHED``, ``FAILED`` or ``KILLED``.
         """
-        self._ask("close", status=status)
+        self._begin("close", status=status)
         # Ctrl-C a second time does not wait.
         with interruption.whole(breakable=True):
             try:
-                answer = self._answer("close")
+                answer = self._finish()
             except KeyboardInterrupt:
                 self.problem = "interrupted while the tracking server was written to"
                 raise
@@ -171,101 +153,47 @@ class Aside:
 
     def end(self) -> None:
         """Let the process go, whatever it is at."""
-        self._signal(signal.SIGKILL)
-        self._process.wait()
-        self._listening.join()  # to the end of what was said
-        for stream in (self._process.stdin, self._process.stdout, self._stderr):
-            assert stream is not None
-            with suppress(BrokenPipeError):  # what was not sent is for nobody
-                stream.close()
+        self._child.close()
 
     def _pause(self) -> bool:
         """Stop the process between two requests, or in the middle of one that takes too long."""
         self._pauses += 1
-        self._send(do="pause", number=self._pauses)
+        self._child.send("pause", number=self._pauses)
         deadline = time.monotonic() + self._patience_left_s
-        while (left := deadline - time.monotonic()) > 0:
-            try:
-                message = self._said.get(timeout=left)
-            except queue.Empty:
-                break
-            if message is None:
-                self._said.put(None)
-                return False
-            if message.get("paused") == self._pauses:
-                break
-            self._take(message)
+        while self._paused < self._pauses and not self._child.closed and (left := deadline - time.monotonic()) > 0:
+            self._child.poll(left)
         self._patience_left_s = max(0.0, deadline - time.monotonic())
-        self._signal(signal.SIGSTOP)
-        return True
+        self._child.send_signal(signal.SIGSTOP)
+        return not self._child.closed
 
-    def _ask(self, what: str, **fields: Any) -> None:
-        self._due.append(what)
-        self._send(do=what, **fields)
+    def _begin(self, command: str, **fields: Any) -> None:
+        self._child.begin(command, math.inf, **fields)
 
-    def _send(self, **message: Any) -> None:
-        assert self._process.stdin is not None
-        # One that has ended says so where its answer is waited for.
-        with suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(message) + "\n")
-            self._process.stdin.flush()
-
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        with suppress(ValueError):  # half a line of one that was ended
-            for line in self._process.stdout:
-                self._said.put(json.loads(line))
-        self._said.put(None)
-
-    def _answer(self, what: str) -> Message:
-        """Wait until something that was asked for is done.
+    def _finish(self) -> Any:
+        """Wait for everything that was asked for, and return the last answer.
 
         Raises
         ------
         TrackingError
             The process has ended.
         """
-        while True:
-            message = self._said.get()
-            if message is None:
-                self._said.put(None)
-                raise TrackingError(f"the process that records has ended: {self._last_words()}")
-            self._take(message)
-            if message.get("answers") == what:
-                return message
+        try:
+            return self._child.finish()
+        except ChildFailure as failure:
+            why = failure.last_line or failure.reason
+            raise TrackingError(f"the process that records has ended: {why}") from None
 
-    def _drain(self) -> None:
-        """Take in what was said meanwhile."""
-        while not self._said.empty():
-            message = self._said.get()
-            if message is None:
-                self._said.put(None)
-                return
-            self._take(message)
-
-    def _take(self, message: Message) -> None:
-        if "append" in message:
-            self._note(message["append"], **message["fields"])
-        elif "tell" in message:
+    def _take(self, note: Message) -> None:
+        if "append" in note:
+            self._note(note["append"], **note["fields"])
+        elif "tell" in note:
             assert self._journal is not None
-            self._journal.tell(message["tell"], **message["fields"])
+            self._journal.tell(note["tell"], **note["fields"])
         else:
-            if "answers" in message:
-                self._due.remove(message["answers"])
-            self._waits = message.get("waits", self._waits)
+            self._waits = note.get("waits", self._waits)
+            self._paused = note.get("paused", self._paused)
 
     def _note(self, event: str, **fields: Any) -> None:
         assert self._journal is not None
         with suppress(DiskFullError):  # what is measured next says so; what was measured is safe
             self._journal.append(event, **fields)
-
-    def _signal(self, signum: signal.Signals) -> None:
-        if self._process.poll() is None:
-            with suppress(ProcessLookupError):
-                os.kill(self._process.pid, signum)
-
-    def _last_words(self) -> str:
-        self._process.wait()
-        self._stderr.seek(0)
-        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
-        return lines[-1][-_LONGEST_END:] if lines else f"exit code {self._process.returncode}"

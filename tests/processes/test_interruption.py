@@ -20,9 +20,9 @@ from mlflow import MlflowClient
 
 from mlflow_ngraph.errors import JournalError
 from mlflow_ngraph.execute import fold, journal, places
-from mlflow_ngraph.execute.child import Child
-from mlflow_ngraph.execute.interruption import Interrupted, listening, whole
 from mlflow_ngraph.execute.journal import Journal
+from mlflow_ngraph.processes.child import Child
+from mlflow_ngraph.processes.interruption import Interrupted, listening, whole
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import parse
 
@@ -350,7 +350,7 @@ def test_nobody_outlives_a_killed_parent_even_if_the_warden_is_killed_with_it(
 ) -> None:
     hangs = {"name": "fake", "flags": {"behaviour": "hang", "at": "compile"}}
     kept.append(study := Started(tmp_path, None, compilers=["identity", "torchscript", hangs], batch_sizes=[1]))
-    wanted = "execute.forking"
+    wanted = "fork_server_child"
     study.until(lambda events: any(event["event"] == "workload_prepared" for event in events))
     deadline = time.monotonic() + PATIENCE_S
     while not any("execute.worker" in " ".join(one.cmdline()) for one in study.family):

@@ -1,0 +1,29 @@
+"""The processes that the kernel has killed for lack of memory, of which it says no more than how many there were."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control", "/proc/vmstat")
+"""Of our control group, else of the machine."""
+
+
+def _count() -> int:
+    """How often the kernel has killed for lack of memory."""
+    for path in _COUNTERS:
+        with contextlib.suppress(OSError):
+            for line in Path(path).read_text().splitlines():
+                if line.startswith("oom_kill "):
+                    return int(line.split()[1])
+    return 0
+
+
+_seen = _count()
+
+
+def one_more() -> bool:
+    """Whether there was another since we last looked."""
+    global _seen
+    before, _seen = _seen, _count()
+    return _seen > before

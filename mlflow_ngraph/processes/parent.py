@@ -1,0 +1,99 @@
+"""The parent as a child process hears it and answers it: the other end of `processes.child`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO, Any
+
+from mlflow_ngraph.errors import CellError, NGraphError
+from mlflow_ngraph.processes import parent_death, space, standard_streams
+from mlflow_ngraph.telling import one_line
+from mlflow_ngraph.verdicts import Verdict
+
+Command = dict[str, Any]
+
+
+class Parent:
+    """Iterates over the commands of the parent.
+
+    Parameters
+    ----------
+    answers : IO[str]
+        Several threads may write to it.
+    """
+
+    def __init__(self, commands: IO[str], answers: IO[str]) -> None:
+        self._commands = commands
+        self._answers = answers
+        self._lock = threading.Lock()
+
+    @classmethod
+    def connect(cls) -> Parent:
+        """Take the pipes that this process was started with, and say that it has started. To be called once, at the beginning.
+
+        Standard output then goes where standard error goes, to the log, and standard input is at its end: models and runtimes print
+        and ask what they like.
+        """
+        # One that is deep in a compiler does not notice that input ends; the warden may have been killed with the parent.
+        parent_death.send_to_self(signal.SIGKILL)
+        parent = cls(*standard_streams.take())
+        parent.reply(None)
+        return parent
+
+    def __iter__(self) -> Iterator[Command]:
+        for line in self._commands:
+            yield json.loads(line)
+
+    def serve(self, answering: Mapping[str, Callable[[Command], Any]]) -> None:
+        """Answer commands until there are no more. Whatever one raises becomes its answer: the parent decides what it means.
+
+        Parameters
+        ----------
+        answering : Mapping[str, Callable[[Command], Any]]
+            What computes the result, by the command's name.
+        """
+        for command in self:
+            self.answer(command, answering)
+
+    def answer(self, command: Command, answering: Mapping[str, Callable[[Command], Any]]) -> None:
+        """Answer a command as `serve` does."""
+        try:
+            self.reply(answering[command["command"]](command))
+        except BaseException as error:  # noqa: BLE001 - runtimes raise anything, and models end the process that runs them
+            traceback.print_exc()
+            self._say(error=described(error))
+
+    def reply(self, result: Any) -> None:
+        """Answer the oldest command that has no answer."""
+        self._say(result=result)
+
+    def stage(self, name: str) -> None:
+        """Tell what is being done of the oldest command that has no answer."""
+        self._say(stage=name)
+
+    def note(self, **fields: Any) -> None:
+        """Tell something that belongs to no command."""
+        self._say(note=fields)
+
+    def _say(self, **message: Any) -> None:
+        with self._lock:
+            self._answers.write(json.dumps(message) + "\n")
+            self._answers.flush()
+
+
+def described(error: BaseException) -> dict[str, Any]:
+    """The verdict and the one-line reason of an exception, or that a disk is full, which is no fault of the cell."""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    if space.is_lacking(error):
+        return {"disk_full": True}
+    if isinstance(error, CellError):
+        return {"verdict": error.verdict.value, "reason": reason}
+    if isinstance(error, MemoryError) or "can't allocate memory" in reason or "bad_alloc" in reason:
+        return {"verdict": Verdict.OOM.value, "reason": f"out of memory: {reason}"}
+    if isinstance(error, NGraphError):
+        return {"verdict": Verdict.FAILED.value, "reason": reason}
+    return {"verdict": Verdict.FAILED.value, "reason": one_line(error)}

@@ -1,0 +1,74 @@
+"""The warden, as its parent sees it: the process that ends children whose parent was killed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+
+@dataclass
+class Warden:
+    """The process that ends our children if we are killed. See `mlflow_ngraph.processes.warden_child`.
+
+    One that was killed itself has another in its place from the next child on.
+    """
+
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._groups: dict[int, Path] = {}
+        self._halted: Sequence[int] = ()
+        self._start()
+
+    def add(self, group: int, temporary: Path) -> None:
+        """List a process group, and the folder of its temporary files."""
+        self._groups[group] = temporary
+        self._write(_listed(group, temporary))
+
+    def remove(self, group: int) -> None:
+        """Forget a process group, which has ended."""
+        self._groups.pop(group, None)
+        self._write(f"-{group}\n")
+
+    def let_go_on(self, halted: Sequence[int]) -> None:
+        """Name the processes that may be stopped, in place of those named before: at the end they are let go on."""
+        self._halted = tuple(halted)
+        self._write(self._said())
+
+    def close(self) -> None:
+        """Let it end; it kills whatever is still listed."""
+        self._pipe.close()
+        self.process.wait()
+
+    @property
+    def _pipe(self) -> IO[bytes]:
+        if self.process.stdin is None:  # pragma: no cover - Popen was given PIPE
+            raise RuntimeError("the warden has no pipe")
+        return self.process.stdin
+
+    def _start(self) -> None:
+        script = Path(__file__).with_name("warden_child.py")
+        # Unbuffered: what could not be written to one that is gone must not be left to be written when it is closed.
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(script)], stdin=subprocess.PIPE, bufsize=0, start_new_session=True
+        )
+
+    def _write(self, line: str) -> None:
+        try:
+            self._pipe.write(line.encode())
+        except BrokenPipeError:
+            self.close()
+            self._start()
+            self._pipe.write("".join([*(_listed(*entry) for entry in self._groups.items()), self._said()]).encode())
+
+    def _said(self) -> str:
+        return f"~{' '.join(map(str, self._halted))}\n"
+
+
+def _listed(group: int, temporary: Path) -> str:
+    return f"+{group} {json.dumps(str(temporary))}\n"

@@ -1,0 +1,143 @@
+"""The process that records a study while another one measures it: the other end of `recording.recorder_process`.
+
+It does one command after the other. The journal it reads by itself, and never writes: whoever measures notes there what a server
+has. As soon as a server fails, it is tried again less and less often.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mlflow_ngraph.errors import NGraphError
+from mlflow_ngraph.processes.parent import Command, Parent
+from mlflow_ngraph.recording.course import Recording
+from mlflow_ngraph.recording.gate import Gate
+from mlflow_ngraph.tracking import connection
+from mlflow_ngraph.tracking.recorder import Recorder
+
+FIRST_RETRY_S, LAST_RETRY_S = 5.0, 300.0
+"""From one try to the next, while the server fails: twice as long each time."""
+
+
+class Clerk:
+    """Does what the parent asks for, and has it take down the notes of a recording.
+
+    Parameters
+    ----------
+    parent : Parent
+        Is answered.
+    gate : Gate
+        Every request to the server goes through it.
+    """
+
+    def __init__(self, parent: Parent, gate: Gate) -> None:
+        self._parent = parent
+        self._gate = gate
+        self._recorder: Recorder
+        self._recording: Recording | None = None
+        self._retry_s = FIRST_RETRY_S
+        self._does: Mapping[str, Callable[[Command], Any]] = {
+            "preflight": self._preflight,
+            "follow": self._follow,
+            "open": self._open,
+            "resync": self._resync,
+            "workload": self._workload,
+            "close": self._close,
+        }
+
+    @property
+    def patience_s(self) -> float | None:
+        """For how long to wait for something to do before `retry`; None where there is nothing to be tried again."""
+        return self._retry_s if self._recording is not None and self._recording.problem else None
+
+    def do(self, command: Command) -> None:
+        """Do what a command asks for, and say that it is done. An error that nobody expects ends the process."""
+        self._parent.reply(self._does[command["command"]](command))
+
+    def retry(self) -> None:
+        """Try again what has failed."""
+        recording = self._followed()
+        recording.retry()
+        self._retry_s = min(2 * self._retry_s, LAST_RETRY_S) if recording.problem else FIRST_RETRY_S
+        self._say_if_it_waits()
+
+    def append(self, event: str, **fields: Any) -> None:
+        """Have an event put into the journal."""
+        self._parent.note(append=event, fields=fields)
+
+    def tell(self, event: str, **fields: Any) -> None:
+        """Have an observer told of an event."""
+        self._parent.note(tell=event, fields=fields)
+
+    def _preflight(self, command: Command) -> dict[str, Any]:
+        sys.argv[:] = command["argv"]  # MLflow names it as the source of a run
+        self._recorder = Recorder(command["tracking_uri"], command["experiment"], through=self._gate.around)
+        error = None
+        try:
+            self._recorder.preflight()
+        except NGraphError as failure:
+            error = {"kind": type(failure).__name__, "text": str(failure)}
+        return {"database": connection.is_database(self._recorder.tracking_uri), "error": error}
+
+    def _follow(self, command: Command) -> None:
+        self._recording = Recording(self._recorder, Path(command["directory"]), self, command["events"])
+
+    def _open(self, _: Command) -> None:
+        self._followed().open()
+        self._say_if_it_waits()
+
+    def _resync(self, _: Command) -> None:
+        self._followed().resync()
+        self._say_if_it_waits()
+
+    def _workload(self, command: Command) -> None:
+        self._followed().workload(command["workload"], command["lanes"])
+        self._say_if_it_waits()
+
+    def _close(self, command: Command) -> dict[str, Any]:
+        recording = self._followed()
+        recording.close(command["status"])
+        return {"where": dict(recording.where), "problem": recording.problem}
+
+    def _say_if_it_waits(self) -> None:
+        self._parent.note(waits=bool(self._followed().problem))
+
+    def _followed(self) -> Recording:
+        if self._recording is None:
+            raise ValueError("it was not said which study to follow")
+        return self._recording
+
+
+def main() -> None:
+    """Work until there are no more commands."""
+    parent, gate = Parent.connect(), Gate()
+    clerk = Clerk(parent, gate)
+    asked: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(parent, gate, asked), daemon=True).start()
+    while True:
+        try:
+            command = asked.get(timeout=clerk.patience_s)
+        except queue.Empty:
+            clerk.retry()
+            continue
+        if command is None:
+            return
+        clerk.do(command)
+
+
+def _listen(parent: Parent, gate: Gate, asked: queue.SimpleQueue[Command | None]) -> None:
+    """Take in what is to be done, and heed at once what cannot wait for its turn."""
+    for command in parent:
+        if command["command"] == "pause":
+            gate.close()
+            parent.note(paused=command["number"])
+        elif command["command"] == "resume":
+            gate.open()
+        else:
+            asked.put(command)
+    asked.put(None)

@@ -1,0 +1,13 @@
+"""Import what a user names from the current directory, which is on the path of no child process by itself."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+def importable() -> None:
+    """Put the current directory first on the path."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
