@@ -17,10 +17,10 @@ from mlflow_ngraph.errors import EngineError
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from mlflow_ngraph.engines.load_spec import LoadSpec
+    from mlflow_ngraph.compilers.spec import EngineSpec
 
 PROBE_SECONDS = 600.0
-"""LoadSpec an engine and one inference; some runtimes compile when they load."""
+"""Loading an engine and one inference; some runtimes compile when they load."""
 _TAIL = 300
 
 
@@ -29,17 +29,17 @@ class LoadCheck:
 
     Parameters
     ----------
-    loading : LoadSpec
-        How the engine will be loaded, from a manifest that has been checked. The process imports the runtime that this
+    spec : EngineSpec
+        Of the engine that will be tried, from a manifest that has been checked. The process imports the runtime that this
         asks for, and sees no file of the engine before `answer` says that they may be seen.
     """
 
-    def __init__(self, loading: LoadSpec) -> None:
+    def __init__(self, spec: EngineSpec) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="ngraph-probe-")
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "mlflow_ngraph.engines.load_check_child"],
-                env=environment.of_threads(loading.aim().threads, Path(self._scratch.name)),
+                env=environment.of_threads(spec.target.threads, Path(self._scratch.name)),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
             )  # fmt: skip
         except BaseException:
@@ -47,7 +47,7 @@ class LoadCheck:
             raise
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it has died, and `answer` will say how
-            self._process.stdin.write(loading.model_dump_json() + "\n")
+            self._process.stdin.write(spec.model_dump_json() + "\n")
             self._process.stdin.flush()
 
     def answer(self, directory: Path, seconds: float = 0.0) -> dict[str, Any]:

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph import parent_death, parity, standard_streams
+from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.engines import compatibility, environment
-from mlflow_ngraph.engines.load_spec import LoadSpec, Probe, read_probe
 from mlflow_ngraph.engines.local_engine import LoadedEngine, prepare
 from mlflow_ngraph.engines.package import read_manifest
+from mlflow_ngraph.engines.probe import Probe, read_probe
 from mlflow_ngraph.errors import IncomparableError, NGraphError
 from mlflow_ngraph.measure import loop
 
@@ -38,9 +39,9 @@ def main() -> int:
     parent_death.send_to_self(signal.SIGKILL)
     questions, answers = standard_streams.take()
     environment.enter()
-    spec = questions.readline()
-    if spec:
-        _prepare(spec)
+    line = questions.readline()
+    if line:
+        _prepare(line)
     asked = questions.readline()
     if not asked:
         return 0  # nobody wants to know any more
@@ -54,11 +55,11 @@ def main() -> int:
     return 0
 
 
-def _prepare(spec: str) -> None:
+def _prepare(line: str) -> None:
     """Import what the engine will need. What cannot be imported is told when the engine is loaded."""
     with suppress(Exception):
-        loading = LoadSpec.model_validate_json(spec)
-        prepare(compatibility.compiler_of(loading), loading.aim())
+        spec = EngineSpec.model_validate_json(line)
+        prepare(compatibility.compiler_of(spec), spec.target)
 
 
 def probe(directory: Path, seconds: float) -> dict[str, Any]:
@@ -74,8 +75,8 @@ def probe(directory: Path, seconds: float) -> dict[str, Any]:
     with LoadedEngine(package) as engine:
         result = _compared(engine.run(known.inputs), known, engine.precision)
     if seconds and not result["problem"]:
-        mode = package.manifest.about.mode
-        with LoadedEngine(package, mode="async" if mode == "async" else "sync") as engine:
+        mode = package.manifest.spec.target.mode
+        with LoadedEngine(package, mode=mode) as engine:
             result["measured"] = _measured(engine, known.inputs, seconds)
     return result
 
@@ -89,7 +90,7 @@ def _compared(outputs: list[NDArray[Any]], known: Probe, precision: str) -> dict
 
 def _measured(engine: LoadedEngine, inputs: list[NDArray[Any]], seconds: float) -> dict[str, float]:
     """Throughput on the probe, by the median as in a round of a study."""
-    batch = engine.manifest.loading.probe_batch
+    batch = engine.manifest.spec.probe_batch
     bound = engine.bind(inputs, batch)
     with bound.repeated() as call:
         engine.call(lambda: loop.warm_up(call, **_WARM_UP))  # type: ignore[arg-type] # numbers by name
