@@ -121,12 +121,12 @@ class _Corpus:
         from mlflow_ngraph import load_model
 
         for name, edit in (*of_document(), *of_manifests()):
-            target = self._copied(self._left.package, _sealed("manifest.json", _SEAL, edit))
+            target = self._copied(self._left.package, _sealed(edit))
             yield "manifest whose digest fits", name, partial(load_model, target)
 
     def _probes(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
         """Arrays that harm who reads them, in packages in which everything fits."""
-        from mlflow_ngraph.engines.load_spec import read_probe
+        from mlflow_ngraph.engines.probe import read_probe
 
         for name, content in bad_probes(self._tried):
 
@@ -153,8 +153,8 @@ class _Corpus:
             yield "cache", name, find(self._copied(entry, change))
         yield "cache", "the entry of another engine", find(self._copied(other, lambda target: None))
         for name, edit in of_document():
-            target = self._copied(entry, _sealed("record.json", "record.json.sha256", edit, "record.json"))
-            yield "record whose digest fits", name, find(target)
+            target = self._copied(entry, _sealed(edit))
+            yield "entry whose digest fits", name, find(target)
 
     def _archives(self, rng: random.Random) -> Iterator[tuple[str, str, Callable[[], object]]]:
         from mlflow_ngraph.archives import intake
@@ -206,14 +206,14 @@ class _Corpus:
         return target
 
 
-def _sealed(name: str, seal: str, edit: Edit, said: str = "manifest.json") -> Change:
-    """A document changed, and its digest with it."""
+def _sealed(edit: Edit) -> Change:
+    """A manifest changed, and its digest with it."""
 
     def apply(target: Path) -> None:
-        text = (target / name).read_text()
+        text = (target / "manifest.json").read_text()
         content = edit(text, json.loads(text)).encode("utf-8", "surrogatepass")
-        (target / name).write_bytes(content)
-        (target / seal).write_text(f"{hashlib.sha256(content).hexdigest()}  {said}\n")
+        (target / "manifest.json").write_bytes(content)
+        (target / _SEAL).write_text(f"{hashlib.sha256(content).hexdigest()}  manifest.json\n")
 
     return apply
 

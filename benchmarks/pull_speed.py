@@ -92,8 +92,7 @@ def loads(package: Path, repeat: int) -> tuple[list[float], list[float]]:
     """Seconds from nothing to the first outputs, of the runtime alone and of ours, in turns."""
     from mlflow_ngraph.engines.package import open_package
 
-    loading = open_package(package).manifest.loading
-    threads = str(loading.target["threads"])
+    threads = str(open_package(package).manifest.spec.target.threads)
     (file,) = [path for path in (package / "engine").iterdir() if path.suffix in (".onnx", ".ort")]
     common = [str(package), str(WIDTH)]
     commands = ([sys.executable, "-c", ALONE, *common, threads, str(file)], [sys.executable, "-c", OURS, *common])

@@ -176,7 +176,7 @@ class Written:
         return self._say(event, cell=lane.cell(batch), lane=lane.id, batch=batch, **fields)
 
     def _engine(self, lane: Lane) -> Event:
-        paths = ("model/weights.safetensors", "model/materials.json", "interface.json", "loading.json", "probe.npz")
+        paths = ("model/weights.safetensors", "model/materials.json", "spec.json", "probe.npz")
         return self._say(
             "engine_built",
             id=f"{lane.id}-e",

@@ -157,11 +157,9 @@ def _engine(directory: Path, batch: int, seconds: float) -> int:
 
 def _clients(directory: Path, port: int, concurrency: int, seconds: float) -> int:
     """Clients in one process: each sends its request again as soon as it has the answer."""
-    from mlflow_ngraph.workloads.base import TensorSpec
-
     rng = np.random.default_rng(0)
-    specs = [TensorSpec.from_dict(spec) for spec in open_package(directory).manifest.about.inputs]
-    body, headers = encode({spec.name: spec.random(1, rng) for spec in specs})
+    tensors = open_package(directory).manifest.spec.inputs
+    body, headers = encode({tensor.name: tensor.random(1, rng) for tensor in tensors})
     lines = [f"POST /v2/models/{NAME}/infer HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     request = "\r\n".join([*lines, "", ""]).encode() + body

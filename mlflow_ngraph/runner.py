@@ -18,7 +18,7 @@ from mlflow_ngraph.devices.fingerprint import fingerprint, versions
 from mlflow_ngraph.engines.store import EngineStore
 from mlflow_ngraph.errors import DiskFullError, StudyError, WorkloadError
 from mlflow_ngraph.execute import known_workloads, places, worker
-from mlflow_ngraph.execute.cache import EngineCache, Maker
+from mlflow_ngraph.execute.cache import EngineCache
 from mlflow_ngraph.execute.crew import most_bytes
 from mlflow_ngraph.execute.exclusive import ExclusiveMachine, Holder, WhenBusy
 from mlflow_ngraph.execute.experience import Experience, learn
@@ -96,8 +96,8 @@ def known_times(home: Path | None = None) -> Experience:
     """
     place = home_directory.location(home)
     known = learn(place)
-    for engine in EngineStore(home_directory.engine_store(place)).entries():
-        known.kept(engine.workload, engine.compiler, engine.precision)
+    for spec in (engine.spec for engine in EngineStore(home_directory.engine_store(place)).entries()):
+        known.kept(spec.workload, spec.compiler, spec.target.precision)
     return known
 
 
@@ -346,8 +346,7 @@ def _engine_cache(
     """Where the study looks for engines, and keeps its own."""
     if study.cache == "off":
         return None
-    maker = Maker(record.name, record.id, str(record.fingerprint["digest"]))
-    return EngineCache(journal, maker, EngineStore(home_directory.engine_store(root)), shared)
+    return EngineCache(journal, record, EngineStore(home_directory.engine_store(root)), shared)
 
 
 def _resumable(study: Study, resume: Resume, root: Path, key: str) -> Path | None:

@@ -52,7 +52,7 @@ def table(content: bytes, study_id: str) -> pa.Table:
 
 def test_each_format_has_a_file_here() -> None:
     numbers = (contents.SCHEMA_VERSION, journal.SCHEMA_VERSION, manifest.SCHEMA_VERSION, results_file.FORMAT)
-    assert numbers == (1, 1, 1, 1), "add files of the new format, and read the old ones or refuse them by name"
+    assert numbers == (1, 1, 2, 1), "add files of the new format, and read the old ones or refuse them by name"
 
 
 def test_an_archive_its_journal_and_its_table_are_read(study: Path) -> None:
@@ -68,9 +68,14 @@ def test_an_archive_its_journal_and_its_table_are_read(study: Path) -> None:
 
 
 def test_a_manifest_is_read() -> None:
-    read = Manifest.parse((DATA / "manifest-1.json").read_bytes(), "golden")
-    assert (read.about.workload, read.about.batch_sizes) == ("block:mha?depth=1&width=16", [1, 2])
-    assert read.to_json().encode() == (DATA / "manifest-1.json").read_bytes()
+    read = Manifest.parse((DATA / "manifest-2.json").read_bytes(), "golden")
+    assert (read.spec.workload, read.spec.batch_sizes) == ("block:mha?depth=1&width=16", (1, 2))
+    assert read.to_json().encode() == (DATA / "manifest-2.json").read_bytes()
+
+
+def test_a_manifest_of_the_first_format_is_refused_with_what_to_do() -> None:
+    with pytest.raises(EngineError, match=r"has format 1, .* for format 2: .*; or compile the engine again"):
+        Manifest.parse((DATA / "manifest-1.json").read_bytes(), "golden")
 
 
 def test_a_newer_journal_is_refused_with_what_reads_it(tmp_path: Path) -> None:
@@ -83,10 +88,12 @@ def test_a_newer_journal_is_refused_with_what_reads_it(tmp_path: Path) -> None:
 
 
 def test_a_newer_manifest_is_refused_with_what_reads_it() -> None:
-    document = json.loads((DATA / "manifest-1.json").read_bytes())
-    document |= {"schema_version": 2, "unheard": "of"}
+    document = json.loads((DATA / "manifest-2.json").read_bytes())
+    document |= {"schema_version": 3, "unheard": "of"}
     document["origin"]["versions"]["mlflow-ngraph"] = "9.1.0"
-    with pytest.raises(EngineError, match=NEWER):
+    with pytest.raises(
+        EngineError, match=NEWER.replace("format 1", "format 2").replace("has format 2", "has format 3")
+    ):
         Manifest.parse(json.dumps(document).encode(), "golden")
 
 

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_ngraph.engines.manifest import Manifest
-from mlflow_ngraph.engines.store import StoredEngine
 from mlflow_ngraph.execute import journal
 from mlflow_ngraph.parity import Parity, Rounding
 from mlflow_ngraph.tables import results_file
@@ -23,7 +22,7 @@ from mlflow_ngraph.workloads.behaviour import Behaviour
 from mlflow_ngraph.workloads.materials import Export, Materials
 from mlflow_ngraph.workloads.trial_references import Trial, Trials
 
-GOLDEN = Path(__file__).parent / "data" / "formats" / "manifest-1.json"
+GOLDEN = Path(__file__).parent / "data" / "formats" / "manifest-2.json"
 FIGURES = st.floats(allow_nan=True, allow_infinity=True)
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 VALUES = st.recursive(
@@ -52,8 +51,8 @@ def test_a_manifest(metrics, reason):
     figure = golden.figures[0].model_copy(update={"metrics": metrics, "reason": reason})
     written = golden.model_copy(update={"figures": [figure]})
     assert same(Manifest.parse(written.to_json().encode(), "it"), written)
-    stored = golden.stored("sqlite:///x.db", "m-1", None)
-    assert StoredEngine.model_validate_json(stored.model_dump_json()) == stored
+    pulled = golden.pulled("sqlite:///x.db", "m-1", None)
+    assert Manifest.parse(pulled.to_json().encode(), "it") == pulled
 
 
 @given(st.lists(st.dictionaries(NAMES, VALUES, max_size=4), max_size=4))

@@ -157,7 +157,7 @@ def of_document() -> Iterator[tuple[str, Edit]]:
         yield f"the size {str(size)[:20]}", _updated("size_bytes", value=size)
     for more, words in ((-1, "a byte less"), (1, "a byte more")):
         yield words, _edited(partial(_resized, more=more))
-    versions: tuple[Any, ...] = (0, 2, -1, "1", None, True, [], 10**300)
+    versions: tuple[Any, ...] = (0, 99, -1, "1", None, True, [], 10**300)
     for version in versions:
         yield f"format {str(version)[:20]}", _updated("schema_version", value=version)
     for key in ("files", "schema_version", "size_bytes"):

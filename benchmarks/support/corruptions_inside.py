@@ -33,20 +33,19 @@ def _changed(*path: Any, value: Any) -> Edit:
 def of_manifests() -> Iterator[tuple[str, Edit]]:
     """What can be wrong in a manifest besides what can be in every document."""
     for sizes in ([0], [], [-1], [1 << 40], ["1"], None, [1.5]):
-        yield f"batch sizes {sizes}", _changed("about", "batch_sizes", value=sizes)
-        yield f"batch sizes {sizes} of loading", _changed("loading", "batch_sizes", value=sizes)
+        yield f"batch sizes {sizes}", _changed("spec", "batch_sizes", value=sizes)
     for shape in (None, "batch", ["many"], [-1], [1.5], [1 << 60]):
-        yield f"an input of shape {shape}", _changed("about", "inputs", 0, "shape", value=shape)
+        yield f"an input of shape {shape}", _changed("spec", "inputs", 0, "shape", value=shape)
     for dtype in ("O", "object", "float8", "", None, "S5", "void", "float32\n"):
-        yield f"an input of type {dtype!r}", _changed("about", "inputs", 0, "dtype", value=dtype)
+        yield f"an input of type {dtype!r}", _changed("spec", "inputs", 0, "dtype", value=dtype)
     for name in ODD_NAMES:
         if not name.isprintable():
             yield f"a file {name!r}", _changed("files", f"engine/{name}", value="0" * 64)
     for compiler in ("os:system", "../../x", "support.tiny:linear", "", None, "nothing"):
-        yield f"the compiler {compiler!r}", _changed("loading", "compiler", value=compiler)
-    yield "flags that are none", _changed("loading", "flags", "__class__", value="x")
-    yield "a target that is none", _changed("loading", "target", "path", value="x")
-    yield "a stage without an end", _changed("compilation", "stages", "save", value=float("inf"))
+        yield f"the compiler {compiler!r}", _changed("spec", "compiler", value=compiler)
+    yield "flags that are none", _changed("spec", "asked", "__class__", value="x")
+    yield "a target that is none", _changed("spec", "target", "path", value="x")
+    yield "a stage without an end", _changed("compiled", "stages", "save", value=float("inf"))
 
 
 def bad_probes(scratch: Path) -> Iterator[tuple[str, bytes]]:

@@ -75,7 +75,6 @@ def manifests(corpus: Corpus) -> Format:
     from mlflow_ngraph.engines import compatibility, package
     from mlflow_ngraph.engines.batches import inseparable
     from mlflow_ngraph.engines.manifest import DIGEST_FILE, FILE
-    from mlflow_ngraph.workloads.base import TensorSpec
 
     place = corpus.scratch / "package"
     shutil.copytree(corpus.package, place, dirs_exist_ok=True)
@@ -86,13 +85,12 @@ def manifests(corpus: Corpus) -> Format:
         (place / FILE).write_bytes(content)
         (place / DIGEST_FILE).write_text(package.digest_line(hashlib.sha256(content).hexdigest()))
         opened = package.open_package(place)
-        about = opened.manifest.about
+        spec = opened.manifest.spec
         compatibility.misfit(opened.manifest)
         compatibility.rebuild(opened.manifest)
-        opened.manifest.stored("sqlite:///x", "m-1", None)
-        inputs, outputs = ([TensorSpec.from_dict(one) for one in side] for side in (about.inputs, about.outputs))
-        inseparable(inputs, outputs, about.mixes)
-        [one.resolve(min(opened.manifest.loading.batch_sizes)) for one in inputs]
+        opened.manifest.pulled("sqlite:///x", "m-1", None)
+        inseparable(spec.inputs, spec.outputs, spec.mixes)
+        [one.resolve(spec.probe_batch) for one in spec.inputs]
 
     return Format(_json(text, document), read)
 

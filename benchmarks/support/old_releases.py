@@ -30,7 +30,7 @@ from mlflow_ngraph.compilers.base import (
     Target,
     Workbench,
 )
-from mlflow_ngraph.compilers.saved import Saved
+from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.errors import CompileError
 from mlflow_ngraph.workloads.base import Format
 from mlflow_ngraph.workloads.materials import Source
@@ -102,14 +102,15 @@ class OldRelease(Compiler[OldReleaseFlags]):
         self.check(target)
         with bench.stage("save"):
             shutil.copy(source.onnx(None if source.dynamic("onnx") else batch_sizes[0]), directory / _FILE)
-            Saved.of(self.name, source, target, {}).write(directory)
         with bench.stage("compile"):
             _Process(self.flags, directory).close()
-        return Build(export_format="onnx")
+        build = Build(export_format="onnx")
+        EngineSpec.of(self, build, source, batch_sizes, target, {}).write(directory)
+        return build
 
     def load(self, directory: Path, batch: int, target: Target) -> Engine:
         self.check(target)
-        Saved.read(directory, self.name, target)
+        EngineSpec.read_for(self, directory, target)
         return _OldEngine(_Process(self.flags, directory), self.flags)
 
 

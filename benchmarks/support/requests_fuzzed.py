@@ -104,12 +104,12 @@ class Requests:
     def __init__(self, package: Path) -> None:
         from mlflow_ngraph.serving.client import encode
 
-        about = json.loads((package / "manifest.json").read_bytes())["about"]
-        (wanted,) = about["inputs"]
+        spec = json.loads((package / "manifest.json").read_bytes())["spec"]
+        (wanted,) = spec["inputs"]
         shape = [1 if size == "batch" else size for size in wanted["shape"]]
         array = np.zeros(shape, wanted["dtype"])
         entry = {"name": wanted["name"], "datatype": "FP32", "shape": shape, "data": array.tolist()}
-        self._json: dict[str, Any] = {"id": "1", "inputs": [entry], "outputs": [{"name": about["outputs"][0]["name"]}]}
+        self._json: dict[str, Any] = {"id": "1", "inputs": [entry], "outputs": [{"name": spec["outputs"][0]["name"]}]}
         self._binary, self._headers = encode({wanted["name"]: array})
 
     def one(self, rng: random.Random) -> tuple[bytes, bool]:

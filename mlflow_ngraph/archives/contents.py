@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError, field_validator
 
 from mlflow_ngraph import documents, formats
+from mlflow_ngraph.compilers.spec import FrozenModel
 from mlflow_ngraph.engines.files import is_long, is_plain
-from mlflow_ngraph.engines.store import FrozenModel
 from mlflow_ngraph.errors import ArchiveError
 from mlflow_ngraph.execute.journal import FILE_NAME as JOURNAL
 from mlflow_ngraph.tracking.schema import Artifact

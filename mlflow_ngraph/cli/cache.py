@@ -17,32 +17,33 @@ from mlflow_ngraph.tables.sheet import Column, Sheet, number, prose
 from mlflow_ngraph.text import duration
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.engines.store import EngineStore, StoredEngine
+    from mlflow_ngraph.engines.manifest import Manifest
+    from mlflow_ngraph.engines.store import EngineStore
 
 
 @dataclass(frozen=True)
 class _Row:
     """An engine with what the file system says about it."""
 
-    engine: StoredEngine
+    engine: Manifest
     unused_s: float
     freed_bytes: int
 
     def as_dict(self) -> dict[str, Any]:
-        engine = self.engine
+        spec, compiled, maker = self.engine.spec, self.engine.compiled, self.engine.made_by
         return {
-            "key": engine.key,
-            "workload": engine.workload,
-            "label": engine.label,
-            "compiler": engine.compiler,
-            "precision": engine.precision,
-            "batch_sizes": list(engine.batch_sizes),
-            "size_bytes": engine.size_bytes,
+            "key": compiled.key,
+            "workload": spec.workload,
+            "label": self.engine.origin.label,
+            "compiler": spec.compiler,
+            "precision": spec.target.precision,
+            "batch_sizes": list(spec.batch_sizes),
+            "size_bytes": self.engine.size_bytes,
             "freed_bytes": self.freed_bytes,
-            "compiled_at": engine.origin.compiled_at,
-            "compile_s": sum(engine.stages.values()),
+            "compiled_at": maker.compiled_at,
+            "compile_s": sum(compiled.stages.values()),
             "unused_s": self.unused_s,
-            "origin": engine.origin.model_dump(),
+            "origin": maker.model_dump(),
         }
 
 
@@ -77,7 +78,7 @@ def cache(
         rows = _superfluous(rows, age, size)
         if not dry_run:
             for row in rows:
-                store.remove(row.engine.key)
+                store.remove(row.engine.compiled.key)
     if as_json:
         document = {"directory": str(store.root), "engines": [row.as_dict() for row in rows]}
         output.print_json({**document, "removed": prune and not dry_run})
@@ -90,7 +91,8 @@ def _rows(store: EngineStore) -> list[_Row]:
     """All engines, the longest unused first."""
     now = time.time()
     rows = [
-        _Row(engine, max(0.0, now - store.used_at(engine.key)), store.freed_bytes(engine)) for engine in store.entries()
+        _Row(engine, max(0.0, now - store.used_at(engine.compiled.key)), store.freed_bytes(engine))
+        for engine in store.entries()
     ]
     return sorted(rows, key=lambda row: -row.unused_s)
 
@@ -128,15 +130,15 @@ def _show(store: EngineStore, rows: list[_Row], done: str) -> None:
 
 
 def _cells(row: _Row) -> tuple[Any, ...]:
-    engine, origin = row.engine, row.engine.origin
+    spec, compiled, maker = row.engine.spec, row.engine.compiled, row.engine.made_by
     return (
-        engine.key[:12],
-        engine.label,
-        engine.compiler,
-        engine.precision,
-        " ".join(map(str, engine.batch_sizes)),
-        f"{engine.size_bytes / 1e6:.1f}",
-        duration(sum(engine.stages.values())),
+        compiled.key[:12],
+        row.engine.origin.label,
+        spec.compiler,
+        spec.target.precision,
+        " ".join(map(str, spec.batch_sizes)),
+        f"{row.engine.size_bytes / 1e6:.1f}",
+        duration(sum(compiled.stages.values())),
         output.age(row.unused_s),
-        f"{origin.study_id} on {origin.tracking_uri}" if origin.tracking_uri else origin.study_id,
+        f"{maker.study_id} on {maker.tracking_uri}" if maker.tracking_uri else maker.study_id,
     )

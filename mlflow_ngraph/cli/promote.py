@@ -87,8 +87,8 @@ def document(found: Promotion) -> dict[str, Any]:
 def _show(promotion: Promotion) -> None:
     console = output.console()
     called = f"{promotion.name}@{promotion.alias}"
-    about = promotion.candidate.manifest.about
-    engine = f"{about.label} by {about.compiler}, {about.precision}"
+    spec, label = promotion.candidate.manifest.spec, promotion.candidate.manifest.origin.label
+    engine = f"{label} by {spec.compiler}, {spec.target.precision}"
     before = f" in place of version {promotion.over}" if promotion.over else ""
     said = {
         "promoted": f"{called} is version {promotion.version} now{before}: {engine}",

@@ -184,14 +184,12 @@ def _show(pulled: Pulled) -> None:
     from mlflow_ngraph.cli.verify import show_checks
 
     console = output.console()
-    about = pulled.package.manifest.about
-    sizes = ", ".join(map(str, about.batch_sizes))
     said = {
         "pulled": f"pulled from {pulled.remote.shown}",
         "replaced": f"pulled from {pulled.remote.shown}, in the place of what was there",
         "unchanged": f"was there already, and is {pulled.remote.shown}; nothing was brought",
     }[pulled.state]
-    console.print(f"{about.workload} by {about.compiler}, {about.precision}, batch {sizes}", style="bold", markup=False)
+    console.print(pulled.package.manifest.shown, style="bold", markup=False)
     console.print(said, markup=False, soft_wrap=True)
     show_checks(pulled.checks, console)
     console.print(str(pulled.directory), markup=False, soft_wrap=True)
@@ -203,19 +201,20 @@ def _document(pulled: Pulled | None, answer: BestEngine | None) -> dict[str, Any
     answer_document = document(answer) if answer is not None else None
     if pulled is None:
         return {"directory": None, "state": None, "answer": answer_document}
-    about = pulled.package.manifest.about
+    manifest = pulled.package.manifest
+    spec = manifest.spec
     return {
         "directory": str(pulled.directory),
         "state": pulled.state,
         "manifest_sha256": pulled.package.digest,
         "model_id": pulled.remote.model_id,
-        "workload": about.workload,
-        "label": about.label,
-        "compiler": about.compiler,
-        "precision": about.precision,
-        "precision_in_force": about.precision_in_force,
-        "batch_sizes": about.batch_sizes,
-        "size_bytes": pulled.package.manifest.size_bytes,
+        "workload": spec.workload,
+        "label": manifest.origin.label,
+        "compiler": spec.compiler,
+        "precision": spec.target.precision,
+        "precision_in_force": manifest.precision_in_force,
+        "batch_sizes": spec.batch_sizes,
+        "size_bytes": manifest.size_bytes,
         "checks": [{"check": check.name, "status": check.status, "found": check.found} for check in pulled.checks],
         "answer": answer_document,
     }

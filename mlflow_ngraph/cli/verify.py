@@ -71,7 +71,7 @@ def _looked_at(directory: Path, source: Path | str, digest: str | None, rules: R
     except EngineError as error:
         return Verification(directory, package, (Check("trust", "problem", str(error)),))
     result = verification.verify(directory, digest, seconds)
-    program = compatibility.program(package.manifest.loading)
+    program = compatibility.program(package.manifest.spec)
     contains = f"it contains {program}" if program else "its files are data for a runtime"
     check = Check("trust", "ok", f"{trusted.found}; {contains}")
     return replace(result, checks=(check, *result.checks))
@@ -84,9 +84,7 @@ def show(found: Verification, *, as_json: bool) -> int:
         return 0 if found.ok else 1
     console = output.console()
     if found.package is not None:
-        about = found.package.manifest.about
-        sizes = ", ".join(map(str, about.batch_sizes))
-        console.print(f"{about.workload} by {about.compiler}, {about.precision}, batch {sizes}", style="bold")
+        console.print(found.package.manifest.shown, style="bold")
     show_checks(found.checks, console)
     return 0 if found.ok else 1
 
@@ -104,8 +102,8 @@ def document(found: Verification) -> dict[str, Any]:
     return {
         "path": str(found.directory),
         "ok": found.ok,
-        "workload": manifest.about.workload if manifest else None,
-        "compiler": manifest.about.compiler if manifest else None,
+        "workload": manifest.spec.workload if manifest else None,
+        "compiler": manifest.spec.compiler if manifest else None,
         "manifest_sha256": found.package.digest if found.package else None,
         "checks": [{"check": check.name, "status": check.status, "found": check.found} for check in found.checks],
     }

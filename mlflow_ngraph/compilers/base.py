@@ -61,6 +61,8 @@ class Availability:
 class Target:
     """Where and how an engine has to run."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+
     precision: Precision = "fp32"
     mode: Mode = "sync"
     threads: int | None = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from mlflow_ngraph.compilers.base import Build, Engine, Flags, Occupation, Target, Workbench
 from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.reasons import reported
-from mlflow_ngraph.compilers.saved import Saved
+from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.compilers.torch_adapter import TorchAdapter, TorchFlags
 from mlflow_ngraph.devices.elsewhere import Elsewhere
 from mlflow_ngraph.errors import UnsupportedError
@@ -68,8 +68,9 @@ class Identity(TorchAdapter[IdentityFlags]):
         self.check(target)
         with bench.stage("save"):
             _copy_model(source, directory / _MODEL)
-            Saved.of(self.name, source, target, {}).write(directory)
-        return Build(self.flags.model_dump(), self.requires(target), "module")
+        build = Build(self.flags.model_dump(), self.requires(target), "module")
+        EngineSpec.of(self, build, source, batch_sizes, target, {}).write(directory)
+        return build
 
     def load(self, directory: Path, batch: int, target: Target) -> Engine:
         import torch
@@ -78,7 +79,7 @@ class Identity(TorchAdapter[IdentityFlags]):
         from mlflow_ngraph.workloads.materials import Source
 
         self.check(target)
-        Saved.read(directory, self.name, target)
+        EngineSpec.read_for(self, directory, target)
         flags = configure(target, cudnn_benchmark=self.flags.cudnn_benchmark)
         with reported(self.name):
             module = in_precision(Source(directory / _MODEL).module(), target.precision)
@@ -95,7 +96,7 @@ class Identity(TorchAdapter[IdentityFlags]):
 
         engine = self.load(directory, batch, target)
         try:
-            kernels = executed_operators(engine, Saved.read(directory, self.name, target).inputs, batch)
+            kernels = executed_operators(engine, EngineSpec.read_for(self, directory, target).inputs, batch)
         finally:
             engine.close()
         moves = sum(kernel.operation in _MOVES for kernel in kernels)

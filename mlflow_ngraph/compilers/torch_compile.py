@@ -10,7 +10,7 @@ from mlflow_ngraph.compilers.base import Availability, Build, Engine, Flags, Fla
 from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.host import isa, with_cpp_compiler
 from mlflow_ngraph.compilers.reasons import reported
-from mlflow_ngraph.compilers.saved import Saved
+from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.compilers.torch_adapter import TorchAdapter, TorchFlags, same_accelerator
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.devices.elsewhere import Elsewhere
@@ -102,9 +102,11 @@ class TorchCompile(TorchAdapter[TorchCompileFlags]):
             "compiled_threads": state["threads"],
             "accelerator": target.accelerator,
         }
+        build = Build({**facts, "cudnn_benchmark": state["cudnn_benchmark"]}, self.requires(target), "exported")
+        spec = EngineSpec.of(self, build, source, batch_sizes, target, {**facts, _OPERATIONS: operations})
         with bench.stage("save"):
-            Saved.of(self.name, source, target, {**facts, _OPERATIONS: operations}).write(directory)
-        return Build({**facts, "cudnn_benchmark": state["cudnn_benchmark"]}, self.requires(target), "exported")
+            spec.write(directory)
+        return build
 
     def _in_force(self, target: Target) -> dict[str, FlagValue]:
         """The flags that matter to the generated code, each as far as it has an effect."""
@@ -140,7 +142,7 @@ class TorchCompile(TorchAdapter[TorchCompileFlags]):
         from mlflow_ngraph.compilers.torch_runtime import TorchEngine, configure
 
         self.check(target)
-        saved = Saved.read(directory, self.name, target)
+        saved = EngineSpec.read_for(self, directory, target)
         same_accelerator(self.name, saved.facts, target)
         flags = configure(target, cudnn_benchmark=self.flags.cudnn_benchmark)
         path = _find(directory, batch, saved)
@@ -158,12 +160,12 @@ class TorchCompile(TorchAdapter[TorchCompileFlags]):
     def explain(self, directory: Path, batch: int, target: Target) -> Explanation:
         from mlflow_ngraph.compilers.torch_package import describe
 
-        saved = Saved.read(directory, self.name, target)
+        saved = EngineSpec.read_for(self, directory, target)
         with reported(self.name):
             return describe(_find(directory, batch, saved), int(str(saved.facts[_OPERATIONS])))
 
 
-def _find(directory: Path, batch: int, saved: Saved) -> Path:
+def _find(directory: Path, batch: int, saved: EngineSpec) -> Path:
     path = directory / _file(None if saved.facts["dynamic_batch"] else batch)
     if not path.is_file():
         raise CompileError(f"{directory} holds no engine for batch size {batch}")

@@ -13,7 +13,7 @@ from pydantic import model_validator
 from mlflow_ngraph.compilers.base import Build, Engine, Flags, FlagValue, Occupation, Target, Workbench
 from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.reasons import reported
-from mlflow_ngraph.compilers.saved import Saved
+from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.compilers.torch_adapter import TorchAdapter, TorchFlags, same_accelerator
 from mlflow_ngraph.devices.elsewhere import Elsewhere
 from mlflow_ngraph.errors import UnsupportedError
@@ -91,8 +91,9 @@ class TorchScript(TorchAdapter[TorchScriptFlags]):
                     scripted = torch.jit.freeze(scripted)
             with bench.stage("save"):
                 scripted.save(str(directory / FILE))
-                Saved.of(self.name, source, target, facts).write(directory)
-        return Build({**self.flags.model_dump(), "method": method}, self.requires(target), "module")
+        build = Build({**self.flags.model_dump(), "method": method}, self.requires(target), "module")
+        EngineSpec.of(self, build, source, batch_sizes, target, facts).write(directory)
+        return build
 
     def _method(self, source: Source) -> Literal["trace", "script"]:
         """How the model can be compiled: a trace would repeat for every input what Python did for one."""
@@ -140,7 +141,7 @@ class TorchScript(TorchAdapter[TorchScriptFlags]):
         from mlflow_ngraph.compilers.torch_runtime import TorchEngine, configure
 
         self.check(target)
-        saved = Saved.read(directory, self.name, target)
+        saved = EngineSpec.read_for(self, directory, target)
         same_accelerator(self.name, saved.facts, target)
         flags = configure(target, cudnn_benchmark=self.flags.cudnn_benchmark)
         with reported(self.name), _quiet():
@@ -154,7 +155,7 @@ class TorchScript(TorchAdapter[TorchScriptFlags]):
 
         from mlflow_ngraph.compilers.torchscript_graph import describe
 
-        saved = Saved.read(directory, self.name, target)
+        saved = EngineSpec.read_for(self, directory, target)
         with reported(self.name), _quiet():
             saved_graph = torch.jit.load(str(directory / FILE), map_location=target.accelerator).inlined_graph
             engine = self.load(directory, batch, target)

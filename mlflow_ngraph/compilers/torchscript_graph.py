@@ -10,7 +10,7 @@ import torch
 
 from mlflow_ngraph.compilers.base import Engine
 from mlflow_ngraph.compilers.explanation import Explanation, Kernel
-from mlflow_ngraph.compilers.saved import Saved
+from mlflow_ngraph.compilers.spec import EngineSpec
 
 _RUNS_UNTIL_SPECIALISED = 3
 """The executor watches the types of the first runs, and compiles the graph that it keeps in the next."""
@@ -22,7 +22,7 @@ def executed(graph: Any) -> list[Any]:
     return [node for node in _nodes(graph) if _computes(node)]
 
 
-def describe(saved_graph: Any, engine: Engine, saved: Saved, batch: int) -> Explanation:
+def describe(saved_graph: Any, engine: Engine, saved: EngineSpec, batch: int) -> Explanation:
     """What PyTorch's executor made of the graph after it has seen some inputs.
 
     Parameters

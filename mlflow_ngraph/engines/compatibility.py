@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from mlflow_ngraph.compilers.base import Compiler
 from mlflow_ngraph.compilers.host import isa
 from mlflow_ngraph.compilers.registry import create
-from mlflow_ngraph.engines.load_spec import LoadSpec
+from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.errors import EngineError, UsageError
 from mlflow_ngraph.workloads.base import WorkloadRef
@@ -22,7 +22,7 @@ _OF_FILES = ("onnx", "pt2")
 """Schemes of workloads that are files of the machine where they were measured."""
 
 
-def compiler_of(loading: LoadSpec) -> Compiler[Any]:
+def compiler_of(spec: EngineSpec) -> Compiler[Any]:
     """The adapter that loads an engine, with the flags that it was compiled with.
 
     Raises
@@ -31,9 +31,9 @@ def compiler_of(loading: LoadSpec) -> Compiler[Any]:
         There is no such compiler here, or it does not know these flags.
     """
     try:
-        return create(loading.compiler, loading.flags)
+        return create(spec.compiler, spec.asked)
     except UsageError as error:
-        raise EngineError(f"nothing here loads an engine of {loading.compiler}: {error}") from None
+        raise EngineError(f"nothing here loads an engine of {spec.compiler}: {error}") from None
 
 
 def check(manifest: Manifest, where: str) -> None:
@@ -56,24 +56,24 @@ def check(manifest: Manifest, where: str) -> None:
 
 def misfit(manifest: Manifest) -> str:
     """What keeps an engine from serving here; empty when nothing known does."""
-    loading = manifest.loading
+    spec = manifest.spec
     try:
-        compiler, target = compiler_of(loading), loading.aim()
+        compiler = compiler_of(spec)
     except EngineError as error:
         return str(error)
     reason = _unavailable(compiler)
     if reason:
         return reason
-    here = compiler.requires(target)
-    if "isa" in manifest.requires:
+    here = compiler.requires(spec.target)
+    if "isa" in spec.requires:
         here.setdefault("isa", isa())
-    return "; ".join(_differences(manifest.requires, here))
+    return "; ".join(_differences(spec.requires, here))
 
 
-def program(loading: LoadSpec) -> str:
+def program(spec: EngineSpec) -> str:
     """What of an engine is a program, in words; empty where it is data for a runtime."""
     try:
-        return compiler_of(loading).program
+        return compiler_of(spec).program
     except EngineError:
         return "unknown to this machine"
 
@@ -125,27 +125,27 @@ def _instruction_sets(needed: str, here: str) -> str:
 
 def rebuild(manifest: Manifest) -> str:
     """What to do to have the same engine for this machine: a command, or why there is none."""
-    about, loading = manifest.about, manifest.loading
-    ref = WorkloadRef.parse(about.workload)
-    if "#" in about.workload or "," in ref.target:
+    spec, target = manifest.spec, manifest.spec.target
+    ref = WorkloadRef.parse(spec.workload)
+    if "#" in spec.workload or "," in ref.target:
         return f"run study {manifest.origin.study!r} here: its workload has options that no command line can hold"
-    command = ["mlflow-ngraph", "benchmark", "--workloads", about.workload, "--compilers", _chosen(loading)]
-    command += ["--batch-sizes", ",".join(map(str, loading.batch_sizes)), "--precision", about.precision]
-    command += ["--threads", "default" if about.threads is None else str(about.threads), "--mode", about.mode]
+    command = ["mlflow-ngraph", "benchmark", "--workloads", spec.workload, "--compilers", _chosen(spec)]
+    command += ["--batch-sizes", ",".join(map(str, spec.batch_sizes)), "--precision", target.precision]
+    command += ["--threads", "default" if target.threads is None else str(target.threads), "--mode", target.mode]
     command += ["--device", _device(manifest)]
     missing = ref.scheme in _OF_FILES and not Path(ref.target).is_file()
     return f"build it here{f', once {ref.target} is here' if missing else ''}: {shlex.join(command)}"
 
 
-def _chosen(loading: LoadSpec) -> str:
+def _chosen(spec: EngineSpec) -> str:
     """The compiler with the flags that are not its defaults, as the command line takes it."""
     try:
-        compiler = compiler_of(loading)
+        compiler = compiler_of(spec)
         defaults = type(compiler.flags)().model_dump(mode="json")
     except EngineError:
         defaults = {}
-    flags = {name: _plain(value) for name, value in loading.flags.items() if defaults.get(name) != value}
-    return loading.compiler + (f"?{urlencode(flags)}" if flags else "")
+    flags = {name: _plain(value) for name, value in spec.asked.items() if defaults.get(name) != value}
+    return spec.compiler + (f"?{urlencode(flags)}" if flags else "")
 
 
 def _plain(value: object) -> str:
@@ -155,6 +155,6 @@ def _plain(value: object) -> str:
 
 
 def _device(manifest: Manifest) -> str:
-    if manifest.loading.target.get("accelerator") != "cuda":
+    if manifest.spec.target.accelerator != "cuda":
         return "host"
     return manifest.origin.device if manifest.origin.device in ("gpu", "orin") else _ACCELERATED

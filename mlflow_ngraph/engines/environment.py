@@ -17,7 +17,7 @@ def of_manifest(manifest: Manifest, scratch: Path) -> dict[str, str]:
     scratch : Path
         For what runtimes keep beside.
     """
-    return of_threads(manifest.loading.aim().threads, scratch)
+    return of_threads(manifest.spec.target.threads, scratch)
 
 
 def enter() -> None:

@@ -12,10 +12,10 @@ from mlflow_ngraph.processes.child import Child, ChildFailure
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from mlflow_ngraph.engines.load_spec import LoadSpec
+    from mlflow_ngraph.compilers.spec import EngineSpec
 
 PROBE_SECONDS = 600.0
-"""To load an engine, and for one inference; some runtimes compile when they load."""
+"""Loading an engine and one inference; some runtimes compile when they load."""
 
 
 class LoadCheck:
@@ -23,15 +23,15 @@ class LoadCheck:
 
     Parameters
     ----------
-    loading : LoadSpec
-        How the engine will be loaded, from a manifest that has been checked. The process imports the runtime that this
+    spec : EngineSpec
+        Of the engine that will be tried, from a manifest that has been checked. The process imports the runtime that this
         asks for, and sees no file of the engine before `answer` says that they may be seen.
     """
 
-    def __init__(self, loading: LoadSpec) -> None:
-        env = environment.of_threads(loading.aim().threads)
+    def __init__(self, spec: EngineSpec) -> None:
+        env = environment.of_threads(spec.target.threads)
         self._child = Child("mlflow_ngraph.engines.load_check_child", env)
-        self._child.begin("import", PROBE_SECONDS, loading=loading.model_dump_json())
+        self._child.begin("import", PROBE_SECONDS, spec=spec.model_dump_json())
 
     def answer(self, directory: Path, seconds: float = 0.0) -> dict[str, Any]:
         """What the process says of a package whose files have been checked. To be called once.

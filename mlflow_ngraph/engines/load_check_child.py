@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph import parity
+from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.engines import compatibility, environment
-from mlflow_ngraph.engines.load_spec import LoadSpec, Probe, read_probe
 from mlflow_ngraph.engines.local_engine import LoadedEngine, prepare
 from mlflow_ngraph.engines.package import read_manifest
+from mlflow_ngraph.engines.probe import Probe, read_probe
 from mlflow_ngraph.errors import IncomparableError
 from mlflow_ngraph.measure import loop
 from mlflow_ngraph.processes.parent import Command, Parent
@@ -44,8 +45,8 @@ def main() -> None:
 def _import(command: Command) -> None:
     """Import what the engine will need. What cannot be imported is told when the engine is loaded."""
     with suppress(Exception):
-        loading = LoadSpec.model_validate_json(command["loading"])
-        prepare(compatibility.compiler_of(loading), loading.aim())
+        spec = EngineSpec.model_validate_json(command["spec"])
+        prepare(compatibility.compiler_of(spec), spec.target)
 
 
 def probe(directory: Path, seconds: float) -> dict[str, Any]:
@@ -61,8 +62,8 @@ def probe(directory: Path, seconds: float) -> dict[str, Any]:
     with LoadedEngine(package) as engine:
         result = _compared(engine.run(known.inputs), known, engine.precision)
     if seconds and not result["problem"]:
-        mode = package.manifest.about.mode
-        with LoadedEngine(package, mode="async" if mode == "async" else "sync") as engine:
+        mode = package.manifest.spec.target.mode
+        with LoadedEngine(package, mode=mode) as engine:
             result["measured"] = _measured(engine, known.inputs, seconds)
     return result
 
@@ -76,7 +77,7 @@ def _compared(outputs: list[NDArray[Any]], known: Probe, precision: str) -> dict
 
 def _measured(engine: LoadedEngine, inputs: list[NDArray[Any]], seconds: float) -> dict[str, float]:
     """Throughput on the probe, by the median as in a round of a study."""
-    batch = engine.manifest.loading.probe_batch
+    batch = engine.manifest.spec.probe_batch
     bound = engine.bind(inputs, batch)
     with bound.repeated() as call:
         engine.call(lambda: loop.warm_up(call, **_WARM_UP))  # type: ignore[arg-type] # numbers by name

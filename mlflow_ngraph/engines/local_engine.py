@@ -65,12 +65,12 @@ class LoadedEngine:
     def __init__(self, package: Package, *, batching: Batching = "exact", mode: Mode = "sync") -> None:
         self.batching = check_batching(batching)
         self._package = package
-        loading = package.manifest.loading
+        spec = package.manifest.spec
         compatibility.check(package.manifest, str(package.directory))
-        self._compiler: Compiler[Any] = compatibility.compiler_of(loading)
-        self._target = replace(loading.aim(), mode=mode)
+        self._compiler: Compiler[Any] = compatibility.compiler_of(spec)
+        self._target = replace(spec.target, mode=mode)
         self._engines: dict[int, Engine] = {}
-        self._thread: ThreadPoolExecutor | None = ThreadPoolExecutor(1, f"ngraph-{loading.compiler}")
+        self._thread: ThreadPoolExecutor | None = ThreadPoolExecutor(1, f"ngraph-{spec.compiler}")
         try:
             # One now, so that an engine which cannot be loaded says so here and not at the first request.
             self._do(prepare, self._compiler, self._target)
@@ -92,22 +92,22 @@ class LoadedEngine:
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
         """Names, element types and shapes of the inputs."""
-        return tuple(TensorSpec.from_dict(spec) for spec in self.manifest.about.inputs)
+        return self.manifest.spec.inputs
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         """Names, element types and shapes of the outputs."""
-        return tuple(TensorSpec.from_dict(spec) for spec in self.manifest.about.outputs)
+        return self.manifest.spec.outputs
 
     @property
     def inseparable(self) -> str:
         """Why a sample cannot be computed in any batch but its own; empty where it can."""
-        return inseparable(self.inputs, self.outputs, self.manifest.about.mixes)
+        return inseparable(self.inputs, self.outputs, self.manifest.spec.mixes)
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
         """The batch sizes that the engine was compiled for."""
-        return tuple(sorted(self.manifest.loading.batch_sizes))
+        return tuple(sorted(self.manifest.spec.batch_sizes))
 
     @property
     def precision(self) -> str:
@@ -208,10 +208,10 @@ class LoadedEngine:
         self.close()
 
     def __repr__(self) -> str:
-        about = self.manifest.about
+        spec = self.manifest.spec
         sizes = ", ".join(map(str, self.batch_sizes))
         state = "" if self._thread else ", closed"
-        return f"<engine of {about.compiler} for {about.workload}, {about.precision}, batch {sizes}{state}>"
+        return f"<engine of {spec.compiler} for {spec.workload}, {spec.target.precision}, batch {sizes}{state}>"
 
     def _do(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run something in the engine's thread, and give its errors the package's own kind."""
@@ -232,7 +232,7 @@ class LoadedEngine:
         """The engine for a batch size, loaded when it is first wanted."""
         if batch not in self._engines:
             engine = self._compiler.load(self._package.engine, batch, self._target)
-            measured = self.manifest.about.precision_in_force
+            measured = self.manifest.precision_in_force
             if measured is not None and engine.precision != measured:
                 engine.close()
                 raise EngineError(f"the runtime computes in {engine.precision} here; measured was {measured}")
@@ -263,8 +263,8 @@ def open_prepared(directory: Path, digest: str | None = None) -> Package:
     with ThreadPoolExecutor(1, "ngraph-digests") as pool:
         checked = pool.submit(check_files, package)
         with suppress(Exception):  # said again, and in order, when the engine is loaded
-            loading = package.manifest.loading
-            prepare(compatibility.compiler_of(loading), loading.aim())
+            spec = package.manifest.spec
+            prepare(compatibility.compiler_of(spec), spec.target)
         checked.result()
     return package
 

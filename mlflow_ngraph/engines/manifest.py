@@ -5,19 +5,18 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from mlflow_ngraph import documents, formats
 from mlflow_ngraph.compilers.base import FlagValue
+from mlflow_ngraph.compilers.spec import BatchSize, EngineSpec, FrozenModel
 from mlflow_ngraph.engines.files import is_long, is_plain
-from mlflow_ngraph.engines.load_spec import LoadSpec
-from mlflow_ngraph.engines.store import BatchSize, Bytes, EngineOrigin, FrozenModel, Stages, StoredEngine
 from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph.metrics import EAGER
 from mlflow_ngraph.text import shortened
 
 FILE = "manifest.json"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 DIGEST_FILE = "manifest.json.sha256"
 """Beside the manifest: its own digest, in the form that ``sha256sum --check`` reads."""
 SIGNATURE_FILE = "manifest.json.sig"
@@ -26,82 +25,52 @@ BESIDE = (FILE, DIGEST_FILE, SIGNATURE_FILE)
 """What a package has besides the files in its manifest."""
 ENGINE_DIRECTORY = "engine"
 """Where the engine's own files lie within a package."""
+_WITHIN = f"{ENGINE_DIRECTORY}/"
 MAX_BYTES = 16 << 20
 """No manifest is larger; what is, was not written by this package."""
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
-class _Tensor(FrozenModel):
-    """An input or output, as `mlflow_ngraph.workloads.base.TensorSpec` reads it."""
-
-    name: str
-    dtype: str = Field(pattern="^(?:bool|u?int(?:8|16|32|64)|float(?:16|32|64)|complex(?:64|128))$")
-    shape: list[Annotated[int, Field(ge=0, lt=1 << 40, strict=True)] | Literal["batch"]]
-    low: int = 0
-    high: int = 2
+Bytes = Annotated[int, Field(ge=0, lt=1 << 63, strict=True)]
 
 
-_TENSORS = TypeAdapter(list[_Tensor])
-
-
-class About(FrozenModel):
-    """The model and the compiler."""
-
-    workload: str
-    """Canonical reference, such as ``timm:resnet18``."""
-    label: str
-    family: str
-    digest: str | None
-    """Identifies the content of the model, weights included."""
-    inputs: list[dict[str, Any]]
-    """Name, dtype and shape; ``"batch"`` stands for the batch axis."""
-    outputs: list[dict[str, Any]]
-    reference_by: str | None = None
-    """What computed the outputs that the engine was compared with."""
-    mixes: str = ""
-    """How the samples of a batch influence each other in this model; empty where they do not."""
-    compiler: str
-    compiler_version: str | None
-    precision: str
-    """The precision asked for."""
-    precision_in_force: str | None
-    """The precision that the loaded engine computes in; None where it was never loaded."""
-    mode: str
-    threads: int | None
-    batch_sizes: list[BatchSize] = Field(min_length=1)
-    flags: dict[str, FlagValue]
-    """Every flag with the value in force."""
-
-    @field_validator("inputs", "outputs")
-    @classmethod
-    def _are_tensors(cls, tensors: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        _TENSORS.validate_python(tensors)
-        return tensors
-
-
-class Compilation(FrozenModel):
-    """How the engine was made: what another study needs to use it as its own."""
+class Compiled(FrozenModel):
+    """What compiling an engine took, as journals and manifests have it."""
 
     key: str
-    """Equal for engines into whose compilation the same things go."""
-    compiled_at: float
-    """Unix seconds."""
-    stages: Stages
+    """Equal for engines into whose compilation the same things go; see `mlflow_ngraph.engines.key`."""
+    stages: dict[str, Annotated[float, Field(ge=0, lt=1e12, allow_inf_nan=False)]]
     """Seconds of ``export``, ``convert``, ``tune``, ``compile`` and ``save``, as far as the compiler has them."""
-    built_beside: int = Field(ge=0)
-    """The most others that were prepared or compiled beside it; 0 where the seconds are its own."""
-    flags: dict[str, FlagValue]
-    """Values that took effect at compile time."""
-    reused: EngineOrigin | None = None
-    """Who compiled it, where the study in `Manifest.origin` has only used it."""
+    built_beside: Annotated[int, Field(ge=0, lt=1 << 63, strict=True)]
+    """The most other workloads and engines that were prepared or compiled at the same time; 0 where nothing was, so that
+    the seconds are its own."""
 
 
-class Origin(FrozenModel):
-    """Where the engine comes from."""
+class Maker(FrozenModel):
+    """The study that compiled an engine."""
 
     study: str
     study_id: str
+    lane_id: str
+    engine_id: str
+    compiled_at: float
+    """Unix seconds."""
+    machine: str
+    """Digest of the machine's hardware."""
+    tracking_uri: str | None = None
+    """The tracking server that the engine was pulled from, without credentials; None where it never left."""
+    model_id: str | None = None
+    run_id: str | None = None
+
+
+class Origin(FrozenModel):
+    """The study that has the engine, and where it ran."""
+
+    study: str
+    study_id: str
+    label: str
+    """What the study calls the workload."""
     lane_id: str
     engine_id: str
     run_id: str | None
@@ -137,17 +106,20 @@ def _writer(document: dict[str, Any]) -> object:
 class Manifest(FrozenModel):
     """The content of ``manifest.json``."""
 
-    schema_version: Literal[1] = 1
-    about: About
-    loading: LoadSpec
-    """How the engine is loaded; equal to the file ``loading.json`` in the engine's directory."""
-    requires: dict[str, str]
-    """What a machine must have to load the engine."""
-    files: dict[str, str]
-    """sha256 of every other file of the package, by path relative to the manifest."""
+    schema_version: Literal[2] = 2
+    spec: EngineSpec
+    """Equal to the file in the engine's directory."""
+    compiled: Compiled
+    made_by: Maker
+    """Another study than that of `origin`, where that one has only used the engine."""
+    precision_in_force: str | None
+    """The precision that the loaded engine computes in; None where it was never loaded."""
+    flags: dict[str, FlagValue]
+    """Every flag with the value in force."""
     size_bytes: Bytes
     """Of the engine's own files."""
-    compilation: Compilation
+    files: dict[str, str]
+    """sha256 of every other file of the package, by path relative to the manifest."""
     origin: Origin
     figures: list[Figures]
 
@@ -164,7 +136,7 @@ class Manifest(FrozenModel):
                 raise ValueError(f"the file {path[:40]!r}... has a name of {len(path)} characters, which no disk takes")
             if not _SHA256.fullmatch(digest):
                 raise ValueError(f"the file {path!r} has no sha256 but {shortened(digest)}")
-        if not any(path.startswith(f"{ENGINE_DIRECTORY}/") for path in files):
+        if not any(path.startswith(_WITHIN) for path in files):
             raise ValueError(f"there is no file in {ENGINE_DIRECTORY!r}")
         return files
 
@@ -189,7 +161,7 @@ class Manifest(FrozenModel):
             if isinstance(document, dict):
                 other = formats.foreign(document.get("schema_version"), SCHEMA_VERSION, _writer(document))
                 if other:
-                    raise EngineError(f"{where} {other}")
+                    raise EngineError(f"{where} {other}; or compile the engine again")
             return cls.model_validate_json(content)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
@@ -202,34 +174,28 @@ class Manifest(FrozenModel):
         """The text of the file; equal manifests have equal text."""
         return self.model_dump_json(indent=2) + "\n"
 
+    @property
+    def compiler_version(self) -> str | None:
+        """Of the compiler, on the machine of `origin`."""
+        return self.origin.versions.get(self.spec.compiler)
+
+    @property
+    def precision(self) -> str:
+        """The one in force, or the one asked for as long as that is unknown."""
+        return self.precision_in_force or self.spec.target.precision
+
+    @property
+    def shown(self) -> str:
+        """What the engine is, for people."""
+        sizes = ", ".join(map(str, self.spec.batch_sizes))
+        return f"{self.spec.workload} by {self.spec.compiler}, {self.spec.target.precision}, batch {sizes}"
+
     def engine_files(self) -> dict[str, str]:
         """sha256 of the engine's own files, by path relative to the engine's directory."""
-        start = f"{ENGINE_DIRECTORY}/"
-        return {path.removeprefix(start): digest for path, digest in self.files.items() if path.startswith(start)}
+        return {path.removeprefix(_WITHIN): digest for path, digest in self.files.items() if path.startswith(_WITHIN)}
 
-    def stored(self, tracking_uri: str, model_id: str, run_id: str | None) -> StoredEngine:
-        """The engine as this machine keeps it, pulled from a LoggedModel of a tracking server."""
-        made = self.compilation
-        origin = made.reused or EngineOrigin(
-            study=self.origin.study,
-            study_id=self.origin.study_id,
-            lane_id=self.origin.lane_id,
-            engine_id=self.origin.engine_id,
-            compiled_at=made.compiled_at,
-            machine=str(self.origin.fingerprint.get("digest", "")),
-        )
-        return StoredEngine(
-            key=made.key,
-            workload=self.about.workload,
-            label=self.about.label,
-            compiler=self.about.compiler,
-            precision=self.about.precision,
-            batch_sizes=tuple(self.about.batch_sizes),
-            stages=made.stages,
-            built_beside=made.built_beside,
-            flags=made.flags,
-            requires=self.requires,
-            files=self.engine_files(),
-            size_bytes=self.size_bytes,
-            origin=origin.model_copy(update={"tracking_uri": tracking_uri, "model_id": model_id, "run_id": run_id}),
-        )
+    def pulled(self, tracking_uri: str, model_id: str, run_id: str | None) -> Manifest:
+        """The same for the engine's own files alone, which come from a LoggedModel of a tracking server."""
+        own = {path: digest for path, digest in self.files.items() if path.startswith(_WITHIN)}
+        maker = self.made_by.model_copy(update={"tracking_uri": tracking_uri, "model_id": model_id, "run_id": run_id})
+        return self.model_copy(update={"files": own, "made_by": maker, "figures": []})

@@ -106,7 +106,7 @@ def verify_arrived(package: Package, trial: LoadCheck) -> Verification:
 
 def _compatible(package: Package) -> Check:
     """What was found here of what an engine needs."""
-    needs = ", ".join(f"{name} {value}".strip() for name, value in package.manifest.requires.items())
+    needs = ", ".join(f"{name} {value}".strip() for name, value in package.manifest.spec.requires.items())
     return Check("compatibility", "ok", needs or "it needs nothing in particular")
 
 
@@ -150,5 +150,5 @@ def _tried(package: Package, seconds: float) -> dict[str, Any]:
     EngineError
         It says what is wrong, or did not live to say anything.
     """
-    with LoadCheck(package.manifest.loading) as trial:
+    with LoadCheck(package.manifest.spec) as trial:
         return trial.answer(package.directory, seconds)

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from mlflow_ngraph.engines.store import FILES, EngineOrigin, EngineStore, StoredEngine
+from mlflow_ngraph.compilers.spec import EngineSpec
+from mlflow_ngraph.engines.manifest import ENGINE_DIRECTORY, Manifest
+from mlflow_ngraph.engines.store import EngineStore
 from mlflow_ngraph.errors import EngineError, NGraphError
+from mlflow_ngraph.execute import packaging
 from mlflow_ngraph.execute.journal import Journal
-from mlflow_ngraph.execute.record import EngineRecord, Lane
+from mlflow_ngraph.execute.record import EngineRecord, Lane, LaneRecord, StudyRecord
 
 
 class SharedEngines(Protocol):
@@ -24,7 +26,7 @@ class SharedEngines(Protocol):
 
     def fetch(
         self, key: str, requires: Mapping[str, str], directory: Path, tell: Callable[[str], None]
-    ) -> StoredEngine | None:
+    ) -> Manifest | None:
         """Put the files of an engine with this key into the new ``directory``, verified; None where there is none.
 
         Parameters
@@ -41,36 +43,30 @@ class SharedEngines(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class Maker:
-    """The study that compiles, for those who will use its engines."""
-
-    study: str
-    study_id: str
-    machine: str
-    """Digest of the machine's hardware."""
-
-
 class EngineCache:
     """Finds and keeps engines for the lanes of one study.
 
     Parameters
     ----------
+    study : StudyRecord
+        The study as it began.
     store : EngineStore
         Engines on this machine.
     shared : SharedEngines | None
         Asked for what is not on this machine.
     """
 
-    def __init__(self, journal: Journal, maker: Maker, store: EngineStore, shared: SharedEngines | None = None) -> None:
+    def __init__(
+        self, journal: Journal, study: StudyRecord, store: EngineStore, shared: SharedEngines | None = None
+    ) -> None:
         self._journal = journal
-        self._maker = maker
+        self._study = study
         self._store = store
         self._shared = shared
 
     def take(
         self, lane: Lane, key: str, requires: Mapping[str, str], target: Path, *, shared: bool = True
-    ) -> StoredEngine | None:
+    ) -> Manifest | None:
         """Put the engine with this key into the new directory ``target``; None where it has to be compiled.
 
         Parameters
@@ -100,35 +96,13 @@ class EngineCache:
 
     def keep(self, lane: Lane, engine: EngineRecord, directory: Path) -> None:
         """Keep an engine that was compiled and verified, for others."""
-        origin = EngineOrigin(
-            study=self._maker.study,
-            study_id=self._maker.study_id,
-            lane_id=lane.id,
-            engine_id=engine.id,
-            compiled_at=engine.at,
-            machine=self._maker.machine,
-        )
-        stored = StoredEngine(
-            key=engine.key,
-            workload=lane.workload,
-            label=lane.label,
-            compiler=lane.compiler,
-            precision=lane.precision,
-            batch_sizes=engine.batch_sizes,
-            stages=dict(engine.stages),
-            built_beside=engine.built_beside,
-            flags=dict(engine.flags),
-            requires=dict(engine.requires),
-            files=dict(engine.files),
-            size_bytes=engine.size_bytes,
-            origin=origin,
-        )
         try:
-            self._store.add(stored, directory)
-        except OSError as error:
+            manifest = packaging.manifest(self._study, LaneRecord(lane, [engine]), engine, EngineSpec.read(directory))
+            self._store.add(manifest, directory)
+        except (EngineError, OSError) as error:
             self._say(lane, f"an engine could not be kept in the cache: {error}")
 
-    def _local(self, lane: Lane, key: str) -> StoredEngine | None:
+    def _local(self, lane: Lane, key: str) -> Manifest | None:
         try:
             return self._store.find(key)
         except (EngineError, OSError) as error:
@@ -137,12 +111,14 @@ class EngineCache:
                 self._store.remove(key)
             return None
 
-    def _pull(self, lane: Lane, key: str, requires: Mapping[str, str]) -> StoredEngine | None:
+    def _pull(self, lane: Lane, key: str, requires: Mapping[str, str]) -> Manifest | None:
         if self._shared is None:
             return None
         try:
             with self._store.staging() as directory:
-                stored = self._shared.fetch(key, requires, directory / FILES, lambda text: self._say(lane, text))
+                stored = self._shared.fetch(
+                    key, requires, directory / ENGINE_DIRECTORY, lambda text: self._say(lane, text)
+                )
                 if stored is not None:
                     self._store.publish(stored, directory)
                 return stored

@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from mlflow_ngraph.compilers.base import FlagValue
+from mlflow_ngraph.execute.record import EngineRecord, Name
 from mlflow_ngraph.text import shortened
 from mlflow_ngraph.verdicts import Verdict
 
@@ -23,7 +24,6 @@ Seconds = Annotated[float, Field(ge=0, lt=1e12, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Batch = Annotated[int, Field(ge=1, lt=1 << 31)]
 Nanoseconds = Annotated[int, Field(ge=1, lt=1 << 62)]
-Name = Annotated[str, Field(min_length=1, max_length=20_000)]
 Flags = dict[str, FlagValue]
 Numbers = dict[str, Number]
 Texts = dict[str, str]
@@ -116,20 +116,6 @@ class _Materials(TypedDict, total=False):
 
 class _Prepared(_Any, total=False):
     materials: _Materials
-
-
-class _Built(_Any, total=False):
-    id: Name
-    batch_sizes: Annotated[list[Batch], Field(min_length=1)]
-    directory: Name
-    key: str
-    files: Texts
-    size_bytes: Count
-    built_beside: Count
-    reused: dict[str, Any] | None
-    stages: dict[str, Seconds]
-    flags: Flags
-    requires: Texts
 
 
 class _Parity(TypedDict, total=False):
@@ -259,7 +245,7 @@ _KNOWN: Mapping[str, TypeAdapter[Any]] = {
         "study_started": _Started,
         "session_started": _Session,
         "workload_prepared": _Prepared,
-        "engine_built": _Built,
+        "engine_built": EngineRecord,
         "cell_verified": _Verified,
         "cell_ready": _Ready,
         "slice": _Slice,

@@ -213,7 +213,7 @@ def _workload_prepared(record: StudyRecord, event: journal.Event) -> None:
 
 
 def _engine_built(record: StudyRecord, event: journal.Event) -> None:
-    engine = EngineRecord.from_event(event)
+    engine = EngineRecord.model_validate(event)
     lane = record.lanes[engine.lane]
     lane.engines = [*(old for old in lane.engines if old.id != engine.id), engine]
 

@@ -127,8 +127,9 @@ def _why_it_stays(study: Path) -> str:
 def _cached(root: Path) -> Iterator[Holding]:
     store = EngineStore(root)
     for engine in store.entries():
-        name = f"{engine.label} {engine.compiler} {engine.precision} {engine.key[:12]}"
-        yield Holding("cache", name, (root / engine.key,), store.used_at(engine.key))
+        spec, key = engine.spec, engine.compiled.key
+        name = f"{engine.origin.label} {spec.compiler} {spec.target.precision} {key[:12]}"
+        yield Holding("cache", name, (root / key,), store.used_at(key))
 
 
 def _children(directory: Path) -> list[Path]:

@@ -121,7 +121,7 @@ class LaneRunner:
         except ChildFailure as failure:
             if engine.reused is None:
                 raise
-            source = f"compiled by study {engine.reused['study_id']}; --fresh --cache off compiles it here"
+            source = f"compiled by study {engine.reused.study_id}; --fresh --cache off compiles it here"
             raise ChildFailure(failure.verdict, f"{failure.reason} (the engine was {source})", failure.tail) from None
         self._journal.append(
             "cell_ready",

@@ -5,15 +5,19 @@ from __future__ import annotations
 import hashlib
 import math
 import shutil
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mlflow_ngraph.compilers.base import Compiler, Target
 from mlflow_ngraph.compilers.registry import create
+from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.engines import key
 from mlflow_ngraph.engines.files import digest_files, strange
+from mlflow_ngraph.engines.manifest import Compiled, Maker
 from mlflow_ngraph.errors import UnsupportedError
+from mlflow_ngraph.execute.answers import Built
 from mlflow_ngraph.execute.cache import EngineCache
 from mlflow_ngraph.execute.crew import Steps
 from mlflow_ngraph.execute.lane_process import LaneProcess
@@ -33,6 +37,10 @@ class _TrialTooLong(Exception):  # noqa: N818 - what was found, and no fault
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
         self.seconds = seconds
+
+
+def _seconds(answer: Built) -> float:
+    return answer["seconds"]
 
 
 class LaneEngines:
@@ -133,17 +141,7 @@ class LaneEngines:
         stored = self._cache.take(self.lane, key, requires, final, shared=self.compiler.shared)
         if stored is None:
             return False
-        self._keep(
-            batch_sizes,
-            key,
-            files=stored.files,
-            size_bytes=stored.size_bytes,
-            built_beside=stored.built_beside,
-            stages=stored.stages,
-            flags=stored.flags,
-            requires=stored.requires,
-            reused=stored.origin.model_dump(exclude_none=True),
-        )
+        self._keep(batch_sizes, stored.spec, stored.compiled, stored.engine_files(), stored.made_by)
         return True
 
     def build(self, batch_sizes: Sequence[int], key: str, beside: Callable[[], int]) -> Steps:
@@ -167,7 +165,7 @@ class LaneEngines:
             "build",
             limits.compile_seconds + (limits.search_seconds if self.compiler.searches else 0.0),
             on_stage=self._say(batch_sizes[0], "build"),
-            accounted=lambda result: float(result["seconds"]),
+            accounted=_seconds,
             compiler=self.lane.compiler,
             flags=dict(self.lane.flags),
             materials=str(places.materials(self.lane.workload)),
@@ -177,14 +175,13 @@ class LaneEngines:
             target=self.target,
         )
         yield child
-        result = child.finish()
-        del result["seconds"]
+        result: Built = child.finish()
         built_beside = beside()
         yield from self._explain(partial, batch_sizes)
         files = digest_files(partial)
-        size = sum((partial / name).stat().st_size for name in files)
         partial.rename(final)
-        self._keep(batch_sizes, key, files=files, size_bytes=size, built_beside=built_beside, reused=None, **result)
+        compiled = Compiled(key=key, stages=result["stages"], built_beside=built_beside)
+        self._keep(batch_sizes, EngineSpec.read(final), compiled, files)
 
     def _explain(self, directory: Path, batch_sizes: Sequence[int]) -> Steps:
         """Ask the compiler what it did. A compiler that cannot tell costs its explanation only, not the engine."""
@@ -217,19 +214,37 @@ class LaneEngines:
         engine_id = hashlib.sha256(f"{self.lane.id}{sorted(batch_sizes)}".encode()).hexdigest()[:12]
         return self._session.places.engine(self.lane.id, engine_id)
 
-    def _keep(self, batch_sizes: Sequence[int], key: str, **facts: Any) -> None:
-        """Put an engine that is complete into the journal."""
+    def _keep(
+        self,
+        batch_sizes: Sequence[int],
+        spec: EngineSpec,
+        compiled: Compiled,
+        files: dict[str, str],
+        maker: Maker | None = None,
+    ) -> None:
+        """Put an engine that is complete into the journal.
+
+        Parameters
+        ----------
+        maker : Maker | None
+            The study that has compiled it, where this one has not.
+        """
         places, directory = self._session.places, self._place(batch_sizes)
-        event = self._session.journal.append(
-            "engine_built",
+        engine = EngineRecord(
             id=directory.name,
             lane=self.lane.id,
-            batch_sizes=list(batch_sizes),
+            batch_sizes=tuple(batch_sizes),
             directory=directory.relative_to(places.root).as_posix(),
-            key=key,
-            **facts,
+            files=files,
+            size_bytes=sum((directory / name).stat().st_size for name in files),
+            flags=spec.flags,
+            requires=spec.requires,
+            at=time.time(),
+            reused=maker,
+            **dict(compiled),
         )
-        self.made.update(dict.fromkeys(batch_sizes, EngineRecord.from_event(event)))
+        event = self._session.journal.append("engine_built", **engine.model_dump(mode="json", exclude={"at"}))
+        self.made.update(dict.fromkeys(batch_sizes, engine.model_copy(update={"at": event["at"]})))
         shutil.rmtree(places.work(self.lane.id, directory.name), ignore_errors=True)
 
     def verify(self, batch: int) -> Steps:

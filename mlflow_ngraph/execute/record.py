@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field
 
 from mlflow_ngraph.compilers.base import FlagValue
+from mlflow_ngraph.compilers.spec import BatchSize
+from mlflow_ngraph.engines.manifest import Bytes, Compiled, Maker
 from mlflow_ngraph.execute.journal import cell_id
 from mlflow_ngraph.parity import Parity
 from mlflow_ngraph.study import recorded_baseline
 from mlflow_ngraph.verdicts import Verdict
+
+Name = Annotated[str, Field(min_length=1, max_length=20_000)]
 
 
 @dataclass(frozen=True)
@@ -43,39 +49,27 @@ class Lane:
         return cell_id(self.id, batch)
 
 
-@dataclass(frozen=True)
-class EngineRecord:
-    """An engine on disk."""
+class EngineRecord(Compiled):
+    """An engine of a study on disk, as the event ``engine_built`` of the journal has it."""
 
-    id: str
-    lane: str
-    batch_sizes: tuple[int, ...]
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    id: Name
+    lane: Name
+    batch_sizes: tuple[BatchSize, ...] = Field(min_length=1, strict=False)
     """The batch sizes that the engine serves."""
-    directory: str
+    directory: Name
     """Relative to the study directory."""
-    files: Mapping[str, str]
+    size_bytes: Bytes
+    files: dict[str, str]
     """sha256 of every file, by path relative to ``directory``."""
-    size_bytes: int
-    stages: Mapping[str, float]
-    """Seconds of ``export``, ``convert``, ``compile`` and ``save``, as far as the compiler has them."""
-    built_beside: int
-    """The most other workloads and engines that were prepared or compiled at the same time; 0 where nothing was, so that
-    the seconds are its own."""
-    flags: Mapping[str, FlagValue]
-    requires: Mapping[str, str]
-    key: str
-    """Equal for engines into whose compilation the same things go; see `mlflow_ngraph.engines.key`."""
+    flags: dict[str, FlagValue]
+    """Values that took effect at compile time."""
+    requires: dict[str, str]
     at: float
     """Unix seconds: when it was compiled, or taken from the cache."""
-    reused: Mapping[str, Any] | None = None
-    """Who really compiled it, as in `mlflow_ngraph.engines.store.EngineOrigin`, if this study did not. Its ``stages``
-    are those of that compilation."""
-
-    @classmethod
-    def from_event(cls, event: Mapping[str, Any]) -> EngineRecord:
-        """Read an ``engine_built`` event of the journal."""
-        fields = {name: event[name] for name in cls.__dataclass_fields__}
-        return cls(**{**fields, "batch_sizes": tuple(event["batch_sizes"])})
+    reused: Maker | None = None
+    """Who really compiled it, if this study did not. Its ``stages`` are those of that compilation."""
 
 
 @dataclass
@@ -183,6 +177,15 @@ class LaneRecord:
             **(engine.flags if engine is not None else {}),
             **(cell.flags if cell is not None else {}),
         }
+
+    def flags_of(self, engine: EngineRecord) -> dict[str, FlagValue]:
+        """Every flag with the value in force in an engine; that at the largest batch size where they differ."""
+        return {name: value for batch in engine.batch_sizes for name, value in self.flags_in_force(batch).items()}
+
+    def precision_of(self, engine: EngineRecord) -> str | None:
+        """The precision that an engine computes in; None where it was never loaded."""
+        known = (self.cells[batch].precision_in_force for batch in engine.batch_sizes if batch in self.cells)
+        return next(filter(None, known), None)
 
     @property
     def complete(self) -> bool:

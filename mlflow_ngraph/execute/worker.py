@@ -16,6 +16,7 @@ import psutil
 
 from mlflow_ngraph import torchvision_hook
 from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.execute.answers import Built
 from mlflow_ngraph.processes.parent import Command, Parent, described
 
 
@@ -115,9 +116,9 @@ class Worker:
         self._preparation.export(command["formats"])
         return {"seconds": time.perf_counter() - start}
 
-    def _build(self, command: Command) -> dict[str, Any]:
+    def _build(self, command: Command) -> Built:
         from mlflow_ngraph.compilers.base import Workbench
-        from mlflow_ngraph.engines import load_spec
+        from mlflow_ngraph.engines.probe import write_probe
         from mlflow_ngraph.workloads.materials import Source
 
         compiler, source = _compiler(command), Source(Path(command["materials"]))
@@ -126,16 +127,11 @@ class Worker:
         directory.mkdir(parents=True)
         start = time.perf_counter()
         build = compiler.compile(source, batch_sizes, _target(command), directory, bench)
-        load_spec.write(directory, compiler, _target(command), batch_sizes, source)
+        write_probe(directory, source, min(batch_sizes))
         seconds = time.perf_counter() - start
         if build.export_format is not None:
             bench.seconds["export"] = source.export_seconds(build.export_format, batch_sizes[0])
-        return {
-            "stages": bench.seconds,
-            "seconds": seconds,
-            "flags": dict(build.flags),
-            "requires": dict(build.requires),
-        }
+        return {"stages": bench.seconds, "seconds": seconds}
 
     def _explain(self, command: Command) -> dict[str, Any]:
         """Write what the compiler made of the model beside the engine, for each batch size."""

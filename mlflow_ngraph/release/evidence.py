@@ -45,10 +45,10 @@ def markdown(
     overruled : Sequence[str]
         What spoke against the promotion, and was overruled.
     """
-    about = candidate.manifest.about
-    sizes = ", ".join(map(str, about.batch_sizes))
-    precision = precisions(about.precision, about.precision_in_force)
-    lines = [f"**{about.label}** by {about.compiler}, {precision}, batch {sizes}", ""]
+    manifest = candidate.manifest
+    sizes = ", ".join(map(str, manifest.spec.batch_sizes))
+    precision = precisions(manifest.spec.target.precision, manifest.precision_in_force)
+    lines = [f"**{manifest.origin.label}** by {manifest.spec.compiler}, {precision}, batch {sizes}", ""]
     if overruled:
         lines += ["Promoted by force, although:", "", *(f"- {_inline(reason)}" for reason in overruled), ""]
     lines += _figures(cell, over)
@@ -80,17 +80,17 @@ def _figures(cell: Mapping[str, Any] | None, over: tuple[str, Mapping[str, Any] 
 
 def _facts(candidate: LoggedEngine, precision: str) -> list[str]:
     manifest = candidate.manifest
-    about, origin = manifest.about, manifest.origin
-    flags = ", ".join(f"{name}={value}" for name, value in sorted(about.flags.items()))
+    spec, origin, target = manifest.spec, manifest.origin, manifest.spec.target
+    flags = ", ".join(f"{name}={value}" for name, value in sorted(manifest.flags.items()))
     cpu = origin.fingerprint.get("hardware", {}).get("cpu", {}).get("model", "")
-    compiled = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(manifest.compilation.compiled_at))
+    compiled = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(manifest.made_by.compiled_at))
     facts = {
-        "workload": f"`{about.workload}`",
-        "compiler": f"{about.compiler} {about.compiler_version or ''}".strip(),
+        "workload": f"`{spec.workload}`",
+        "compiler": f"{spec.compiler} {manifest.compiler_version or ''}".strip(),
         "flags": f"`{schema.cut(flags, _LONGEST_FLAGS)}`" if flags else "none",
         "precision": precision,
-        "mode, threads": f"{about.mode}, {'default' if about.threads is None else about.threads}",
-        "outputs compared with": f"those of {about.reference_by}" if about.reference_by else "unknown",
+        "mode, threads": f"{target.mode}, {'default' if target.threads is None else target.threads}",
+        "outputs compared with": f"those of {spec.reference_by}" if spec.reference_by else "unknown",
         "device": origin.device,
         "machine": f"`{origin.fingerprint.get('digest', 'unknown')}` {cpu}".strip(),
         "study": f"{origin.study} `{origin.study_id}`",

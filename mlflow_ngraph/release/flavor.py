@@ -169,12 +169,12 @@ def log_model(
     from mlflow_ngraph.tracking.engine_log import package_tags
 
     package = open_package(_directory(engine))
-    about = package.manifest.about
+    spec = package.manifest.spec
     key = _key(sign)
     saver = _Saver(key)
     info: ModelInfo = Model.log(
         artifact_path=None,
-        name=name or schema.model_name(f"{about.label}-{about.compiler}-{about.precision}"),
+        name=name or schema.model_name(f"{package.manifest.origin.label}-{spec.compiler}-{spec.target.precision}"),
         flavor=saver,
         model_type=schema.MODEL_TYPE,
         registered_model_name=registered_model_name,
@@ -224,8 +224,8 @@ def _save(
     manifest = package.manifest
     others = model_files.write(
         target,
-        manifest.about,
-        manifest.loading,
+        manifest.spec,
+        manifest.compiler_version,
         mlflow_model or Model(),
         size_bytes=manifest.size_bytes,
         pip_requirements=pip_requirements,

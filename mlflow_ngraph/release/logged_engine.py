@@ -106,11 +106,11 @@ def rivals(candidate: LoggedEngine, metric: str, batch: int | None) -> tuple[Map
     batch : int | None
         Only at this batch size; at any when left out.
     """
-    about, origin = candidate.manifest.about, candidate.manifest.origin
+    spec, origin = candidate.manifest.spec, candidate.manifest.origin
     meant = Selection(
-        workloads=(about.workload,),
+        workloads=(spec.workload,),
         devices=(origin.device,),
-        precisions=(about.precision,),
+        precisions=(spec.target.precision,),
         batch_sizes=() if batch is None else (batch,),
     )
     frame = latest(results.select(meant, candidate.remote.tracking_uri))
@@ -131,13 +131,13 @@ def _cells(model: LoggedModel, manifest: Manifest, tracking_uri: str) -> pd.Data
 
 def rows(model_id: str, manifest: Manifest) -> list[dict[str, Any]]:
     """What an engine itself says of its measurement, as rows of the tidy table."""
-    about, origin = manifest.about, manifest.origin
+    spec, origin = manifest.spec, manifest.origin
     shared = {
         "study_id": origin.study_id, "study": origin.study, "device": origin.device,
-        "fingerprint": origin.fingerprint.get("digest"), "workload": about.workload, "label": about.label,
-        "family": about.family, "compiler": about.compiler, "compiler_label": about.compiler,
-        "flags": json.dumps(about.flags, sort_keys=True), "precision": about.precision,
-        "precision_in_force": about.precision_in_force, "mode": about.mode, "threads": about.threads,
+        "fingerprint": origin.fingerprint.get("digest"), "workload": spec.workload, "label": origin.label,
+        "family": spec.family, "compiler": spec.compiler, "compiler_label": spec.compiler,
+        "flags": json.dumps(manifest.flags, sort_keys=True), "precision": spec.target.precision,
+        "precision_in_force": manifest.precision_in_force, "mode": spec.target.mode, "threads": spec.target.threads,
         "engine": origin.engine_id, "lane": origin.lane_id, "lane_run_id": origin.run_id, "model_id": model_id,
     }  # fmt: skip
     return [
@@ -148,7 +148,7 @@ def rows(model_id: str, manifest: Manifest) -> list[dict[str, Any]]:
             "reason": figures.reason,
             "noise": figures.noise or None,
             "baseline": figures.baseline,
-            "reference_by": about.reference_by,
+            "reference_by": spec.reference_by,
             "cell": journal.cell_id(origin.lane_id, figures.batch),
             **figures.metrics,
         }

@@ -223,7 +223,7 @@ def _objections(
         return (*objections, f"{called} {before.problem}: there is nothing to compare with")
     mine, theirs = candidate.manifest, before.engine.manifest
     for what, value, other in (
-        ("workload", mine.about.workload, theirs.about.workload),
+        ("workload", mine.spec.workload, theirs.spec.workload),
         ("kind of device", accelerator(mine.origin.device), accelerator(theirs.origin.device)),
         ("machine", mine.origin.fingerprint.get("digest"), theirs.origin.fingerprint.get("digest")),
     ):

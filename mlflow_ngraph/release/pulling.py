@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from mlflow_ngraph import home as home_directory
+from mlflow_ngraph.compilers.spec import FILE as SPEC
 from mlflow_ngraph.engines import compatibility
 from mlflow_ngraph.engines import trust as trusting
 from mlflow_ngraph.engines.load_check import LoadCheck
-from mlflow_ngraph.engines.load_spec import FILE as LOADING
 from mlflow_ngraph.engines.manifest import DIGEST_FILE, ENGINE_DIRECTORY, SIGNATURE_FILE, Manifest
 from mlflow_ngraph.engines.package import Package, read_manifest
 from mlflow_ngraph.engines.staging import Landing, landing
@@ -164,7 +164,7 @@ def _offered(remote: Remote, rules: Rules) -> _Offer:
 
 def _brought(offer: _Offer, ground: Landing, progress: Progress) -> tuple[Package, Verification]:
     """The package, whole, and what a process says that has tried it."""
-    with LoadCheck(offer.manifest.loading) as trial:
+    with LoadCheck(offer.manifest.spec) as trial:
         package = download.fill(offer.remote, offer.manifest, offer.described.content, ground.package, progress)
         offer.put_signature(package.directory)
         return package, verify_arrived(package, trial)
@@ -172,10 +172,10 @@ def _brought(offer: _Offer, ground: Landing, progress: Progress) -> tuple[Packag
 
 def _default(offer: _Offer, home: str | Path | None) -> Path:
     """A directory that no other engine has: its name ends with the digest of the manifest."""
-    about = offer.manifest.about
-    batches = "-".join(map(str, about.batch_sizes))
+    spec, label = offer.manifest.spec, offer.manifest.origin.label
+    batches = "-".join(map(str, spec.batch_sizes))
     digest = str(offer.remote.digest)[:8]
-    name = schema.model_name(f"{about.label}-{about.compiler}-{about.precision}-b{batches}-{digest}")
+    name = schema.model_name(f"{label}-{spec.compiler}-{spec.target.precision}-b{batches}-{digest}")
     return home_directory.pulled(home_directory.directory(None if home is None else Path(home))) / name
 
 
@@ -191,7 +191,7 @@ def _standing(place: Path, offer: _Offer, *, force: bool) -> Pulled | None:
     """
     if not place.exists() or (place.is_dir() and not any(place.iterdir())):
         return None
-    if not any((place / name).is_file() for name in (DIGEST_FILE, f"{ENGINE_DIRECTORY}/{LOADING}")):
+    if not any((place / name).is_file() for name in (DIGEST_FILE, f"{ENGINE_DIRECTORY}/{SPEC}")):
         # Not with force either: it is nothing that pulling can bring back.
         raise UsageError(f"{place} exists and is no engine package: choose another place for the engine")
     try:
@@ -203,9 +203,9 @@ def _standing(place: Path, offer: _Offer, *, force: bool) -> Pulled | None:
     if there.digest != offer.remote.digest:
         if force:
             return None
-        about = there.manifest.about
-        shown = f"{about.label} by {about.compiler}, {about.precision}, batch {', '.join(map(str, about.batch_sizes))}"
-        raise UsageError(f"{place} has another engine, {shown}: choose another place, or replace it with --force")
+        raise UsageError(
+            f"{place} has another engine, {there.manifest.shown}: choose another place, or replace it with --force"
+        )
     verification = verify(place, offer.remote.digest)
     if verification.checks[0].status == "problem":  # its digests
         if force:

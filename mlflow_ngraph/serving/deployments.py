@@ -131,11 +131,8 @@ class NGraphDeployments(BaseDeploymentClient):  # type: ignore[misc]
 
     def _asked(self, deployment: Deployment, url: str, inputs: Any) -> dict[str, NDArray[Any]]:
         from mlflow_ngraph.serving.client import infer
-        from mlflow_ngraph.workloads.base import TensorSpec
 
-        about = self._root.manifest(deployment).about
-        specs = tuple(TensorSpec.from_dict(spec) for spec in about.inputs)
-        return infer(url, deployment.name, _arrays(inputs, specs))
+        return infer(url, deployment.name, _arrays(inputs, self._root.manifest(deployment).spec.inputs))
 
     def _engine(self, deployment: Deployment) -> LoadedEngine:
         """The engine of a deployment, loaded once; an earlier one of another package is closed."""
@@ -150,15 +147,15 @@ class NGraphDeployments(BaseDeploymentClient):  # type: ignore[misc]
 
     def _described(self, deployment: Deployment) -> dict[str, Any]:
         place = self._root.place(deployment)
-        about = self._root.manifest(deployment).about
+        spec = self._root.manifest(deployment).spec
         return {
             "name": deployment.name,
             "flavor": FLAVOR,
             "model_uri": deployment.model_uri,
-            "workload": about.workload,
-            "compiler": about.compiler,
-            "precision": about.precision,
-            "batch_sizes": about.batch_sizes,
+            "workload": spec.workload,
+            "compiler": spec.compiler,
+            "precision": spec.target.precision,
+            "batch_sizes": spec.batch_sizes,
             "manifest_sha256": deployment.digest,
             "directory": str(place),
             "config": deployment.config,

@@ -70,8 +70,8 @@ class Metrics:
 
     def describe(self, package: Package, name: str, waiting: Callable[[], float], ready: Callable[[], bool]) -> None:
         """Say what is served, and where to look for what changes by itself."""
-        about = package.manifest.about
-        self._about.labels(name, about.workload, about.compiler, about.precision, package.digest).set(1)
+        spec = package.manifest.spec
+        self._about.labels(name, spec.workload, spec.compiler, spec.target.precision, package.digest).set(1)
         self._waiting.set_function(waiting)
         self._ready.set_function(lambda: float(ready()))
 

@@ -74,15 +74,14 @@ class Service:
         workers: int = 1,
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
-        about = package.manifest.about
+        spec = package.manifest.spec
         _check_workers(package, workers)
         self.package = package
         self.limits = limits
-        self._inputs = tuple(TensorSpec.from_dict(spec) for spec in about.inputs)
-        outputs = tuple(TensorSpec.from_dict(spec) for spec in about.outputs)
-        self.interface = Interface(name, package.digest[:_VERSION_DIGITS], self._inputs, outputs)
-        self.metadata = self.interface.metadata(f"ngraph_{about.compiler}")
-        self.metrics = Metrics(package.manifest.loading.batch_sizes)
+        self._inputs = spec.inputs
+        self.interface = Interface(name, package.digest[:_VERSION_DIGITS], self._inputs, spec.outputs)
+        self.metadata = self.interface.metadata(f"ngraph_{spec.compiler}")
+        self.metrics = Metrics(spec.batch_sizes)
         self.metrics.describe(package, name, self._waiting, lambda: self.ready)
         self._wishes = wishes
         self._workers = workers
@@ -111,7 +110,7 @@ class Service:
         """The largest body that is read."""
         if self.limits.max_body_bytes is not None:
             return self.limits.max_body_bytes
-        largest = max(self.package.manifest.loading.batch_sizes)
+        largest = max(self.package.manifest.spec.batch_sizes)
         return _HEAD_BYTES + _JSON_BYTES * sum(_elements(spec, largest) for spec in self._inputs)
 
     @property
@@ -165,7 +164,7 @@ class Service:
 def _check_workers(package: Package, workers: int) -> None:
     if workers == 1:
         return
-    compiler = compatibility.compiler_of(package.manifest.loading)
+    compiler = compatibility.compiler_of(package.manifest.spec)
     if "torch" in compiler.runtime_modules:
         raise UsageError(f"PyTorch's settings belong to a process: engines of {compiler.name} have --workers 1 only")
 

@@ -81,5 +81,5 @@ def _trusted(directory: Path, trust: str | None) -> Package:
 
 def default_name(package: Package) -> str:
     """What an engine is called unless somebody gives it a name: its model's label."""
-    label = re.sub(r"[^A-Za-z0-9._-]+", "-", package.manifest.about.label).strip("-._")
+    label = re.sub(r"[^A-Za-z0-9._-]+", "-", package.manifest.origin.label).strip("-._")
     return label[:100] or "engine"

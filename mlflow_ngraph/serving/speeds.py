@@ -35,7 +35,7 @@ def recorded(manifest: Manifest, machine: str | None = None) -> tuple[dict[int, 
         The digest of this machine's hardware; None takes what was measured anywhere.
     """
     study = f"study {manifest.origin.study!r}"
-    if manifest.about.mode != "sync":
+    if manifest.spec.target.mode != "sync":
         return {}, f"{study} had several requests in flight"
     if machine is not None and manifest.origin.fingerprint.get("digest") != machine:
         return {}, f"{study} ran on other hardware"

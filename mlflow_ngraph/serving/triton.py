@@ -80,7 +80,7 @@ def export(
 
 
 def _batch(package: Package, wanted: int | None, known: Mapping[int, Speed]) -> int:
-    sizes = package.manifest.loading.batch_sizes
+    sizes = package.manifest.spec.batch_sizes
     if wanted is None:
         return max(sizes, key=lambda size: (known[size].throughput if size in known else 0.0, size))
     if wanted not in sizes:
@@ -92,11 +92,10 @@ def _config(
     package: Package, how: Served, size: int, known: Mapping[int, Speed], name: str, wishes: Wishes
 ) -> tuple[list[tuple[str, Value]], int, tuple[int, ...]]:
     """The fields of the configuration, the largest batch size in it, and the preferred ones."""
-    about = package.manifest.about
-    inputs, outputs = (tuple(TensorSpec.from_dict(spec) for spec in specs) for specs in (about.inputs, about.outputs))
+    inputs, outputs = package.manifest.spec.inputs, package.manifest.spec.outputs
     batched = all(spec.shape[:1] == (BATCH,) and BATCH not in spec.shape[1:] for spec in (*inputs, *outputs))
     # An engine for one batch size takes that one alone: as batches of the requests' samples only where it is padded.
-    joins = batched and not about.mixes and (how.free or how.backend == "openvino" or size == 1)
+    joins = batched and not package.manifest.spec.mixes and (how.free or how.backend == "openvino" or size == 1)
     fields: list[tuple[str, Value]] = [("name", name), ("backend", how.backend)]
     if how.platform:
         fields.append(("platform", how.platform))
@@ -111,7 +110,7 @@ def _config(
         ("output", _tensor(spec, names[index], index, how, joins, fixed, kind="OUTPUT"))
         for index, spec in enumerate(outputs)
     ]
-    on_gpu = package.manifest.loading.target.get("accelerator") == "cuda"
+    on_gpu = package.manifest.spec.target.accelerator == "cuda"
     kind = Name("KIND_GPU" if on_gpu else "KIND_CPU")
     fields.append(("instance_group", Message(("count", 1), ("kind", kind))))
     fields += batching
@@ -127,7 +126,7 @@ def _config(
 def _batching(
     package: Package, how: Served, size: int, known: Mapping[int, Speed], wishes: Wishes
 ) -> tuple[list[tuple[str, Value]], int, tuple[int, ...]]:
-    sizes = package.manifest.loading.batch_sizes if how.free else [size]
+    sizes = package.manifest.spec.batch_sizes if how.free else [size]
     measured = {batch: known[batch] for batch in sizes if batch in known}
     largest = wishes.max_batch or max(sizes)
     if not measured:

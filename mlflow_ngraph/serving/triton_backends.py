@@ -10,16 +10,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mlflow_ngraph.compilers.saved import FILE as INTERFACE
-from mlflow_ngraph.compilers.saved import Saved
-from mlflow_ngraph.engines import load_spec
+from mlflow_ngraph.compilers import spec
+from mlflow_ngraph.engines import probe
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.serving.pbtxt import Message, Value
 
 if TYPE_CHECKING:
     from mlflow_ngraph.engines.package import Package
 
-_OURS = (load_spec.FILE, load_spec.PROBE, INTERFACE)
+_OURS = (spec.FILE, probe.FILE)
 """Files of an engine that Triton has no use for."""
 _GRAPH_LEVELS = {"none": 2, "basic": -1, "extended": 1}
 """Triton's numbers; all optimisations are its default."""
@@ -56,16 +55,15 @@ def served(package: Package, batch: int) -> Served:
     UnsupportedError
         Triton cannot serve it; says why.
     """
-    name = package.manifest.about.compiler
+    name = package.manifest.spec.compiler
     if name not in _BACKENDS:
         why = _REASONS.get(name, "none of its backends loads engines of this compiler")
         raise UnsupportedError(f"Triton cannot serve an engine of {name}: {why}")
-    saved = Saved.read(package.engine, name, package.manifest.loading.aim())
-    return _BACKENDS[name](package, saved, batch)
+    return _BACKENDS[name](package, batch)
 
 
-def _onnxruntime(package: Package, saved: Saved, batch: int) -> Served:
-    flags, facts = package.manifest.loading.flags, saved.facts
+def _onnxruntime(package: Package, batch: int) -> Served:
+    flags, facts = package.manifest.spec.asked, package.manifest.spec.facts
     provider = str(facts.get("provider"))
     if provider not in ("cpu", "cuda"):
         raise UnsupportedError(
@@ -80,18 +78,18 @@ def _onnxruntime(package: Package, saved: Saved, batch: int) -> Served:
     files = {path: path for path in _runtime_files(package) if not _of_other_batch(path, suffix)}
     parameters = {"inter_op_thread_count": str(flags.get("inter_op_threads", 1))}
     if provider == "cpu":
-        parameters["intra_op_thread_count"] = str(package.manifest.about.threads or 0)
+        parameters["intra_op_thread_count"] = str(package.manifest.spec.target.threads or 0)
     # What the CPU provider has optimised ahead of time is not optimised again.
     level = _GRAPH_LEVELS.get("none" if provider == "cpu" else str(flags.get("graph_optimization_level")))
     parts: list[tuple[str, Value]] = [] if level is None else [("graph", Message(("level", level)))]
     if provider == "cuda":
         options = {
-            "use_tf32": "1" if package.manifest.about.precision == "tf32" else "0",
+            "use_tf32": "1" if package.manifest.spec.target.precision == "tf32" else "0",
             "cudnn_conv_algo_search": _SEARCHES[str(flags.get("cudnn_conv_algo_search", "exhaustive"))],
         }
         accelerator = Message(("name", "cuda"), *(("parameters", _pair(*item)) for item in options.items()))
         parts.append(("execution_accelerators", Message(("gpu_execution_accelerator", accelerator))))
-    version = package.manifest.requires.get("onnxruntime", "")
+    version = package.manifest.spec.requires.get("onnxruntime", "")
     return Served(
         "onnxruntime",
         files,
@@ -103,25 +101,25 @@ def _onnxruntime(package: Package, saved: Saved, batch: int) -> Served:
     )
 
 
-def _openvino(package: Package, saved: Saved, batch: int) -> Served:
-    about, flags = package.manifest.about, package.manifest.loading.flags
+def _openvino(package: Package, batch: int) -> Served:
+    target, flags = package.manifest.spec.target, package.manifest.spec.asked
     if flags.get("save") == "blob":
         raise UnsupportedError("Triton's openvino backend loads an IR, and this engine is a compiled blob: use save=ir")
-    if about.precision == "fp16":
+    if target.precision == "fp16":
         raise UnsupportedError("Triton's openvino backend cannot be told to compute in fp16")
-    shared = bool(saved.facts.get("shared"))
+    shared = bool(package.manifest.spec.facts.get("shared"))
     stem = "model" if shared else f"model-b{batch}"
     parameters = {
         "PERFORMANCE_HINT": str(flags.get("performance_hint") or "latency").upper(),
         # The backend fixes the batch size to the largest one.
         "ENABLE_BATCH_PADDING": "YES",
     }
-    if about.threads is not None:
-        parameters["INFERENCE_NUM_THREADS"] = str(about.threads)
+    if target.threads is not None:
+        parameters["INFERENCE_NUM_THREADS"] = str(target.threads)
     if flags.get("num_streams") is not None:
         parameters["NUM_STREAMS"] = str(flags["num_streams"])
     note = ""
-    if about.precision == "bf16":
+    if target.precision == "bf16":
         parameters["HINT_BF16"] = "YES"
     else:
         note = (
@@ -137,14 +135,14 @@ def _openvino(package: Package, saved: Saved, batch: int) -> Served:
     )
 
 
-def _tensorrt(package: Package, saved: Saved, batch: int) -> Served:
-    shared = bool(saved.facts.get("dynamic_batch"))
+def _tensorrt(package: Package, batch: int) -> Served:
+    shared = bool(package.manifest.spec.facts.get("dynamic_batch"))
     stem = "model" if shared else f"model-b{batch}"
-    graphs = bool(package.manifest.loading.flags.get("cuda_graph"))
-    requires = package.manifest.requires
+    graphs = bool(package.manifest.spec.asked.get("cuda_graph"))
+    requires = package.manifest.spec.requires
     needs = f"TensorRT {requires.get('tensorrt', '')}, on {requires.get('gpu')}"
     notes = [f"the plan needs a Triton with {needs}"]
-    if saved.facts.get("version_compatible"):
+    if package.manifest.spec.facts.get("version_compatible"):
         notes.append("start Triton with --backend-config=tensorrt,version-compatible=true")
     return Served(
         "tensorrt",
@@ -157,13 +155,13 @@ def _tensorrt(package: Package, saved: Saved, batch: int) -> Served:
     )
 
 
-def _torchscript(package: Package, saved: Saved, _batch: int) -> Served:
-    flags = package.manifest.loading.flags
+def _torchscript(package: Package, _batch: int) -> Served:
+    flags = package.manifest.spec.asked
     if flags.get("optimize_for_inference"):
         raise UnsupportedError(
             "what optimize_for_inference does happens when an engine is loaded: Triton does not do it"
         )
-    version = package.manifest.requires.get("torch", "")
+    version = package.manifest.spec.requires.get("torch", "")
     return Served(
         "pytorch",
         {"model.pt": "model.pt"},
@@ -178,7 +176,7 @@ def _torchscript(package: Package, saved: Saved, _batch: int) -> Served:
     )
 
 
-_BACKENDS: dict[str, Callable[[Package, Saved, int], Served]] = {
+_BACKENDS: dict[str, Callable[[Package, int], Served]] = {
     "onnxruntime": _onnxruntime,
     "openvino": _openvino,
     "tensorrt": _tensorrt,

@@ -90,7 +90,7 @@ def _row(record: StudyRecord, lane: LaneRecord, cell: CellRecord, baseline: str)
         "unsteady": ",".join(cell.unsteady) or None,
         "beaten_by": _beaten_by(record, cell),
         "engine": cell.engine,
-        "engine_reused": engine.reused["study_id"] if engine is not None and engine.reused is not None else None,
+        "engine_reused": engine.reused.study_id if engine is not None and engine.reused is not None else None,
         "lane": lane.lane.id,
         "cell": cell.id,
         "started_at": record.started_at,

@@ -325,7 +325,7 @@ def _row(lane: LaneRecord, cell: CellRecord, baseline: str) -> SummaryRow:
         cpu_percent=figure("cpu_percent"),
         parity_cosine=figure("parity_cosine"),
         compile_s=figure("compile_total_s"),
-        compiled_by=engine.reused["study_id"] if engine is not None and engine.reused is not None else None,
+        compiled_by=engine.reused.study_id if engine is not None and engine.reused is not None else None,
         built_beside=engine.built_beside if engine is not None else 0,
         precision_in_force=cell.precision_in_force,
         fallback_nodes=fallback_nodes(lane.flags_in_force(cell.batch)),

@@ -35,7 +35,7 @@ from mlflow_ngraph.compilers.base import (
     Workbench,
 )
 from mlflow_ngraph.compilers.explanation import Explanation, Kernel
-from mlflow_ngraph.compilers.saved import Saved
+from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 from mlflow_ngraph.workloads.base import Format
 
@@ -136,8 +136,9 @@ class FakeCompiler(Compiler[FakeFlags]):
                 for number, (inputs, outputs) in enumerate(_answers(source, batch)):
                     _save(directory / f"inputs-b{batch}-{number}.npz", inputs)
                     _save(directory / f"outputs-b{batch}-{number}.npz", outputs)
-            Saved.of(self.name, source, target, {}).write(directory)
-        return Build(self.flags.model_dump(), {"fake": VERSION})
+        build = Build(self.flags.model_dump(), {"fake": VERSION})
+        EngineSpec.of(self, build, source, batch_sizes, target, {}).write(directory)
+        return build
 
     def _search(self, bench: Workbench) -> None:
         """Each batch adds a line to the log, and the next attempt goes on behind the last one."""
@@ -152,7 +153,7 @@ class FakeCompiler(Compiler[FakeFlags]):
 
     def explain(self, directory: Path, batch: int, target: Target) -> Explanation:
         self._act("explain")
-        saved = Saved.read(directory, self.name, target)
+        saved = EngineSpec.read_for(self, directory, target)
         kernels = tuple(Kernel(spec.name, "Replay", precision=target.precision) for spec in saved.outputs)
         return Explanation(
             nodes_before=len(kernels),
@@ -165,7 +166,7 @@ class FakeCompiler(Compiler[FakeFlags]):
 
     def load(self, directory: Path, batch: int, target: Target) -> Engine:
         self.check(target)
-        Saved.read(directory, self.name, target)
+        EngineSpec.read_for(self, directory, target)
         self._act("load")
         known = [
             (_load(path), self._damaged(_load(path.with_name(path.name.replace("inputs", "outputs")))))

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlflow_ngraph import parity
-from mlflow_ngraph.engines.load_spec import read_probe
 from mlflow_ngraph.engines.package import Package
+from mlflow_ngraph.engines.probe import read_probe
 from mlflow_ngraph.errors import NGraphError
 
 if TYPE_CHECKING:
@@ -144,12 +144,12 @@ def answers(package: Package, asked: Served) -> tuple[float, str]:
         There are no answers.
     """
     known = read_probe(package.engine)
-    about = package.manifest.about
-    names = [spec["name"] for spec in about.inputs]
+    manifest = package.manifest
+    names = [tensor.name for tensor in manifest.spec.inputs]
     answer = asked.ask(dict(zip(names, known.inputs, strict=True)))
-    outputs = [answer[spec["name"]].astype(spec["dtype"]) for spec in about.outputs]
+    outputs = [answer[tensor.name].astype(tensor.dtype) for tensor in manifest.spec.outputs]
     seen = parity.compare(outputs, known.outputs)
-    return seen.max_rel, known.problem(outputs, about.precision_in_force or about.precision)
+    return seen.max_rel, known.problem(outputs, manifest.precision)
 
 
 def _wait(address: str, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -261,7 +261,7 @@ def _lane_tags(record: StudyRecord, lane: LaneRecord, cells: list[CellRecord]) -
 
 def _reused(lane: LaneRecord) -> str:
     """The studies that compiled the engines which this one has reused, by engine; empty where there are none."""
-    studies = {engine.id: engine.reused["study_id"] for engine in lane.engines if engine.reused is not None}
+    studies = {engine.id: engine.reused.study_id for engine in lane.engines if engine.reused is not None}
     return json.dumps(studies) if studies else ""
 
 

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.engines import manifest
 from mlflow_ngraph.engines.files import link_files
-from mlflow_ngraph.engines.load_spec import LoadSpec
 from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.engines.package import write_manifest
+from mlflow_ngraph.execute import packaging
 from mlflow_ngraph.execute.record import EngineRecord, StudyRecord
-from mlflow_ngraph.tracking import card, model_files, schema, study_manifest
+from mlflow_ngraph.tracking import card, model_files, schema
 from mlflow_ngraph.tracking.content import Content, engine_digest, plain, worst
 from mlflow_ngraph.tracking.schema import Kind, Param, Tag
 
@@ -71,8 +72,8 @@ def log_engine(
     """
     from mlflow.models import Model
 
-    loading, about = LoadSpec.read(source), study_manifest.about(record, engine)
-    model_card = card.card(record, engine, slot.model_id)
+    spec, lane = EngineSpec.read(source), record.lanes[engine.lane]
+    model_card = card.card(record, engine, spec, slot.model_id)
     # Beside the engine, where its files can have second names.
     with tempfile.TemporaryDirectory(prefix=".upload-", dir=source.parent) as temporary:
         directory = Path(temporary)
@@ -83,14 +84,15 @@ def log_engine(
             model_uuid=slot.model_id,
             model_id=slot.model_id,
         )
-        others = model_files.write(directory, about, loading, described, size_bytes=engine.size_bytes)
+        version = record.versions.get(spec.compiler)
+        others = model_files.write(directory, spec, version, described, size_bytes=engine.size_bytes)
         # MLflow 3.15 cannot be told where files go: they lie in a directory of that name instead.
         link_files(source, directory / manifest.ENGINE_DIRECTORY, engine.files)
         client.log_model_artifacts(slot.model_id, str(directory))
         shutil.rmtree(directory)
         directory.mkdir()
         commit = run.data.tags.get(_COMMIT)
-        made = study_manifest.build(record, engine, loading, others, run_id=run.info.run_id, source_commit=commit)
+        made = packaging.manifest(record, lane, engine, spec, others, run_id=run.info.run_id, source_commit=commit)
         digest = write_manifest(directory, made)
         client.log_model_artifacts(slot.model_id, str(directory))
     tags = {Tag.MANIFEST_SHA256: digest, Tag.NOTE: schema.cut(model_card, schema.MAX_TAG)}
@@ -100,20 +102,20 @@ def log_engine(
 
 def package_tags(package: Manifest, digest: str) -> dict[str, str]:
     """What the LoggedModel of a package says, whose study is not on this server."""
-    about, origin = package.about, package.origin
+    spec, origin = package.spec, package.origin
     tags = {
         Tag.SCHEMA: schema.SCHEMA_VERSION,
         Tag.KIND: Kind.ENGINE,
-        Tag.WORKLOAD: about.workload,
-        Tag.LABEL: about.label,
-        Tag.FAMILY: about.family,
-        Tag.COMPILER: about.compiler,
-        Tag.PRECISION: about.precision,
-        Tag.MODE: about.mode,
+        Tag.WORKLOAD: spec.workload,
+        Tag.LABEL: origin.label,
+        Tag.FAMILY: spec.family,
+        Tag.COMPILER: spec.compiler,
+        Tag.PRECISION: spec.target.precision,
+        Tag.MODE: spec.target.mode,
         Tag.DEVICE: origin.device,
         Tag.FINGERPRINT: str(origin.fingerprint.get("digest", "")),
-        Tag.ENGINE_KEY: package.compilation.key,
-        Tag.BATCH_SIZES: ",".join(map(str, about.batch_sizes)),
+        Tag.ENGINE_KEY: package.compiled.key,
+        Tag.BATCH_SIZES: ",".join(map(str, spec.batch_sizes)),
         Tag.MANIFEST_SHA256: digest,
     }
     return {name: schema.cut(value, schema.MAX_TAG) for name, value in tags.items() if value}
@@ -132,10 +134,9 @@ def _name(record: StudyRecord, engine: EngineRecord) -> str:
 
 def _params(record: StudyRecord, engine: EngineRecord, content: Content) -> dict[str, str]:
     """The lane's params, with the flags of this engine alone."""
-    about = study_manifest.about(record, engine)
     flags = {
         schema.metric_name(Param.FLAG + name): schema.cut(plain(value), schema.MAX_PARAM)
-        for name, value in about.flags.items()
+        for name, value in record.lanes[engine.lane].flags_of(engine).items()
     }
     return {**content.params, **flags, Param.BATCH_SIZES: ",".join(map(str, engine.batch_sizes))}
 
@@ -151,7 +152,11 @@ def _tags(record: StudyRecord, engine: EngineRecord, content: Content) -> dict[s
         Tag.KIND: Kind.ENGINE,
         Tag.ENGINE_ID: engine.id,
         Tag.ENGINE_KEY: engine.key,
-        **({Tag.ENGINE_REUSED: json.dumps(engine.reused)} if engine.reused is not None else {}),
+        **(
+            {Tag.ENGINE_REUSED: json.dumps(engine.reused.model_dump(exclude_none=True))}
+            if engine.reused is not None
+            else {}
+        ),
         Tag.SHA256: engine_digest(engine),
         Tag.BATCH_SIZES: ",".join(map(str, engine.batch_sizes)),
         Tag.VERDICT: str(worst(cells[batch] for batch in engine.batch_sizes if batch in cells)),

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.engines.files import digest_files
-from mlflow_ngraph.engines.load_spec import LoadSpec
-from mlflow_ngraph.engines.manifest import ENGINE_DIRECTORY, FILE, About
+from mlflow_ngraph.engines.manifest import ENGINE_DIRECTORY, FILE
 from mlflow_ngraph.engines.wheel import wheel
-from mlflow_ngraph.workloads.base import BATCH
+from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 
 if TYPE_CHECKING:
     from mlflow.models import Model, ModelSignature
@@ -24,8 +24,8 @@ _WHEELS = "wheels"
 
 def write(
     directory: Path,
-    about: About,
-    loading: LoadSpec,
+    spec: EngineSpec,
+    compiler_version: str | None,
     model: Model,
     *,
     size_bytes: int,
@@ -55,7 +55,7 @@ def write(
 
     names = {"conda": "conda.yaml", "virtualenv": "python_env.yaml"}
     if pip_requirements is None:
-        wanted = [*requirements(loading), *extra_pip_requirements]
+        wanted = [*requirements(spec), *extra_pip_requirements]
         name, content = wheel()
         (directory / _WHEELS).mkdir()
         (directory / _WHEELS / name).write_bytes(content)
@@ -69,49 +69,48 @@ def write(
     model.add_flavor(
         FLAVOR,
         manifest=FILE,
-        workload=about.workload,
-        compiler=about.compiler,
-        compiler_version=about.compiler_version,
-        precision=about.precision,
-        batch_sizes=list(about.batch_sizes),
+        workload=spec.workload,
+        compiler=spec.compiler,
+        compiler_version=compiler_version,
+        precision=spec.target.precision,
+        batch_sizes=list(spec.batch_sizes),
         code=None,
     )
-    model.signature = signature(about)
+    model.signature = signature(spec)
     model.model_size_bytes = size_bytes
     model.save(str(directory / MLMODEL_FILE_NAME))
     every = digest_files(directory)
     return {path: digest for path, digest in every.items() if not path.startswith(f"{ENGINE_DIRECTORY}/")}
 
 
-def requirements(loading: LoadSpec) -> list[str]:
+def requirements(spec: EngineSpec) -> list[str]:
     """What pip has to install for an engine: MLflow, this package from its wheel, and the engine's runtime."""
     import mlflow
 
     return [
         f"mlflow=={mlflow.__version__}",
         f"./{_WHEELS}/{wheel()[0]}",
-        *(f"{name}=={version}" for name, version in sorted(loading.packages.items())),
+        *(f"{name}=={version}" for name, version in sorted(spec.packages.items())),
     ]
 
 
-def signature(about: About) -> ModelSignature:
+def signature(spec: EngineSpec) -> ModelSignature:
     """The inputs and outputs as MLflow describes tensors; the batch axis is free."""
     from mlflow.models import ModelSignature
 
-    return ModelSignature(inputs=_schema(about.inputs), outputs=_schema(about.outputs))
+    return ModelSignature(inputs=_schema(spec.inputs), outputs=_schema(spec.outputs))
 
 
-def _schema(specs: Sequence[Mapping[str, Any]]) -> Any:
-    from mlflow.types import Schema, TensorSpec
+def _schema(tensors: Sequence[TensorSpec]) -> Any:
+    from mlflow.types import Schema
+    from mlflow.types import TensorSpec as MlflowTensorSpec
 
     return Schema(
         [
-            TensorSpec(
-                np.dtype(spec["dtype"]),
-                tuple(-1 if size == BATCH else int(size) for size in spec["shape"]),
-                spec["name"],
+            MlflowTensorSpec(
+                np.dtype(tensor.dtype), tuple(-1 if size == BATCH else int(size) for size in tensor.shape), tensor.name
             )
-            for spec in specs
+            for tensor in tensors
         ]
     )
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from mlflow_ngraph import addresses
 from mlflow_ngraph.engines import trust
 from mlflow_ngraph.engines.manifest import ENGINE_DIRECTORY
-from mlflow_ngraph.engines.store import StoredEngine
 from mlflow_ngraph.errors import EngineError, TrackingError
 from mlflow_ngraph.tracking import connection, download
 from mlflow_ngraph.tracking.schema import Tag
@@ -36,7 +35,7 @@ class ServerEngines:
 
     def fetch(
         self, key: str, requires: Mapping[str, str], directory: Path, tell: Callable[[str], None]
-    ) -> StoredEngine | None:
+    ) -> Manifest | None:
         """Put the newest engine with this key that is whole and serves here into the new ``directory``.
 
         Parameters
@@ -85,20 +84,20 @@ class ServerEngines:
             )
         return [model for model in models if str(model.status) == "READY"][:MOST]
 
-    def _pull(self, model: LoggedModel, key: str, requires: Mapping[str, str], directory: Path) -> StoredEngine:
+    def _pull(self, model: LoggedModel, key: str, requires: Mapping[str, str], directory: Path) -> Manifest:
         """The engine's own files alone: what makes the package a model of MLflow is not wanted here."""
         remote = download.of_model(model, self._uri)
         with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f"{directory.name}.package-") as temporary:
             package = Path(temporary)
             try:
                 manifest = trusted_manifest(remote, self._rules).manifest
-                engine = manifest.stored(addresses.shown(self._uri), model.model_id, model.source_run_id)
-                if engine.key != key:
-                    raise EngineError(f"its manifest has the key {engine.key}")
-                misfit = _condemned(manifest) or engine.serves(requires)
+                engine = manifest.pulled(addresses.shown(self._uri), model.model_id, model.source_run_id)
+                if engine.compiled.key != key:
+                    raise EngineError(f"its manifest has the key {engine.compiled.key}")
+                misfit = _condemned(manifest) or engine.spec.serves(requires)
                 if misfit:
                     raise EngineError(misfit)
-                download.files(remote, manifest, [f"{ENGINE_DIRECTORY}/{path}" for path in engine.files], package)
+                download.files(remote, manifest, list(engine.files), package)
             except TrackingError as error:
                 raise EngineError(str(error)) from None
             (package / ENGINE_DIRECTORY).rename(directory)

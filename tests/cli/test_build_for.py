@@ -119,7 +119,7 @@ def test_a_study_on_the_device_takes_it_verifies_it_and_measures_it(builder: Bui
         if lane.lane.compiler != "identity":
             (engine,) = lane.engines
             assert engine.reused is not None
-            assert engine.reused["study_id"] == builder.outcome.record.id
+            assert engine.reused.study_id == builder.outcome.record.id
             assert cell.verified["inputs"] > 0
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from mlflow_ngraph.engines.store import RECORD, EngineStore
+from mlflow_ngraph.engines.manifest import FILE
+from mlflow_ngraph.engines.store import EngineStore
 from tests.cli.test_verbs import documented, keys_of
-from tests.engines.test_store import compiled
+from tests.engines.test_store import written
+from tests.support.specs import stored_engine
 
 DAY = 86400.0
 
@@ -21,11 +23,11 @@ def home(tmp_path: Path) -> Path:
     """Three engines that nobody has used for 1, 40 and 90 days; no study has the files of the last."""
     kept = EngineStore(tmp_path / "home" / "engines")
     for number, days in enumerate((1, 40, 90)):
-        engine, source = compiled(tmp_path / "home" / "studies" / f"s-{number}" / "engine", "x" * 1000 * (number + 1))
-        engine = engine.model_copy(update={"key": f"{number}" * 64, "label": f"model-{number}"})
+        source = written(tmp_path / "home" / "studies" / f"s-{number}" / "engine", "x" * 1000 * (number + 1))
+        engine = stored_engine(source, f"{number}" * 64, f"model-{number}")
         kept.add(engine, source)
         then = time.time() - days * DAY
-        os.utime(kept.root / engine.key / RECORD, (then, then))
+        os.utime(kept.root / engine.compiled.key / FILE, (then, then))
     shutil.rmtree(tmp_path / "home" / "studies" / "s-2")
     return tmp_path / "home"
 

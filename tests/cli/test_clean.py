@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from mlflow_ngraph.cli.app import run
-from mlflow_ngraph.engines.store import EngineOrigin, EngineStore, StoredEngine
+from mlflow_ngraph.engines.store import EngineStore
 from mlflow_ngraph.execute.journal import Journal
+from tests.support.specs import stored_engine
 
 DAY = 86400
 FIELDS: dict[str, dict[str, Any]] = {"study_finished": {"offline": False}, "study_recorded": {"run_id": "0" * 32}}
@@ -44,13 +45,8 @@ def home(tmp_path: Path) -> Path:
     (tmp_path / "studies" / "strange").mkdir()
     (tmp_path / "pulled" / "engine").mkdir(parents=True)
     (tmp_path / "pulled" / "engine" / "manifest.json").write_bytes(bytes(500))
-    origin = EngineOrigin(study="s", study_id="s", lane_id="a", engine_id="b", compiled_at=1.0, machine="m")
-    digest = "541b3e9daa09b20bf85fa273e5cbd3e80185aa4ec298e765db87742b70138a53"  # of 1000 zeros
-    stored = StoredEngine(
-        key="k" * 64, workload="w", label="net", compiler="fake", precision="fp32", batch_sizes=(1,), stages={},
-        built_beside=0, flags={}, requires={}, files={"model": digest}, size_bytes=1000, origin=origin,
-    )  # fmt: skip
-    EngineStore(tmp_path / "engines").add(stored, recorded / "engines/a/b")
+    source = recorded / "engines/a/b"
+    EngineStore(tmp_path / "engines").add(stored_engine(source, "k" * 64, "net"), source)
     return tmp_path
 
 

@@ -39,7 +39,7 @@ def test_the_engines_of_a_study(logged: Logged, cli: Cli, cli_json: Callable[...
 
 def test_names_signatures_and_what_does_not_fit(shelf: Shelf, cli_json: Callable[..., Any], signing_key: Path) -> None:
     def needs_another(manifest: dict[str, Any]) -> None:
-        manifest["requires"]["openvino"] = "1999.1.0"
+        manifest["spec"]["requires"]["openvino"] = "1999.1.0"
 
     model, other = shelf.put(100.0), shelf.put(200.0, change=needs_another)
     cli_json("promote", model, "--name", "resnet", "--sign", str(signing_key))

@@ -68,7 +68,7 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     explained(tmp_path)
     assert list(scratch.iterdir()) == []
     assert sorted(path.name for path in (tmp_path / "engine").iterdir()) == [
-        "interface.json", "model.onnx", "model.weights", "nodes.json",
+        "model.onnx", "model.weights", "nodes.json", "spec.json",
     ]  # fmt: skip
 
 

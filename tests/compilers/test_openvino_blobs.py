@@ -9,7 +9,7 @@ import pytest
 
 from mlflow_ngraph.compilers.base import Build, Engine, Precision, Target, Workbench
 from mlflow_ngraph.compilers.registry import create
-from mlflow_ngraph.compilers.saved import FILE
+from mlflow_ngraph.compilers.spec import FILE
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 from mlflow_ngraph.workloads.materials import Source
 from tests.support.closeness import assert_close

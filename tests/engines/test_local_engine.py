@@ -19,9 +19,9 @@ from mlflow_ngraph.compilers import host
 from mlflow_ngraph.engines import compatibility
 from mlflow_ngraph.engines.arrays import taken
 from mlflow_ngraph.engines.files import sha256
-from mlflow_ngraph.engines.load_spec import read_probe
 from mlflow_ngraph.engines.manifest import DIGEST_FILE
 from mlflow_ngraph.engines.package import digest_line, open_package
+from mlflow_ngraph.engines.probe import read_probe
 from mlflow_ngraph.errors import EngineError, UsageError
 from mlflow_ngraph.workloads.base import TensorSpec
 from tests.support.logged import COMPILERS, WORKLOAD, Logged
@@ -165,7 +165,7 @@ def altered(logged: Logged, compiler: str, place: Path, requires: dict[str, str]
     package = logged.copy(compiler, place)
     path = package / "manifest.json"
     content = json.loads(path.read_text())
-    content["requires"].update(requires)
+    content["spec"]["requires"].update(requires)
     path.write_text(json.dumps(content))
     (package / DIGEST_FILE).write_text(digest_line(sha256(path)))
     return package
@@ -202,27 +202,28 @@ def test_the_command_is_one_that_the_command_line_takes(logged: Logged) -> None:
     from mlflow_ngraph.cli.benchmark import benchmark
 
     manifest = open_package(logged.packages["openvino"]).manifest
-    flags = {**manifest.loading.flags, "num_streams": 2, "dynamic_batch": True}
-    chosen = manifest.model_copy(update={"loading": manifest.loading.model_copy(update={"flags": flags})})
+    flags = {**manifest.spec.asked, "num_streams": 2, "dynamic_batch": True}
+    chosen = manifest.model_copy(update={"spec": manifest.spec.model_copy(update={"asked": flags})})
     command = shlex.split(compatibility.rebuild(chosen).removeprefix("build it here: "))
     assert command[:2] == ["mlflow-ngraph", "benchmark"]
     done = CliRunner().invoke(benchmark, [*command[2:], "--dry-run", "--json"], standalone_mode=False)
     assert done.exception is None, done.exception
     (lane,) = [lane for lane in json.loads(done.stdout)["lanes"] if lane["compiler"] == "openvino"]
-    assert (lane["workload"], lane["batch_sizes"]) == (manifest.about.workload, [1, 4])
+    assert (lane["workload"], lane["batch_sizes"]) == (manifest.spec.workload, [1, 4])
     assert {**lane["flags"], **flags} == lane["flags"]
 
 
 def test_builds_of_one_release_are_one_version(logged: Logged) -> None:
     manifest = open_package(logged.packages["openvino"]).manifest
-    local = {**manifest.requires, "openvino": manifest.requires["openvino"] + "+local"}
-    assert compatibility.misfit(manifest.model_copy(update={"requires": local})) == ""
+    local = {**manifest.spec.requires, "openvino": manifest.spec.requires["openvino"] + "+local"}
+    spec = manifest.spec.model_copy(update={"requires": local})
+    assert compatibility.misfit(manifest.model_copy(update={"spec": spec})) == ""
 
 
 def test_an_engine_that_computes_in_another_precision_is_refused(logged: Logged) -> None:
     package = open_package(logged.packages["openvino"])
-    about = package.manifest.about.model_copy(update={"precision_in_force": "bf16"})
-    changed = type(package)(package.directory, package.manifest.model_copy(update={"about": about}), package.digest)
+    manifest = package.manifest.model_copy(update={"precision_in_force": "bf16"})
+    changed = type(package)(package.directory, manifest, package.digest)
     with pytest.raises(EngineError, match="computes in fp32 here; measured was bf16"):
         LoadedEngine(changed)
 

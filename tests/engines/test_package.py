@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from mlflow_ngraph import load_model
+from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.engines import local_engine
 from mlflow_ngraph.engines.files import digest_files, sha256
-from mlflow_ngraph.engines.load_spec import PROBE, read_probe
 from mlflow_ngraph.engines.manifest import DIGEST_FILE, Manifest
 from mlflow_ngraph.engines.package import digest_line, open_package
+from mlflow_ngraph.engines.probe import FILE as PROBE
+from mlflow_ngraph.engines.probe import read_probe
 from mlflow_ngraph.errors import EngineError
 from tests.support.logged import BATCHES, Logged
 
@@ -63,12 +65,13 @@ def edit(package: Path, change: Callable[[dict[str, Any]], None], *, believed: b
 @BOTH
 def test_what_was_logged_says_what_it_is(logged: Logged, compiler: str) -> None:
     package = open_package(logged.packages[compiler])
-    about, origin = package.manifest.about, package.manifest.origin
-    assert (about.compiler, about.precision_in_force, tuple(about.batch_sizes)) == (compiler, "fp32", BATCHES)
-    assert about.inputs[0]["shape"][0] == "batch"
-    assert about.digest
-    assert package.manifest.requires[compiler] == package.manifest.loading.packages[compiler]
-    assert "torch" not in package.manifest.loading.packages
+    spec, origin = package.manifest.spec, package.manifest.origin
+    assert spec == EngineSpec.read(package.engine)
+    assert (spec.compiler, package.manifest.precision_in_force, spec.batch_sizes) == (compiler, "fp32", BATCHES)
+    assert spec.inputs[0].shape[0] == "batch"
+    assert spec.digest
+    assert spec.requires[compiler] == spec.packages[compiler]
+    assert "torch" not in spec.packages
     assert origin.run_id
     assert origin.fingerprint["digest"]
     assert [figures.verdict for figures in package.manifest.figures] == ["ok", "ok"]
@@ -79,7 +82,7 @@ def test_what_was_logged_says_what_it_is(logged: Logged, compiler: str) -> None:
     assert probe.problem(probe.outputs, "fp32") == ""
     assert "times what rounding does" in probe.problem([probe.outputs[0] * 1.001], "fp32")
     assert "outputs" in probe.problem([], "fp32")
-    assert {"engine/probe.npz", "engine/loading.json", "MLmodel"} <= set(package.manifest.files)
+    assert {"engine/probe.npz", "engine/spec.json", "MLmodel"} <= set(package.manifest.files)
 
 
 @BOTH
@@ -117,11 +120,11 @@ def test_every_file_that_is_cut_off_or_gone_is_named(logged: Logged, tmp_path: P
 
 def test_swapped_files_are_found(logged: Logged, tmp_path: Path) -> None:
     package = logged.copy("onnxruntime", tmp_path / "package")
-    one, other = package / "engine" / PROBE, package / "engine" / "loading.json"
+    one, other = package / "engine" / PROBE, package / "engine" / "spec.json"
     one.rename(tmp_path / "aside")
     other.rename(one)
     (tmp_path / "aside").rename(other)
-    refused(package, "loading.json")
+    refused(package, "spec.json")
 
 
 def test_engines_do_not_change_places(logged: Logged, tmp_path: Path) -> None:
@@ -163,7 +166,7 @@ def test_a_link_is_no_file(logged: Logged, tmp_path: Path) -> None:
 
 def test_an_edited_manifest_is_refused(logged: Logged, tmp_path: Path) -> None:
     package = logged.copy("openvino", tmp_path / "package")
-    edit(package, lambda manifest: manifest["about"].update(precision="bf16"), believed=False)
+    edit(package, lambda manifest: manifest["spec"]["target"].update(precision="bf16"), believed=False)
     refused(package, "manifest.json has changed")
 
 
@@ -178,7 +181,8 @@ def test_a_manifest_that_is_edited_with_its_digest_passes_only_where_nobody_else
 
     def believe(manifest: dict[str, Any]) -> None:
         manifest["files"][f"engine/{PROBE}"] = sha256(probe)
-        manifest["size_bytes"] = sum(path.stat().st_size for path in (package / "engine").rglob("*") if path.is_file())
+        size = sum(path.stat().st_size for path in (package / "engine").rglob("*") if path.is_file())
+        manifest["size_bytes"] = size
 
     edit(package, believe, believed=True)
     open_package(package)
@@ -202,8 +206,8 @@ def test_no_path_leads_out_of_a_package(logged: Logged, tmp_path: Path, path: st
         ({"files": {"engine/x": "abc"}}, "has no sha256"),
         ({"files": {"MLmodel": "0" * 64}}, "no file in 'engine'"),
         ({"unknown": 1}, "unknown"),
-        ({"about": None}, "about"),
-        ({"size_bytes": -1}, "size_bytes"),
+        ({"spec": None}, "spec"),
+        ({"compiled": {}}, "compiled.key"),
         ({"files": {f"engine/{'x' * 5000}": "0" * 64}}, "a name of 5007 characters, which no disk takes"),
     ],
 )
@@ -217,21 +221,21 @@ def test_what_is_no_manifest_is_refused_with_the_key(
 
 def test_a_manifest_of_another_format_names_what_reads_it(logged: Logged, tmp_path: Path) -> None:
     package = logged.copy("openvino", tmp_path / "package")
-    edit(package, lambda manifest: manifest.update({"schema_version": 2}), believed=True)
-    assert "wrote it and reads it" in refused(package, "manifest.json has format 2")
+    edit(package, lambda manifest: manifest.update({"schema_version": 3}), believed=True)
+    assert "wrote it and reads it" in refused(package, "manifest.json has format 3")
 
 
 @pytest.mark.parametrize(
     ("written", "instead", "said"),
     [
-        (f'"batch_sizes": {json.dumps(list(BATCHES))}', '"batch_sizes": [0]', "about.batch_sizes"),
-        (f'"batch_sizes": {json.dumps(list(BATCHES))}', '"batch_sizes": []', "about.batch_sizes"),
+        (f'"batch_sizes": {json.dumps(list(BATCHES))}', '"batch_sizes": [0]', "spec.batch_sizes"),
+        (f'"batch_sizes": {json.dumps(list(BATCHES))}', '"batch_sizes": []', "spec.batch_sizes"),
         (
-            '"schema_version": 1',
-            '"schema_version": 1, "schema_version": 1',
+            '"schema_version": 2',
+            '"schema_version": 2, "schema_version": 2',
             "the key 'schema_version' stands in it twice",
         ),
-        ('"schema_version": 1', f'"schema_version": {"[" * 100_000}', "nested too deeply"),
+        ('"schema_version": 2', f'"schema_version": {"[" * 100_000}', "nested too deeply"),
     ],
 )
 def test_what_readers_would_not_agree_on_is_refused(
@@ -282,7 +286,7 @@ def test_a_probe_that_unfolds_or_lies_about_its_size_is_refused(
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["manifest.json", DIGEST_FILE, "engine/loading.json"])
+@pytest.mark.parametrize("name", ["manifest.json", DIGEST_FILE, "engine/spec.json"])
 def test_what_is_no_file_is_waited_for_by_nobody(logged: Logged, tmp_path: Path, name: str) -> None:
     package = logged.copy("onnxruntime", tmp_path / "package")
     (package / name).unlink()
@@ -293,17 +297,21 @@ def test_what_is_no_file_is_waited_for_by_nobody(logged: Logged, tmp_path: Path,
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda content: content.update(size_bytes=content["size_bytes"] + 1), "bytes, and its manifest says"),
+        (
+            lambda content: content.update(size_bytes=content["size_bytes"] + 1),
+            "bytes, and its manifest says",
+        ),
         (lambda content: content.update(size_bytes="12"), "size_bytes"),
         (lambda content: content.pop("schema_version"), "has format None"),
         (lambda content: content["files"].update({"engine/a\nb": "0" * 64}), "leads out of the package"),
         (lambda content: content["files"].update({"engine/\u202egpj.so": "0" * 64}), "leads out of the package"),
-        (lambda content: content["about"]["inputs"][0].update(shape="many"), "shape"),
-        (lambda content: content["about"]["inputs"][0].update(shape=["x"]), "shape"),
-        (lambda content: content["about"]["inputs"][0].update(dtype="object"), "dtype"),
-        (lambda content: content["about"].update(batch_sizes=["1"]), "batch_sizes"),
-        (lambda content: content["loading"].update(batch_sizes=[]), "batch_sizes"),
-        (lambda content: content["compilation"]["stages"].update(save=-1.0), "stages"),
+        (lambda content: content["spec"]["inputs"][0].update(shape="many"), "shape"),
+        (lambda content: content["spec"]["inputs"][0].update(shape=["x"]), "shape"),
+        (lambda content: content["spec"]["inputs"][0].update(dtype="object"), "dtype"),
+        (lambda content: content["spec"].update(batch_sizes=["1"]), "batch_sizes"),
+        (lambda content: content["spec"]["target"].update(power="nuclear"), "target"),
+        (lambda content: content["spec"]["target"].update(threads="2"), "threads"),
+        (lambda content: content["compiled"]["stages"].update(save=-1.0), "stages"),
     ],
 )
 def test_a_manifest_that_lies_is_refused_where_its_digest_fits(

@@ -41,7 +41,7 @@ def test_the_command_for_another_release_is_one_that_can_be_run(
     logged: Logged, sqlite_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = logged.copy("openvino", tmp_path / "package")
-    rewrite(package, lambda manifest: manifest["requires"].update(openvino="2019.1.0"))
+    rewrite(package, lambda manifest: manifest["spec"]["requires"].update(openvino="2019.1.0"))
     command = printed(package, sqlite_uri, tmp_path / "engine", monkeypatch)
     assert command[0] == "mlflow-ngraph"
     monkeypatch.setenv("NGRAPH_HOME", str(tmp_path / "home"))
@@ -61,8 +61,8 @@ def test_the_command_works_as_it_is_printed(
     workload = f"onnx:{residual_block(tmp_path / 'model').path}"
 
     def alter(manifest: dict) -> None:
-        manifest["requires"].update(isa="aarch64 neon sve")
-        manifest["about"]["workload"] = workload
+        manifest["spec"]["requires"].update(isa="aarch64 neon sve")
+        manifest["spec"]["workload"] = workload
 
     rewrite(package, alter)
     command = printed(package, sqlite_uri, tmp_path / "engine", monkeypatch)
@@ -79,19 +79,19 @@ def test_the_command_works_as_it_is_printed(
     query = f"tags.`{Tag.COMPILER}` = 'onnxruntime' AND tags.`{Tag.STUDY}` = 'adhoc'"
     (model,) = client.search_logged_models(experiments, query)
     pulled = pull_engine(f"models:/{model.model_id}", tmp_path / "engine", tracking_uri=sqlite_uri)
-    about = pulled.package.manifest.about
-    assert (about.compiler, tuple(about.batch_sizes), about.precision) == ("onnxruntime", BATCHES, "fp32")
-    assert about.workload.partition("?")[0] == workload.partition("?")[0]
-    assert pulled.package.manifest.loading.flags == open_package(package).manifest.loading.flags
-    assert pulled.package.manifest.requires.get("isa", isa()) == isa()
+    spec = pulled.package.manifest.spec
+    assert (spec.compiler, spec.batch_sizes, spec.target.precision) == ("onnxruntime", BATCHES, "fp32")
+    assert spec.workload.partition("?")[0] == workload.partition("?")[0]
+    assert spec.asked == open_package(package).manifest.spec.asked
+    assert spec.requires.get("isa", isa()) == isa()
 
 
 def test_a_model_that_is_a_file_has_to_be_here_first(logged: Logged, tmp_path: Path) -> None:
     manifest = open_package(logged.packages["openvino"]).manifest
 
     def rebuilt(workload: str) -> str:
-        about = manifest.about.model_copy(update={"workload": workload})
-        return compatibility.rebuild(manifest.model_copy(update={"about": about}))
+        spec = manifest.spec.model_copy(update={"workload": workload})
+        return compatibility.rebuild(manifest.model_copy(update={"spec": spec}))
 
     missing = tmp_path / "away.onnx"
     assert rebuilt(f"onnx:{missing}").startswith(f"build it here, once {missing} is here: mlflow-ngraph benchmark ")

@@ -150,7 +150,7 @@ def test_no_runtime_sees_an_engine_that_is_not_trusted(
             mlflow_ngraph.load_model(f"models:/{logged.models['openvino']}", tracking_uri=logged.uri, trust=file)
     mlflow_ngraph.save_model(package, tmp_path / "signed", sign=signing_key)
     with mlflow_ngraph.load_model(tmp_path / "signed", trust=file) as engine:
-        assert engine.manifest.about.compiler == "openvino"
+        assert engine.manifest.spec.compiler == "openvino"
     (tmp_path / "signed" / "manifest.json.sig").unlink()
     with pytest.raises(EngineError, match="it is not signed"):
         mlflow_ngraph.load_model(tmp_path / "signed", trust=file)

@@ -11,7 +11,7 @@ import pytest
 import mlflow_ngraph
 from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph.engines import compatibility
-from mlflow_ngraph.engines.load_spec import LoadSpec
+from tests.support.specs import engine_spec
 
 ROOT = Path(mlflow_ngraph.__file__).parent
 PICKLING = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
@@ -60,13 +60,11 @@ def test_arrays_and_weights_are_read_without_pickles() -> None:
 
 @pytest.mark.parametrize("name", sorted(COMPILERS.names()))
 def test_an_engine_that_is_a_program_is_called_one(name: str) -> None:
-    loading = LoadSpec(compiler=name, flags={}, target={}, batch_sizes=[1], packages={}, probe_batch=1)
     data = {"onnxruntime", "openvino"}
     known = {"tvm", "torchscript", "torch-compile", "identity", "tensorrt", *data}
     if name in known:
-        assert bool(compatibility.program(loading)) is (name not in data)
+        assert bool(compatibility.program(engine_spec(compiler=name))) is (name not in data)
 
 
 def test_an_unknown_compiler_makes_programs() -> None:
-    loading = LoadSpec(compiler="nobody", flags={}, target={}, batch_sizes=[1], packages={}, probe_batch=1)
-    assert compatibility.program(loading) == "unknown to this machine"
+    assert compatibility.program(engine_spec(compiler="nobody")) == "unknown to this machine"

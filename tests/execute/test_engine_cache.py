@@ -99,9 +99,9 @@ def test_a_reused_engine_says_who_compiled_it_and_how_long_that_took(twice: tupl
     for lane_id, lane in second.record.lanes.items():
         for engine, original in zip(lane.engines, first.record.lanes[lane_id].engines, strict=True):
             assert engine.reused is not None
-            assert engine.reused["study_id"] == first.record.id
-            assert engine.reused["engine_id"] == original.id
-            assert engine.reused["machine"] == first.record.fingerprint["digest"]
+            assert engine.reused.study_id == first.record.id
+            assert engine.reused.engine_id == original.id
+            assert engine.reused.machine == first.record.fingerprint["digest"]
             assert (engine.stages, engine.flags, engine.files) == (original.stages, original.flags, original.files)
             assert any(path.startswith("explanation-") for path in engine.files)
         for batch, cell in lane.cells.items():
@@ -160,14 +160,14 @@ def test_off_neither_finds_nor_keeps(home_with_engine: Path) -> None:
 def test_a_damaged_engine_is_said_and_compiled_again(tmp_path: Path) -> None:
     run(study(), tmp_path)
     (damaged,) = [
-        place / "interface.json" for place in tmp_path.glob("engines/*/engine") if (place / "inputs-b1-0.npz").is_file()
+        place / "spec.json" for place in tmp_path.glob("engines/*/engine") if (place / "inputs-b1-0.npz").is_file()
     ]
     damaged.unlink()
     damaged.write_text("{}")
     second = run(study(), tmp_path)
     assert compiled(second) == ["fake"]
     (problem,) = events(second, "cache_problem")
-    assert "interface.json has changed since it was compiled" in problem["reason"]
+    assert "spec.json has changed since it was packaged" in problem["reason"]
     assert len(kept(tmp_path)) == 2
     assert all(kept_whole(tmp_path, key) for key in kept(tmp_path)), "it has been replaced"
 

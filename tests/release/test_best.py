@@ -179,7 +179,7 @@ def test_the_first_whose_engine_fits_is_the_answer(
     assert (found.chosen.model_id, found.chosen.row["batch"]) == (best["model_id"], best["batch"])
     assert found.chosen.value == best[asked.metric]
     assert found.remote.model_id == best["model_id"]
-    assert found.manifest.about.compiler == best["compiler"]
+    assert found.manifest.spec.compiler == best["compiler"]
     assert (found.passed_over, found.considered) == ((), 4)
     assert found.next_best is not None
     assert found.next_best.model_id != best["model_id"]

@@ -86,10 +86,10 @@ def on(monkeypatch: pytest.MonkeyPatch, capability: str, version: str = INSTALLE
 
 def test_the_package_says_what_it_needs_and_that_nobody_ran_it(built: Built) -> None:
     manifest = open_package(built.package).manifest
-    assert manifest.requires["gpu"] == "compute capability 8.9"
-    assert manifest.requires["tensorrt-rtx"] == INSTALLED.version
+    assert manifest.spec.requires["gpu"] == "compute capability 8.9"
+    assert manifest.spec.requires["tensorrt-rtx"] == INSTALLED.version
     assert [(figures.verdict, figures.metrics.get("throughput")) for figures in manifest.figures] == [("built", None)]
-    assert "build_for" not in manifest.loading.target
+    assert not manifest.spec.target.build_for
     assert (built.package / "engine" / "probe.npz").is_file()
 
 

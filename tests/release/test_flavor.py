@@ -22,8 +22,8 @@ from mlflow.exceptions import MlflowException
 
 import mlflow_ngraph
 from mlflow_ngraph import parity
-from mlflow_ngraph.engines.load_spec import read_probe
 from mlflow_ngraph.engines.package import open_package
+from mlflow_ngraph.engines.probe import read_probe
 from mlflow_ngraph.errors import EngineError, TrackingError, UsageError
 from mlflow_ngraph.tracking.schema import Tag
 from tests.support.logged import COMPILERS, Logged
@@ -62,7 +62,7 @@ def test_an_environment_names_the_runtime_of_this_engine_only(logged: Logged, co
     package = logged.packages[compiler]
     lines = (package / "requirements.txt").read_text().split()
     (wheel,) = (package / "wheels").iterdir()
-    version = open_package(package).manifest.loading.packages[compiler]
+    version = open_package(package).manifest.spec.packages[compiler]
     assert lines == [f"mlflow=={mlflow.__version__}", f"./wheels/{wheel.name}", f"{compiler}=={version}"]
     conda = yaml.safe_load((package / "conda.yaml").read_text())
     assert conda["dependencies"][-1]["pip"] == lines

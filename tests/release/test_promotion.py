@@ -81,7 +81,7 @@ def test_a_better_one_takes_its_place(shelf: Shelf) -> None:
         ({"throughput": 200.0, "verdict": "timeout"}, "its verdict at batch 1 is timeout (it hung)"),
         ({"throughput": 200.0, "machine": "f2"}, "has another machine: f1, not f2"),
         (
-            {"throughput": 200.0, "change": lambda manifest: manifest["about"].update(workload="timm:vit")},
+            {"throughput": 200.0, "change": lambda manifest: manifest["spec"].update(workload="timm:vit")},
             "has another workload: block:mha?depth=1&width=16, not timm:vit",
         ),
         ({"throughput": 200.0, "change": lambda manifest: manifest.update(figures=[])}, "it has no throughput"),

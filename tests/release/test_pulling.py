@@ -117,9 +117,9 @@ def test_what_stands_there_is_not_replaced_unless_it_is_an_engine_and_that_is_as
     shutil.copytree(logged.packages["openvino"], target)
     with pytest.raises(UsageError, match=r"has another engine, .* by openvino, fp32, batch 1, 4: .* --force"):
         pull_engine(remote, target)
-    assert open_package(target).manifest.about.compiler == "openvino"
+    assert open_package(target).manifest.spec.compiler == "openvino"
     assert pull_engine(remote, target, force=True).state == "replaced"
-    assert open_package(target).manifest.about.compiler == "onnxruntime"
+    assert open_package(target).manifest.spec.compiler == "onnxruntime"
     assert here(target) == ["engine"]
     mine = tmp_path / "mine"
     mine.mkdir()
@@ -178,7 +178,7 @@ def test_whatever_is_cut_off_or_gone_on_the_server_is_refused(remote: Remote, tm
 @pytest.mark.usefixtures("nothing_loads")
 def test_files_that_change_places_are_refused(remote: Remote, tmp_path: Path) -> None:
     source = directory_of(remote)
-    one, other = source / "engine" / "probe.npz", source / "engine" / "loading.json"
+    one, other = source / "engine" / "probe.npz", source / "engine" / "spec.json"
     one.rename(tmp_path / "aside")
     other.rename(one)
     (tmp_path / "aside").rename(other)
@@ -189,7 +189,7 @@ def test_files_that_change_places_are_refused(remote: Remote, tmp_path: Path) ->
 def test_an_edited_manifest_is_refused_however_well_it_is_edited(remote: Remote, tmp_path: Path) -> None:
     """The digest beside it agrees, and those of all files do; the server has another one in a tag."""
     source = directory_of(remote)
-    rewrite(source, lambda manifest: manifest["about"].update(precision="bf16"))
+    rewrite(source, lambda manifest: manifest["spec"]["target"].update(precision="bf16"))
     refused(remote, tmp_path / "engine", "the manifest of engine")
     probe = source / "engine" / "probe.npz"
     probe.write_bytes(probe.read_bytes() + b"\0")
@@ -244,8 +244,8 @@ def test_what_does_not_fit_is_refused_before_it_is_downloaded(
     package = logged.copy(compiler, tmp_path / "package")
 
     def alter(manifest: dict[str, Any]) -> None:
-        manifest["requires"].update(change["requires"])
-        manifest["loading"]["target"].update(change.get("loading", {}))
+        manifest["spec"]["requires"].update(change["requires"])
+        manifest["spec"]["target"].update(change.get("loading", {}))
 
     rewrite(package, alter)
     remote = publish(package, sqlite_uri, monkeypatch)
@@ -257,7 +257,7 @@ def test_what_does_not_fit_is_refused_before_it_is_downloaded(
 
 def test_a_target_that_nobody_knows_is_refused(logged: Logged, tmp_path: Path) -> None:
     package = logged.copy("onnxruntime", tmp_path / "package")
-    rewrite(package, lambda manifest: manifest["loading"]["target"].update(power="nuclear"))
+    rewrite(package, lambda manifest: manifest["spec"]["target"].update(power="nuclear"))
     with pytest.raises(
         EngineError, match=r"the engine has the target .*'power': 'nuclear'.*; known here are precision"
     ):

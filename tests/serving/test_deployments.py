@@ -21,7 +21,7 @@ from mlflow.deployments.cli import commands
 from mlflow.exceptions import MlflowException
 
 from mlflow_ngraph import load_model
-from mlflow_ngraph.engines.load_spec import read_probe
+from mlflow_ngraph.engines.probe import read_probe
 from mlflow_ngraph.serving import deployments
 from mlflow_ngraph.serving.client import infer
 from mlflow_ngraph.serving.deployments import NGraphDeployments

@@ -103,7 +103,7 @@ def test_a_champion_takes_over_without_a_request_lost(
             assert asking.versions()[0] != asking.versions()[-1]
         assert len(keeping.versions()) == 2, "it has let go of its connection to the old one"
         assert f"in place of version {first}" in follower.text
-        assert open_package(tmp_path / "kept" / "current").manifest.about.compiler == "openvino"
+        assert open_package(tmp_path / "kept" / "current").manifest.spec.compiler == "openvino"
         until_told(registry, second, "serving")
         assert registry.tag(first, DEVICE) is None
         follower.process.send_signal(signal.SIGTERM)

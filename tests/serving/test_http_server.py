@@ -67,7 +67,7 @@ def test_the_server_says_what_it_is(running: Running, logged: Logged) -> None:
     assert model == {
         "name": NAME,
         "versions": [version],
-        "platform": f"ngraph_{running.service.package.manifest.about.compiler}",
+        "platform": f"ngraph_{running.service.package.manifest.spec.compiler}",
         "inputs": [{"name": "input", "datatype": "FP32", "shape": [-1, 10, 16]}],
         "outputs": [{"name": "output", "datatype": "FP32", "shape": [-1, 10, 16]}],
     }

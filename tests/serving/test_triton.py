@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,16 +154,15 @@ def test_batches_follow_from_the_figures(logged: Logged, tmp_path: Path) -> None
 
 def test_a_batch_size_of_its_own_is_not_joined(logged: Logged, tmp_path: Path) -> None:
     package = open_package(logged.packages["onnxruntime"])
-    facts = json.loads((package.engine / "interface.json").read_text())
     single = Package(logged.copy("onnxruntime", tmp_path / "copy"), package.manifest, package.digest)
-    facts["facts"] |= {"shared": False, "dynamic_batch": False}
-    (single.engine / "interface.json").write_text(json.dumps(facts))
+    facts = {**package.manifest.spec.facts, "shared": False, "dynamic_batch": False}
+    single = altered(single, spec={"facts": facts})
     model = single.engine / "model.onnx"
     model.rename(single.engine / "model-b4.onnx")
     files = {path.replace("model.onnx", "model-b4.onnx"): digest for path, digest in package.manifest.files.items()} | {
         "engine/model-b1.onnx": "0" * 64
     }
-    single = Package(single.directory, package.manifest.model_copy(update={"files": files}), package.digest)
+    single = Package(single.directory, single.manifest.model_copy(update={"files": files}), package.digest)
     made, config = exported(single, tmp_path / "models", batch=4)
     assert (config.max_batch_size, list(config.input[0].dims)) == (0, [4, 10, 16])
     assert config.default_model_filename == "model-b4.onnx"
@@ -181,7 +181,7 @@ def test_a_batch_size_of_its_own_is_not_joined(logged: Logged, tmp_path: Path) -
     ],
 )
 def test_what_triton_cannot_serve_is_refused(logged: Logged, tmp_path: Path, compiler: str, said: str) -> None:
-    package = altered(open_package(logged.packages["openvino"]), about={"compiler": compiler})
+    package = altered(open_package(logged.packages["openvino"]), spec={"compiler": compiler})
     with pytest.raises(UnsupportedError, match=said):
         export(package, tmp_path, "block")
     assert list(tmp_path.iterdir()) == []
@@ -198,7 +198,7 @@ def test_formats_that_triton_does_not_know_are_refused(
     logged: Logged, tmp_path: Path, compiler: str, flags: dict[str, str], said: str
 ) -> None:
     package = open_package(logged.packages[compiler])
-    changed = altered(package, loading={"flags": {**package.manifest.loading.flags, **flags}})
+    changed = altered(package, spec={"asked": {**package.manifest.spec.asked, **flags}})
     with pytest.raises(UnsupportedError, match=said):
         export(changed, tmp_path, "block")
 
@@ -208,17 +208,11 @@ def built(logged: Logged, directory: Path, compiler: str, facts: dict[str, Any],
     package = open_package(logged.packages["openvino"])
     manifest = package.manifest
     (directory / "engine").mkdir(parents=True)
-    interface = json.loads((package.engine / "interface.json").read_text())
-    interface |= {"compiler": compiler, "facts": facts}
-    (directory / "engine" / "interface.json").write_text(json.dumps(interface))
     for name in files:
         (directory / "engine" / name).write_text(json.dumps({"outputs": ["plan_output"], "nodes": 3}))
-    target = {**manifest.loading.target, "accelerator": "cuda"}
-    return altered(
-        Package(directory, manifest, package.digest),
-        about={"compiler": compiler},
-        loading={"compiler": compiler, "target": target, "flags": {"cuda_graph": True}},
-    )
+    target = replace(manifest.spec.target, accelerator="cuda")
+    said = {"compiler": compiler, "target": target, "asked": {"cuda_graph": True}, "facts": facts}
+    return altered(Package(directory, manifest, package.digest), spec=said)
 
 
 def test_tensorrt(logged: Logged, tmp_path: Path) -> None:

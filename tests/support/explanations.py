@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from mlflow_ngraph.compilers.explanation import Explanation, Kernel, file_name
@@ -45,7 +44,7 @@ def write_explanations(record: StudyRecord, root: Path, texts: dict[tuple[str, i
                     content.write(directory / file_name(batch))
                 elif content is not None:
                     (directory / file_name(batch)).write_text(content)
-            lane.engines[index] = replace(engine, files=digest_files(directory))
+            lane.engines[index] = engine.model_copy(update={"files": digest_files(directory)})
     return record
 
 

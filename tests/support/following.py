@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import requests
 
-from mlflow_ngraph.engines.load_spec import read_probe
 from mlflow_ngraph.engines.package import read_manifest
+from mlflow_ngraph.engines.probe import read_probe
 from mlflow_ngraph.serving.client import decode, encode
 from mlflow_ngraph.serving.protocol import LENGTH_HEADER
 
@@ -160,8 +160,8 @@ class Client:
     def _ask(self, stop: threading.Event, pause_s: float) -> None:
         probe = read_probe(self.package / "engine")
         inputs, reference = probe.inputs, probe.outputs
-        about = read_manifest(self.package).manifest.about
-        body, headers = encode({str(spec["name"]): array for spec, array in zip(about.inputs, inputs, strict=True)})
+        known = read_manifest(self.package).manifest.spec.inputs
+        body, headers = encode({tensor.name: array for tensor, array in zip(known, inputs, strict=True)})
         session = requests.Session()
         while not stop.wait(pause_s):
             sent = time.monotonic()

@@ -14,13 +14,13 @@ import numpy as np
 from mlflow import MlflowClient
 
 import mlflow_ngraph
-from mlflow_ngraph.compilers.saved import Saved
+from mlflow_ngraph.compilers.spec import FILE, EngineSpec
 from mlflow_ngraph.engines.files import sha256
-from mlflow_ngraph.engines.load_spec import FILE, PROBE, read_probe
 from mlflow_ngraph.engines.manifest import DIGEST_FILE
 from mlflow_ngraph.engines.package import digest_line
+from mlflow_ngraph.engines.probe import FILE as PROBE
+from mlflow_ngraph.engines.probe import read_probe
 from mlflow_ngraph.tracking.schema import Tag
-from mlflow_ngraph.workloads.base import TensorSpec
 
 Plant = Literal["good", "outputs", "machine", "file", "load", "later", "failing"]
 """``outputs`` are wrong, ``machine`` is another one, a ``file`` was altered on the server, ``load`` is a crash on load, ``later``
@@ -51,20 +51,14 @@ def replaying(package: Path, target: Path) -> Path:
     for number, known in enumerate((inputs, [np.zeros_like(array) for array in inputs])):
         np.savez(engine / f"inputs-b1-{number}.npz", *known)
         np.savez(engine / f"outputs-b1-{number}.npz", *outputs)
-    about, loading = manifest["about"], manifest["loading"]
-    about.update(compiler="fake", compiler_version=VERSION, batch_sizes=[1], flags=flags)
-    loading.update(compiler="fake", flags=flags, batch_sizes=[1], packages={})
-    Saved(
-        "fake",
-        about["precision"],
-        tuple(TensorSpec.from_dict(spec) for spec in about["inputs"]),
-        tuple(TensorSpec.from_dict(spec) for spec in about["outputs"]),
-    ).write(engine)
-    (engine / FILE).write_text(json.dumps(loading))
+    fake = {"compiler": "fake", "asked": flags, "flags": flags, "facts": {}, "batch_sizes": [1]}
+    manifest["spec"] |= {**fake, "requires": {"fake": VERSION}, "packages": {}}
+    EngineSpec.model_validate_json(json.dumps(manifest["spec"])).write(engine)
     others = {name: digest for name, digest in manifest["files"].items() if not name.startswith("engine/")}
     own = sorted(path for path in engine.iterdir())
     manifest["files"] = {**others, **{f"engine/{path.name}": sha256(path) for path in own}}
-    manifest.update(requires={"fake": VERSION}, figures=[], size_bytes=sum(path.stat().st_size for path in own))
+    manifest.update(flags=flags, figures=[])
+    manifest["size_bytes"] = sum(path.stat().st_size for path in own)
     _write(target, manifest)
     return target
 
@@ -127,13 +121,13 @@ def _change(package: Path, plant: Plant, number: int) -> None:
     manifest = json.loads((package / "manifest.json").read_text())
     manifest["origin"]["study_id"] = f"planted-{number}"
     if plant == "machine":
-        manifest["requires"]["fake"] = "0.9"
+        manifest["spec"]["requires"]["fake"] = "0.9"
     if flags:
         spec = package / "engine" / FILE
         before, content = spec.stat().st_size, json.loads(spec.read_text())
-        content["flags"].update(flags)
+        content["asked"].update(flags)
         spec.write_text(json.dumps(content))
-        manifest["loading"]["flags"].update(flags)
+        manifest["spec"]["asked"].update(flags)
         manifest["files"][f"engine/{FILE}"] = sha256(spec)
         manifest["size_bytes"] += len(spec.read_bytes()) - before
     _write(package, manifest)

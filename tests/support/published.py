@@ -14,9 +14,9 @@ from mlflow import MlflowClient
 
 import mlflow_ngraph
 from mlflow_ngraph.engines.files import sha256
-from mlflow_ngraph.engines.load_spec import PROBE
 from mlflow_ngraph.engines.manifest import DIGEST_FILE
 from mlflow_ngraph.engines.package import digest_line
+from mlflow_ngraph.engines.probe import FILE as PROBE
 from mlflow_ngraph.tracking.download import Remote, of_model
 
 MEGABYTE = 1 << 20

@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from mlflow_ngraph.engines import load_spec
+from mlflow_ngraph.compilers import spec
+from mlflow_ngraph.compilers.base import Target
 from mlflow_ngraph.execute.record import CellRecord, EngineRecord, Lane, LaneRecord, StudyRecord
 from mlflow_ngraph.metrics import CELL_METRICS, ESTIMATES
 from mlflow_ngraph.parity import Parity
 from mlflow_ngraph.study import Study
 from mlflow_ngraph.verdicts import Verdict
+from tests.support.specs import engine_spec
 
 START = 1_760_000_000.0
 BATCHES = (1, 2, 4)
@@ -114,7 +116,7 @@ def _engine(directory: Path, lane: Lane, batches: tuple[int, ...]) -> EngineReco
     files = {
         "model.bin": bytes(range(256)) * 16,
         "nested/meta.json": engine_id.encode(),
-        load_spec.FILE: _loading(lane, batches).model_dump_json().encode(),
+        spec.FILE: _spec(lane, batches).model_dump_json().encode(),
     }
     for path, content in files.items():
         (root / path).write_bytes(content)
@@ -134,14 +136,16 @@ def _engine(directory: Path, lane: Lane, batches: tuple[int, ...]) -> EngineReco
     )
 
 
-def _loading(lane: Lane, batches: tuple[int, ...]) -> load_spec.LoadSpec:
-    return load_spec.LoadSpec(
+def _spec(lane: Lane, batches: tuple[int, ...]) -> spec.EngineSpec:
+    return engine_spec(
+        workload=lane.workload,
+        family=lane.family,
         compiler=lane.compiler,
-        flags={},
-        target={"precision": lane.precision, "mode": lane.mode, "threads": lane.threads},
-        batch_sizes=list(batches),
+        target=Target(lane.precision, lane.mode, lane.threads),  # type: ignore[arg-type] # lanes have them as text
+        batch_sizes=batches,
+        flags={"opt_level": 2, "graph": "fused"},
+        requires={lane.compiler: "1.23.0"},
         packages={lane.compiler: "1.23.0"},
-        probe_batch=batches[0],
     )
 
 

@@ -41,8 +41,9 @@ class ScriptedLane:
     ) -> None:
         self.lane = lane(name, tuple(study.batch_sizes))
         engine = EngineRecord(
-            "e", name, self.lane.batch_sizes, "engines", {}, int(size_mb * 1e6), {}, 0, {}, {}, "k", 0.0
-        )
+            id="e", lane=name, batch_sizes=self.lane.batch_sizes, directory="engines", files={}, flags={}, requires={},
+            key="k", stages={}, built_beside=0, size_bytes=int(size_mb * 1e6), at=0.0,
+        )  # fmt: skip
         self.engines = dict.fromkeys(study.batch_sizes, engine)
         self.loaded: Loaded | None = None
         self.session = session

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from mlflow_ngraph.tables.sheet import fitting, markdown
 from mlflow_ngraph.tables.summary import fallback_nodes, sheet, shortfall, summary_rows
 from mlflow_ngraph.verdicts import Verdict
 from tests.support.records import lane_id, study_record
+from tests.support.specs import maker
 
 
 def test_rows_are_sorted_by_speed_up_with_the_rest_last(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_row_names_its_cell(tmp_path: Path) -> None:
 def test_compile_seconds_of_another_study_are_marked(tmp_path: Path) -> None:
     record = study_record(tmp_path)
     lane = record.lanes[lane_id(record, "resnet18", "openvino")]
-    lane.engines = [replace(engine, reused={"study_id": "theirs"}) for engine in lane.engines]
+    lane.engines = [engine.model_copy(update={"reused": maker(study_id="theirs")}) for engine in lane.engines]
     rows = [row for row in summary_rows(record) if row.compile_s is not None and row.workload == "resnet18"]
     assert {row.compiler: row.compiled_by for row in rows}["openvino"] == "theirs"
     assert {row.compile_text for row in rows if row.compiler == "openvino"} == {"3.5 (reused)"}

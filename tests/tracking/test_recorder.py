@@ -267,8 +267,8 @@ def test_engines_are_models_with_manifest_and_files(sqlite_uri: str, tmp_path: P
     assert own == {f"engine/{path}": digest for path, digest in engine.files.items()}
     assert {path.partition("/")[0] for path in manifest["files"]} == PACKAGE - {"manifest.json", "manifest.json.sha256"}
     assert open_package(root, model.tags[Tag.MANIFEST_SHA256]).manifest.origin.run_id == model.source_run_id
-    assert manifest["about"]["flags"]["streams"] == 2
-    assert manifest["about"]["inputs"][0]["shape"] == ["batch", 3, 224, 224]
+    assert manifest["flags"]["streams"] == 2
+    assert manifest["spec"]["inputs"][0]["shape"] == ["batch", 3, 224, 224]
     assert manifest["origin"]["fingerprint"]["digest"] == "f1a9c0ffee12"
     (figures,) = manifest["figures"]
     assert figures["metrics"]["speedup"] == 2.5

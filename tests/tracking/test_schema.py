@@ -5,7 +5,6 @@ from __future__ import annotations
 import colorsys
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from mlflow_ngraph.tracking import schema
 from mlflow_ngraph.tracking.content import flags_in_force, lane_content, study_content
 from mlflow_ngraph.tracking.schema import HEADLINES, STUDY_METRICS, Artifact, Kind, Param, Tag
 from tests.support.records import lane_id, study_record
+from tests.support.specs import maker
 
 DOCS = Path(__file__).parents[2] / "docs/reference"
 
@@ -98,7 +98,7 @@ def test_a_lane_names_the_studies_that_compiled_what_it_reused(tmp_path: Path) -
     key = lane_id(record, "resnet18", "openvino")
     assert Tag.ENGINE_REUSED not in lane_content(record, key).tags
     engines = record.lanes[key].engines
-    engines[1] = replace(engines[1], reused={"study_id": "theirs"})
+    engines[1] = engines[1].model_copy(update={"reused": maker(study_id="theirs")})
     assert json.loads(lane_content(record, key).tags[Tag.ENGINE_REUSED]) == {engines[1].id: "theirs"}
     points = {point.name: point.value for point in study_content(record).points}
     assert (points["engines"], points["engines_reused"]) == (11, 1)

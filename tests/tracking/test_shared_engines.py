@@ -16,7 +16,7 @@ from mlflow_ngraph.engines.files import digest_files, sha256
 from mlflow_ngraph.engines.store import EngineStore
 from mlflow_ngraph.errors import TrackingError
 from mlflow_ngraph.execute import journal
-from mlflow_ngraph.execute.cache import EngineCache, Maker
+from mlflow_ngraph.execute.cache import EngineCache
 from mlflow_ngraph.execute.record import EngineRecord, StudyRecord
 from mlflow_ngraph.recording.outcome import Outcome
 from mlflow_ngraph.study import parse
@@ -32,7 +32,7 @@ def recorded(uri: str, directory: Path, study_id: str = "theirs", **changes: Any
     """A study of a colleague on the server, with one engine, of which some fields are ``changes``."""
     record = study_record(directory, study_id=study_id)
     lane = record.lanes[lane_id(record, "resnet18", "openvino")]
-    engine = EngineRecord(**{**vars(lane.engines[0]), **changes})
+    engine = lane.engines[0].model_copy(update=changes)
     lane.engines = [engine]
     lane.cells = {1: lane.cells[1]}
     record.lanes = {lane.lane.id: lane}
@@ -83,14 +83,14 @@ def test_an_engine_comes_back_with_its_history(sqlite_uri: str, tmp_path: Path) 
     record, engine = recorded(sqlite_uri, tmp_path / "theirs")
     found = ServerEngines(sqlite_uri).fetch(engine.key, REQUIRES, tmp_path / "here", pytest.fail)
     assert found is not None
-    assert digest_files(tmp_path / "here") == dict(engine.files) == found.files
-    assert (found.key, found.stages, found.flags) == (engine.key, engine.stages, engine.flags)
-    assert (found.origin.study_id, found.origin.engine_id) == (record.id, engine.id)
-    assert found.origin.compiled_at == engine.at
-    assert found.origin.machine == record.fingerprint["digest"]
+    assert digest_files(tmp_path / "here") == engine.files == found.engine_files()
+    assert (found.compiled.key, found.compiled.stages, found.spec.flags) == (engine.key, engine.stages, engine.flags)
+    assert (found.made_by.study_id, found.made_by.engine_id) == (record.id, engine.id)
+    assert found.made_by.compiled_at == engine.at
+    assert found.made_by.machine == record.fingerprint["digest"]
     (model,) = models(sqlite_uri, engine.key)
-    assert (found.origin.model_id, found.origin.run_id) == (model.model_id, model.source_run_id)
-    assert found.origin.tracking_uri == sqlite_uri
+    assert (found.made_by.model_id, found.made_by.run_id) == (model.model_id, model.source_run_id)
+    assert found.made_by.tracking_uri == sqlite_uri
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("here")] == ["here"]
 
 
@@ -104,11 +104,11 @@ def test_the_newest_is_taken_and_still_names_who_compiled_it(sqlite_uri: str, tm
     record, engine = recorded(sqlite_uri, tmp_path / "theirs")
     first = ServerEngines(sqlite_uri).fetch(engine.key, REQUIRES, tmp_path / "first", pytest.fail)
     assert first is not None
-    recorded(sqlite_uri, tmp_path / "mine", "mine", reused=first.origin.model_dump(), at=engine.at + 1)
+    recorded(sqlite_uri, tmp_path / "mine", "mine", reused=first.made_by, at=engine.at + 1)
     found = ServerEngines(sqlite_uri).fetch(engine.key, REQUIRES, tmp_path / "second", pytest.fail)
     assert found is not None
-    assert found.origin.model_id != first.origin.model_id
-    assert (found.origin.study_id, found.origin.compiled_at) == (record.id, engine.at)
+    assert found.made_by.model_id != first.made_by.model_id
+    assert (found.made_by.study_id, found.made_by.compiled_at) == (record.id, engine.at)
     reused = [model.tags.get(Tag.ENGINE_REUSED) for model in models(sqlite_uri, engine.key)]
     assert sorted(bool(tag) for tag in reused) == [False, True]
 
@@ -164,7 +164,7 @@ def test_an_engine_whose_digest_the_server_does_not_know_is_not_used(sqlite_uri:
 def test_a_manifest_that_lies_about_its_key_is_not_believed(sqlite_uri: str, tmp_path: Path) -> None:
     _, engine = recorded(sqlite_uri, tmp_path / "theirs")
     lie = {"key": "f" * 64}
-    edit_manifest(sqlite_uri, engine.key, tmp_path, lambda manifest: manifest["compilation"].update(lie))
+    edit_manifest(sqlite_uri, engine.key, tmp_path, lambda manifest: manifest["compiled"].update(lie))
     believe(sqlite_uri, engine.key, tmp_path)
     said: list[str] = []
     assert ServerEngines(sqlite_uri).fetch(engine.key, REQUIRES, tmp_path / "here", said.append) is None
@@ -182,7 +182,7 @@ def test_an_older_whole_engine_serves_where_the_newest_is_damaged(sqlite_uri: st
     said: list[str] = []
     found = ServerEngines(sqlite_uri).fetch(engine.key, REQUIRES, tmp_path / "here", said.append)
     assert found is not None
-    assert found.origin.study_id == "whole"
+    assert found.made_by.study_id == "whole"
 
 
 def test_a_server_that_is_away_is_asked_once(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_server_that_is_away_is_asked_once(tmp_path: Path) -> None:
     with pytest.raises(TrackingError, match="nothing answers there"):
         away.fetch("f" * 64, {}, tmp_path / "here", pytest.fail)
     with journal.Journal(tmp_path / "journal") as log:
-        cache = EngineCache(log, Maker("s", "s-1", "m"), EngineStore(tmp_path / "engines"), away)
+        cache = EngineCache(log, record, EngineStore(tmp_path / "engines"), away)
         for number in range(3):
             assert cache.take(lane, f"{number:064}", {}, tmp_path / "target") is None
     (problem,) = journal.read(tmp_path / "journal")
@@ -239,7 +239,7 @@ def test_a_second_machine_compiles_nothing_and_what_is_damaged_is_compiled_there
         if engine.batch_sizes == (2,):
             for model in models(server_uri, engine.key):
                 (tmp_path / "bad" / "engine").mkdir(parents=True, exist_ok=True)
-                (tmp_path / "bad" / "engine" / "interface.json").write_text("{}")
+                (tmp_path / "bad" / "engine" / "spec.json").write_text("{}")
                 client.log_model_artifacts(model.model_id, str(tmp_path / "bad"))
     second = measured(server_uri, tmp_path / "second")
     assert reused(second) == {(1,): True, (2,): False}
@@ -247,9 +247,9 @@ def test_a_second_machine_compiles_nothing_and_what_is_damaged_is_compiled_there
     for lane in second.record.lanes.values():
         for engine in lane.engines:
             if engine.reused is not None:
-                assert engine.reused["study_id"] == first.record.id
-                assert engine.reused["tracking_uri"] == server_uri
+                assert engine.reused.study_id == first.record.id
+                assert engine.reused.tracking_uri == server_uri
     problems = [event["reason"] for event in journal.read(second.directory) if event["event"] == "cache_problem"]
     assert len(problems) == 1
-    assert all("engine/interface.json of engine" in reason for reason in problems)
+    assert all("engine/spec.json of engine" in reason for reason in problems)
     assert second.exit_code == 0

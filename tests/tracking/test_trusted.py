@@ -89,7 +89,7 @@ def refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refusals:
         monkeypatch.setenv(trust.VARIABLE, str(rules))
         said: list[str] = []
         engines = ServerEngines(remote.tracking_uri)
-        if engines.fetch(manifest.compilation.key, manifest.requires, place, said.append) is None:
+        if engines.fetch(manifest.compiled.key, manifest.spec.requires, place, said.append) is None:
             raise EngineError(said[0])  # a study goes on and compiles
 
     def ask(remote: Remote, rules: Path | str) -> dict[str, str]:
@@ -154,7 +154,7 @@ def test_a_falsified_manifest_is_refused_even_where_everything_is_believed(
     published: Callable[[bool], Remote], refusals: Refusals
 ) -> None:
     remote = published(True)
-    rewrite(directory_of(remote), lambda manifest: manifest["about"].update(precision="bf16"))
+    rewrite(directory_of(remote), lambda manifest: manifest["spec"]["target"].update(precision="bf16"))
     assert_all(refusals(remote, trust.ANY), "is not what was logged")
 
 
@@ -180,7 +180,7 @@ def test_a_server_that_lies_about_the_digest_is_found_out_by_the_signature(
 ) -> None:
     remote = published(True)
     directory = directory_of(remote)
-    rewrite(directory, lambda manifest: manifest["about"].update(precision="bf16"))
+    rewrite(directory, lambda manifest: manifest["spec"]["target"].update(precision="bf16"))
     digest = sha256(directory / "manifest.json")
     with pytest.raises(EngineError, match="is not one of this manifest"):
         trusted_manifest(replace(remote, digest=digest), trust.load(believes_alice))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.metrics import CELL_METRICS
 from mlflow_ngraph.tracking import views
 from mlflow_ngraph.tracking.card import card
@@ -93,7 +94,7 @@ def test_the_card_of_an_engine_says_what_it_is_and_how_to_use_it(tmp_path: Path)
     lane = record.lanes[lane_id(record, "resnet18", "openvino")]
     engine = next(one for one in lane.engines if one.batch_sizes == (2,))
     lane.cells[2].verdict, lane.cells[2].reason = Verdict.TIMEOUT, "spread | of rounds"
-    text = card(record, engine, "m-123")
+    text = card(record, engine, EngineSpec.read(tmp_path / engine.directory), "m-123")
     assert text.startswith("# resnet18 with openvino on xeon\n")
     assert "| Inputs | x float32 batch×3×224×224 |" in text
     assert "| Needs | openvino 1.23.0 |" in text

@@ -14,7 +14,7 @@ from mlflow_ngraph.compilers.base import Availability, Build, Compiler, Engine, 
 from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.host import isa, package
 from mlflow_ngraph.compilers.reasons import reported
-from mlflow_ngraph.compilers.saved import Saved
+from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.errors import CompileError
 from mlflow_ngraph.workloads.materials import Source
 from numpy.typing import NDArray
@@ -76,12 +76,13 @@ class IREE(Compiler[IREEFlags]):
         with bench.stage("save"):
             facts = json.loads((directory / FACTS).read_text())["stream-aggregate"]["execution"]
             Explanation(nodes, facts["dispatch-count"], facts=facts).write(directory / FACTS)
-            Saved.of(self.name, source, target, {"batch": batch}).write(directory)
-        return Build(self.flags.model_dump(), self.requires(target), "onnx")
+        build = Build(self.flags.model_dump(), self.requires(target), "onnx")
+        EngineSpec.of(self, build, source, batch_sizes, target, {"batch": batch}).write(directory)
+        return build
 
     def load(self, directory: Path, batch: int, target: Target) -> Engine:
         self.check(target)
-        if Saved.read(directory, self.name, target).facts["batch"] not in (None, batch):
+        if EngineSpec.read_for(self, directory, target).facts["batch"] not in (None, batch):
             raise CompileError(f"{directory} holds no engine for batch size {batch}")
         with reported(self.name):
             return _IREEEngine(directory / ENGINE, self.flags.model_dump(), target.threads)

@@ -32,7 +32,7 @@ from mlflow_ngraph.compilers.onnxruntime.opening import WITHOUT_GPU, Layout, Ope
 from mlflow_ngraph.compilers.onnxruntime.providers import CPU, Provider, choose
 from mlflow_ngraph.compilers.onnxruntime.session import create, naming_types, options
 from mlflow_ngraph.compilers.reasons import limits, reported
-from mlflow_ngraph.compilers.saved import Saved
+from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.devices.elsewhere import Elsewhere
 from mlflow_ngraph.errors import CompileError, UnsupportedError
@@ -146,16 +146,16 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
                 with bench.stage("compile"):
                     for batch in batch_sizes[:1] if dynamic else batch_sizes:
                         facts |= self._opener(directory, facts, target).open(batch).facts
-        with bench.stage("save"):
-            Saved.of(self.name, source, target, facts).write(directory)
         in_force = {name: value for name, value in facts.items() if name not in ("shared", "symbols")}
-        return Build({**self.flags.model_dump(), **in_force}, self.requires(target), "onnx")
+        build = Build({**self.flags.model_dump(), **in_force}, self.requires(target), "onnx")
+        EngineSpec.of(self, build, source, batch_sizes, target, facts).write(directory)
+        return build
 
     def load(self, directory: Path, batch: int, target: Target) -> Engine:
         from mlflow_ngraph.compilers.onnxruntime.running import OnnxRuntimeEngine
 
         self.check(target)
-        saved = Saved.read(directory, self.name, target)
+        saved = EngineSpec.read_for(self, directory, target)
         provider = choose(self.flags.provider, target)
         in_flight = requests.count(self.flags, target)
         with reported(self.name):
@@ -176,7 +176,7 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
         from mlflow_ngraph.compilers.onnxruntime.inspection import explain
 
         self.check(target)
-        saved = Saved.read(directory, self.name, target)
+        saved = EngineSpec.read_for(self, directory, target)
         with reported(self.name):
             return explain(self._opener(directory, saved.facts, target), saved.inputs, batch)
 

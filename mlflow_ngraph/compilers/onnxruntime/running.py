@@ -11,7 +11,7 @@ import numpy as np
 
 from mlflow_ngraph.compilers.base import Engine, FlagValue, Invocation, Request, Target
 from mlflow_ngraph.compilers.request_threads import Crew
-from mlflow_ngraph.compilers.saved import Saved
+from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.workloads.base import BATCH
 
 if TYPE_CHECKING:
@@ -29,8 +29,10 @@ class OnnxRuntimeEngine(Engine):
         Every flag with the value in force, and among them ``requests``.
     """
 
-    def __init__(self, session: Any, saved: Saved, batch: int, target: Target, flags: Mapping[str, FlagValue]) -> None:
-        super().__init__(saved.precision, flags)
+    def __init__(
+        self, session: Any, saved: EngineSpec, batch: int, target: Target, flags: Mapping[str, FlagValue]
+    ) -> None:
+        super().__init__(saved.target.precision, flags)
         self._session = session
         self._saved = saved
         self._batch = batch

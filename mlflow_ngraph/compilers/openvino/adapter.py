@@ -27,7 +27,7 @@ from mlflow_ngraph.compilers.host import isa, package
 from mlflow_ngraph.compilers.openvino import blobs
 from mlflow_ngraph.compilers.openvino.library import TELEMETRY, core, library, optional, text
 from mlflow_ngraph.compilers.reasons import limits, reported
-from mlflow_ngraph.compilers.saved import Saved
+from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.devices.elsewhere import Elsewhere
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 from mlflow_ngraph.workloads.base import Format, TensorSpec
@@ -123,17 +123,18 @@ class OpenVINO(Compiler[OpenVINOFlags]):
         _precision(in_force, target)
         with bench.stage("save"):
             facts["nodes"] = len(onnx_graph.nodes(onnx_graph.read(source.onnx(None if shared else batch_sizes[0]))))
-            Saved.of(self.name, source, target, facts).write(directory)
         requires = self.requires(target)
         if requirements is not None:
             requires["runtime_requirements"] = str(requirements)
-        return Build(in_force, requires, "onnx")
+        build = Build(in_force, requires, "onnx")
+        EngineSpec.of(self, build, source, batch_sizes, target, facts).write(directory)
+        return build
 
     def load(self, directory: Path, batch: int, target: Target) -> Engine:
         from mlflow_ngraph.compilers.openvino.running import OpenVINOEngine
 
         self.check(target)
-        saved = Saved.read(directory, self.name, target)
+        saved = EngineSpec.read_for(self, directory, target)
         with reported(self.name):
             compiled, opened = self._opened(directory, batch, saved, self._config(target))
             flags = {**self._in_force(compiled, bool(saved.facts["shared"]), target), **opened}
@@ -143,7 +144,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
         from mlflow_ngraph.compilers.openvino.inspection import PROFILED, explain
 
         self.check(target)
-        saved = Saved.read(directory, self.name, target)
+        saved = EngineSpec.read_for(self, directory, target)
         with reported(self.name):
             config = {**self._config(target), **PROFILED}
             compiled, opened = self._opened(directory, batch, saved, config)
@@ -161,7 +162,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
             ov.save_model(converted, ir, compress_to_fp16=False)
 
     def _opened(
-        self, directory: Path, batch: int, saved: Saved, config: Mapping[str, FlagValue]
+        self, directory: Path, batch: int, saved: EngineSpec, config: Mapping[str, FlagValue]
     ) -> tuple[Any, dict[str, FlagValue]]:
         """An engine from disk, and whether it came from a blob or was compiled from the IR.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from mlflow_ngraph.compilers.accelerator import architecture
 from mlflow_ngraph.compilers.base import Flags, Occupation, Target
-from mlflow_ngraph.compilers.saved import Saved
+from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.compilers.tensorrt.family import AMPERE, NO_GPU, SINCE_AMPERE, TensorRTFamily
 from mlflow_ngraph.compilers.tensorrt.flags import TensorRTFlags
 from mlflow_ngraph.compilers.tensorrt.library import Edition
@@ -60,7 +60,7 @@ class TensorRT(TensorRTFamily[TensorRTFlags]):
 
         return ClassicConfiguration(self.flags)
 
-    def _deserialized(self, plan: Path, saved: Saved) -> Deserialized:
+    def _deserialized(self, plan: Path, saved: EngineSpec) -> Deserialized:
         from mlflow_ngraph.compilers.tensorrt.running import Deserialized
 
         return Deserialized(self.edition, plan, host_code=bool(saved.facts["version_compatible"]))

@@ -25,7 +25,7 @@ from mlflow_ngraph.compilers.base import (
 from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.host import package
 from mlflow_ngraph.compilers.reasons import reported
-from mlflow_ngraph.compilers.saved import Saved
+from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.compilers.tensorrt.flags import SharedFlags
 from mlflow_ngraph.compilers.tensorrt.library import Edition
 from mlflow_ngraph.devices import probes
@@ -106,7 +106,7 @@ class TensorRTFamily(Compiler[F]):
         """What this edition's builder is told for ``target``."""
 
     @abstractmethod
-    def _deserialized(self, plan: Path, saved: Saved) -> Deserialized:
+    def _deserialized(self, plan: Path, saved: EngineSpec) -> Deserialized:
         """An engine from disk."""
 
     def compile(
@@ -131,9 +131,9 @@ class TensorRTFamily(Compiler[F]):
             "dynamic_batch": shared,
             "requests": self._requests(target),
         }
-        with bench.stage("save"):
-            Saved.of(self.name, source, target, facts).write(directory)
-        return Build(facts, self.requires(target), "onnx")
+        made = Build(facts, self.requires(target), "onnx")
+        EngineSpec.of(self, made, source, batch_sizes, target, facts).write(directory)
+        return made
 
     def load(self, directory: Path, batch: int, target: Target) -> Engine:
         self.check(target)
@@ -157,7 +157,7 @@ class TensorRTFamily(Compiler[F]):
             }
             return TensorRTEngine(loaded, saved, said["outputs"], batch, target, flags)
 
-    def _saved(self, directory: Path, target: Target) -> Saved:
+    def _saved(self, directory: Path, target: Target) -> EngineSpec:
         """What an engine's directory says, of an engine that this machine can load.
 
         Raises
@@ -165,7 +165,7 @@ class TensorRTFamily(Compiler[F]):
         UnsupportedError
             It is for another device: without its GPU NVIDIA's runtime may end the process.
         """
-        saved = Saved.read(directory, self.name, target)
+        saved = EngineSpec.read_for(self, directory, target)
         if target.build_for:
             raise UnsupportedError(f"{self.name} loads an engine for {target.build_for} there alone, not here")
         return saved
@@ -198,7 +198,7 @@ class TensorRTFamily(Compiler[F]):
         )
 
 
-def _inspect(loaded: Any, saved: Saved, batch: int) -> str:
+def _inspect(loaded: Any, saved: EngineSpec, batch: int) -> str:
     """TensorRT's own description of the engine, with the shapes of a batch size."""
     trt, engine = loaded.trt, loaded.engine
     context = loaded.context()
@@ -220,12 +220,12 @@ def _write(directory: Path, batch: int | None, plan: BuildPlan) -> None:
         path.with_suffix(LISTED).write_text(plan.listing, encoding="utf-8")
 
 
-def plan_facts(plan: Path, saved: Saved) -> dict[str, str | int | float | bool]:
+def plan_facts(plan: Path, saved: EngineSpec) -> dict[str, str | int | float | bool]:
     """What an explanation tells of a serialised engine as a whole."""
     return {"tensorrt_version": str(saved.facts["tensorrt_version"]), "plan_bytes": plan.stat().st_size}
 
 
-def find(directory: Path, batch: int, saved: Saved) -> tuple[Path, Mapping[str, Any]]:
+def find(directory: Path, batch: int, saved: EngineSpec) -> tuple[Path, Mapping[str, Any]]:
     """The serialised engine for a batch size, and what lies beside it."""
     path = directory / _file(None if saved.facts["dynamic_batch"] else batch)
     if not path.is_file():

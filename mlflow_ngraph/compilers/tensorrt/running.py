@@ -19,7 +19,7 @@ from mlflow_ngraph.errors import CompileError, UnsupportedError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mlflow_ngraph.compilers.saved import Saved
+    from mlflow_ngraph.compilers.spec import EngineSpec
     from mlflow_ngraph.workloads.base import TensorSpec
 
 
@@ -98,7 +98,7 @@ class TensorRTEngine(Engine):
     def __init__(
         self,
         loaded: Deserialized,
-        saved: Saved,
+        saved: EngineSpec,
         outputs: Sequence[str],
         batch: int,
         target: Target,

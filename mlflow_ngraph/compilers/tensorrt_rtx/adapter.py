@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from mlflow_ngraph.compilers.accelerator import architecture, require_architecture
 from mlflow_ngraph.compilers.base import Flags, Target
 from mlflow_ngraph.compilers.explanation import Explanation
-from mlflow_ngraph.compilers.saved import Saved
+from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.compilers.tensorrt.family import (
     AMPERE,
     LISTED,
@@ -84,7 +84,7 @@ class TensorRTRTX(TensorRTFamily[TensorRTRTXFlags]):
         wide = self.flags.hardware_compatibility == "ampere_plus"
         return RTXConfiguration(self.flags.workspace_mib, _capability(target), wide=wide)
 
-    def _deserialized(self, plan: Path, saved: Saved) -> Deserialized:
+    def _deserialized(self, plan: Path, saved: EngineSpec) -> Deserialized:
         from mlflow_ngraph.compilers.tensorrt_rtx.running import DeserializedRTX
 
         return DeserializedRTX(self.edition, plan, self.flags)
@@ -93,7 +93,7 @@ class TensorRTRTX(TensorRTFamily[TensorRTRTXFlags]):
         from mlflow_ngraph.compilers.tensorrt.inspection import kernels
         from mlflow_ngraph.compilers.tensorrt_rtx.inspection import information
 
-        saved = Saved.read(directory, self.name, target)
+        saved = EngineSpec.read_for(self, directory, target)
         plan, said = find(directory, batch, saved)
         layers = kernels(information(plan.with_suffix(LISTED).read_text(encoding="utf-8")))
         return Explanation(

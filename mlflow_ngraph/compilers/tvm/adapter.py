@@ -17,7 +17,7 @@ from mlflow_ngraph.compilers.base import Availability, Build, Compiler, Engine, 
 from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.host import isa, package, with_cpp_compiler
 from mlflow_ngraph.compilers.reasons import reported
-from mlflow_ngraph.compilers.saved import Saved
+from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.compilers.tvm import kernels
 from mlflow_ngraph.compilers.tvm.flags import TVMFlags
 from mlflow_ngraph.devices import probes
@@ -137,12 +137,13 @@ class TVM(Compiler[TVMFlags]):
             from mlflow_ngraph.compilers.tvm.compilation import Compilation
 
             facts = Compilation(self.flags, target, gpu, bench).run(source, batch, directory, _LIBRARY)
-        Saved.of(self.name, source, target, facts).write(directory)
-        return Build(facts, self.requires(target), "onnx")
+        build = Build(facts, self.requires(target), "onnx")
+        EngineSpec.of(self, build, source, batch_sizes, target, facts).write(directory)
+        return build
 
     def load(self, directory: Path, batch: int, target: Target) -> Engine:
         self.check(target)
-        saved = Saved.read(directory, self.name, target)
+        saved = EngineSpec.read_for(self, directory, target)
         on_gpu = target.accelerator == "cuda"
         if on_gpu != ("gpu_arch" in saved.facts):
             other = "cpu" if on_gpu else "cuda"

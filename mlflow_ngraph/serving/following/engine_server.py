@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlflow_ngraph.engines.load_spec import read_probe
 from mlflow_ngraph.engines.package import read_manifest
+from mlflow_ngraph.engines.probe import read_probe
 from mlflow_ngraph.errors import EngineError, NGraphError
 from mlflow_ngraph.serving import process
 from mlflow_ngraph.serving.client import infer
@@ -135,15 +135,15 @@ class EngineServer:
         EngineError
             There is no answer, or none that could be compared.
         """
-        about = self._package.manifest.about
+        manifest = self._package.manifest
         known = read_probe(self._package.engine)
-        named = {str(spec["name"]): array for spec, array in zip(about.inputs, known.inputs, strict=True)}
+        named = {tensor.name: array for tensor, array in zip(manifest.spec.inputs, known.inputs, strict=True)}
         try:
             answer = infer(self._url, self._public.name, named, timeout_s or self._public.settings.timeout_s)
-            outputs = [answer[str(spec["name"])] for spec in about.outputs]
+            outputs = [answer[tensor.name] for tensor in manifest.spec.outputs]
         except (NGraphError, ValueError, LookupError) as error:
             raise EngineError(f"it does not answer as it should: {error}") from None
-        problem = known.problem(outputs, about.precision_in_force or about.precision)
+        problem = known.problem(outputs, manifest.precision)
         return f"its outputs are not those of the model: {problem}" if problem else ""
 
     def trouble(self) -> str | None:

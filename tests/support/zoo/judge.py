@@ -138,15 +138,15 @@ def compare(engines: Sequence[Engine]) -> dict[tuple[str, int], str]:
 
 def _difference(engine: Engine) -> str:
     from mlflow_ngraph.compilers.registry import create as create_compiler
-    from mlflow_ngraph.engines.load_spec import LoadSpec
+    from mlflow_ngraph.compilers.spec import EngineSpec
 
     one = specimens()[engine.specimen]
     directory = Path(engine.directory)
-    loading = LoadSpec.read(directory)
+    spec = EngineSpec.read(directory)
     for number, inputs in enumerate(one.revealing(_ordinary(one, engine.batch))):
         expected = _eager(one, [array.copy() for array in inputs])
         try:
-            loaded = create_compiler(loading.compiler, loading.flags).load(directory, engine.batch, loading.aim())
+            loaded = create_compiler(spec.compiler, spec.asked).load(directory, engine.batch, spec.target)
             invocation = loaded.bind(inputs)
             invocation.call()
             found = list(invocation.outputs())

@@ -1,0 +1,186 @@
+"""The specification of an engine, ``spec.json`` in its directory: what it is, how it was compiled, how it is loaded.
+
+Adapters write it last, so a directory without one is no engine. Whoever loads the engine reads it there; the manifest of
+a package has it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from mlflow_ngraph import documents
+from mlflow_ngraph.compilers import distributions
+from mlflow_ngraph.compilers.base import Build, Compiler, FlagValue, Target
+from mlflow_ngraph.errors import CompileError, EngineError, UnsupportedError
+from mlflow_ngraph.workloads.base import TensorSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mlflow_ngraph.workloads.materials import Source
+
+FILE = "spec.json"
+_AGAIN = "compile the engine again"
+
+BatchSize = Annotated[int, Field(ge=1, lt=1 << 31, strict=True)]
+
+
+class FrozenModel(BaseModel):
+    """A piece of what is written beside an engine: nothing unknown in it, and never changed."""
+
+    # JSON has no NaN and no infinity; as text they are read back as what they were.
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, ser_json_inf_nan="strings")
+
+
+class _Tensor(FrozenModel):
+    """A `TensorSpec` that somebody else wrote."""
+
+    name: str
+    dtype: str = Field(pattern="^(?:bool|u?int(?:8|16|32|64)|float(?:16|32|64)|complex(?:64|128))$")
+    shape: tuple[Annotated[int, Field(ge=0, lt=1 << 40, strict=True)] | Literal["batch"], ...]
+    low: int = 0
+    high: int = 2
+
+
+def _tensor(content: object) -> TensorSpec:
+    if isinstance(content, TensorSpec):
+        return content
+    try:
+        return TensorSpec(**dict(_Tensor.model_validate(content)))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+Tensors = tuple[Annotated[TensorSpec, BeforeValidator(_tensor)], ...]
+
+
+class EngineSpec(FrozenModel):
+    """The content of ``spec.json``."""
+
+    schema_version: Literal[1] = 1
+    workload: str
+    """Canonical reference, such as ``timm:resnet18``."""
+    family: str
+    digest: str
+    """Identifies the content of the model, weights included."""
+    inputs: Tensors
+    outputs: Tensors
+    reference_by: str
+    """What computed the outputs that the engine is compared with."""
+    mixes: str
+    """How the samples of a batch influence each other in this model; empty where they do not."""
+    compiler: str
+    asked: dict[str, FlagValue]
+    """Every flag as it was asked for, defaults included."""
+    target: Target
+    """What the engine was compiled for, as the device that runs it sees it: `Target.build_for` is empty."""
+    batch_sizes: tuple[BatchSize, ...] = Field(min_length=1)
+    """Batch sizes that the engine was compiled for."""
+    flags: dict[str, FlagValue]
+    """Values that took effect at compile time."""
+    facts: dict[str, FlagValue]
+    """The adapter's own, for `Compiler.load`."""
+    requires: dict[str, str]
+    """What a machine must have to load the engine."""
+    packages: dict[str, str]
+    """Versions of the distributions that loading needs beside this package, by their names."""
+
+    @classmethod
+    def of(
+        cls,
+        compiler: Compiler[Any],
+        build: Build,
+        source: Source,
+        batch_sizes: Sequence[int],
+        target: Target,
+        facts: Mapping[str, FlagValue],
+    ) -> EngineSpec:
+        """The specification of an engine that was compiled just now.
+
+        Parameters
+        ----------
+        facts : Mapping[str, FlagValue]
+            What loading needs to know beyond flags and target.
+        """
+        model = source.materials
+        return cls(
+            workload=str(model.ref),
+            family=model.info.family,
+            digest=model.digest,
+            inputs=source.inputs,
+            outputs=source.outputs,
+            reference_by=model.reference_by,
+            mixes=model.behaviour.mixes,
+            compiler=compiler.name,
+            asked=compiler.flags.model_dump(mode="json"),
+            target=replace(target, build_for=""),
+            batch_sizes=tuple(batch_sizes),
+            flags=dict(build.flags),
+            facts=dict(facts),
+            requires=dict(build.requires),
+            packages=distributions.needed(compiler, target, model.ref.scheme),
+        )
+
+    @property
+    def probe_batch(self) -> int:
+        """Batch size of the probe: the smallest, so that the probe is small."""
+        return min(self.batch_sizes)
+
+    def serves(self, requires: Mapping[str, str]) -> str:
+        """What keeps the engine from serving a machine that has ``requires``; empty when nothing does.
+
+        An engine may ask for more, which only the runtime can check when it loads it.
+        """
+        for name, present in requires.items():
+            needed = self.requires.get(name)
+            if needed != present:
+                return f"it needs {name} {needed or 'unknown'}, here is {present or 'none'}"
+        return ""
+
+    def write(self, directory: Path) -> None:
+        """Write it into the engine's directory."""
+        (directory / FILE).write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, directory: Path) -> EngineSpec:
+        """Read it from an engine's directory.
+
+        Raises
+        ------
+        EngineError
+            There is none, or it is not readable.
+        """
+        path = directory / FILE
+        try:
+            return cls.model_validate_json(documents.content(path))
+        except OSError as error:
+            raise EngineError(f"{path} is not readable: {error.strerror}; {_AGAIN}") from None
+        except ValidationError:
+            raise EngineError(f"{path} is not the specification of an engine of this version; {_AGAIN}") from None
+
+    @classmethod
+    def read_for(cls, compiler: Compiler[Any], directory: Path, target: Target) -> EngineSpec:
+        """Read it in order to load the engine.
+
+        Raises
+        ------
+        CompileError
+            There is none, or another compiler wrote the engine.
+        UnsupportedError
+            The engine was compiled for another precision than ``target`` asks for.
+        """
+        try:
+            spec = cls.read(directory)
+        except EngineError as error:
+            raise CompileError(f"{directory} holds no engine: {error}") from None
+        if spec.compiler != compiler.name:
+            raise CompileError(f"{directory} holds an engine of {spec.compiler}, not of {compiler.name}")
+        if (precision := spec.target.precision) != target.precision:
+            raise UnsupportedError(f"the engine was compiled for {precision}, not for {target.precision}")
+        return spec

@@ -1,0 +1,121 @@
+"""The probe of an engine, ``probe.npz`` in its directory: one seeded batch, and what tells whether outputs for it are right.
+
+It has the inputs, the outputs of the baseline, the same in double precision, and what rounding does to them: so an engine
+can be tried where nobody knows its study.
+"""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import repeat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mlflow_ngraph import parity
+from mlflow_ngraph.errors import EngineError, IncomparableError
+from mlflow_ngraph.parity import Rounding
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mlflow_ngraph.workloads.materials import Source
+
+    Arrays = list[NDArray[Any]]
+
+FILE = "probe.npz"
+_ROUNDING = tuple(field.name for field in fields(Rounding))
+
+
+def write_probe(directory: Path, source: Source, batch: int) -> None:
+    """Write the probe at a batch size into the directory of an engine that was compiled just now."""
+    import numpy as np
+
+    arrays = {"input": source.example(batch), "output": source.reference(batch), "exact": source.exact(batch) or []}
+    example = source.trials(batch, facts_only=True).example
+    if example is not None and not example.unchecked:
+        nothing = dict.fromkeys(_ROUNDING, math.nan)
+        known = [nothing if one is None else asdict(one) for one in example.rounding]
+        arrays["rounding"] = [np.array([one[name] for name in _ROUNDING]) for one in known]
+    named = {f"{kind}_{index}": array for kind, several in arrays.items() for index, array in enumerate(several)}
+    np.savez(directory / FILE, **named)  # type: ignore[arg-type] # numpy's types see allow_pickle here
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One batch of inputs, and what tells whether outputs for them are the model's."""
+
+    inputs: Arrays
+    outputs: Arrays
+    """The baseline's."""
+    exact: Arrays
+    """The same in double precision; empty where that could not be had."""
+    rounding: list[Rounding | None] | None
+    """What rounding does to each output, None where it decides alone; None as a whole where nobody knows."""
+
+    def problem(self, outputs: Sequence[NDArray[Any]], precision: str) -> str:
+        """Why outputs are not the model's; empty where nothing speaks against them.
+
+        Where it is not known what rounding does to the model, the fixed tolerance of the precision decides.
+        """
+        try:
+            if self.rounding is None or len(outputs) != len(self.outputs):
+                return parity.problem(parity.compare(outputs, self.outputs), precision) or ""
+            truth = self.exact or self.outputs
+            judged = map(parity.judge, outputs, self.outputs, truth, self.rounding, repeat(precision))
+            return next((one.problem for one in judged if one is not None and one.problem), "")
+        except IncomparableError as error:
+            return str(error)
+
+
+def read_probe(directory: Path) -> Probe:
+    """What is in the file of the probe.
+
+    Raises
+    ------
+    EngineError
+        The file is missing or holds anything but plain arrays.
+    """
+    import numpy as np
+
+    path = directory / FILE
+    try:
+        _check_arrays(path)
+        # NumPy's own default, said aloud: nothing in a package is ever unpickled.
+        with np.load(path, allow_pickle=False) as content:
+            inputs, outputs, exact, rounding = (
+                [content[f"{kind}_{index}"] for index in range(sum(name.startswith(kind) for name in content.files))]
+                for kind in ("input", "output", "exact", "rounding")
+            )
+            known = [None if np.isnan(row).any() else Rounding(*map(float, row)) for row in rounding]
+    except Exception as error:  # noqa: BLE001 - what reads archives and arrays raises anything on what is none
+        raise EngineError(f"{path} is not the probe of an engine: {' '.join(str(error).split())[:200]}") from None
+    if not inputs or not outputs:
+        raise EngineError(f"{path} has no inputs or no outputs")
+    if len(exact) not in {0, len(outputs)} or len(known) not in {0, len(outputs)}:
+        raise EngineError(f"{path} does not say of each output how exact it is")
+    return Probe(inputs, outputs, exact, known or None)
+
+
+def _check_arrays(path: Path) -> None:
+    """Make sure that arrays take the room that they say, and no more than the file: nothing in it unfolds.
+
+    Raises
+    ------
+    ValueError
+        One does not, or is none.
+    """
+    from numpy.lib import format as npy
+
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        if sum(member.file_size for member in members) > path.stat().st_size:
+            raise ValueError("it unfolds to more than it has")
+        for member in members:
+            with archive.open(member) as stream:
+                read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(stream)]
+                shape, _, dtype = read(stream)
+                if dtype.hasobject or math.prod(shape) * dtype.itemsize != member.file_size - stream.tell():
+                    raise ValueError(f"{member.filename[:80]!r} is no array of numbers, or has another size")
