@@ -102,7 +102,7 @@ class Requests:
     """
 
     def __init__(self, package: Path) -> None:
-        from mlflow_ngraph.serving.client import encode
+        from mlflow_ngraph_serve.client import encode
 
         about = json.loads((package / "manifest.json").read_bytes())["about"]
         (wanted,) = about["inputs"]

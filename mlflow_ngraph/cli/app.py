@@ -20,6 +20,7 @@ from mlflow_ngraph.text import harmless
 from mlflow_ngraph.version import __version__
 
 _HERE = "mlflow_ngraph.cli"
+_SERVE = "mlflow-ngraph-serve"
 _VERBS = {
     "benchmark": (f"{_HERE}.benchmark:benchmark", "Compile, verify and measure what a study describes, and record it."),
     "compare": (f"{_HERE}.compare:compare", "Compare recorded results side by side."),
@@ -57,9 +58,9 @@ _VERBS = {
     "reap": (f"{_HERE}.reap:reap", "End runs on the tracking server whose process has died."),
     "sign": (f"{_HERE}.sign:sign", "Sign an engine with a key."),
     "verify": (f"{_HERE}.verify:verify", "Check an engine: digests, whether it fits this machine, outputs, speed."),
-    "serve": (f"{_HERE}.serve:serve", "Serve an engine over HTTP, by the Open Inference Protocol."),
-    "server": (f"{_HERE}.server:server", "Run a tracking server for a lab, with the page at /ngraph."),
-    "export-triton": (f"{_HERE}.export_triton:export_triton", "Write an engine as a model for NVIDIA Triton."),
+    "serve": (_SERVE, "Serve an engine over HTTP, by the Open Inference Protocol."),
+    "server": (_SERVE, "Run a tracking server for a lab, with the page at /ngraph."),
+    "export-triton": (_SERVE, "Write an engine as a model for NVIDIA Triton."),
     "fleet": (f"{_HERE}.fleet:fleet", "Start, stop and look at the machines of a lab, and the studies on them."),
     "project": (f"{_HERE}.project:project", ""),
 }
@@ -67,7 +68,7 @@ _VERBS = {
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
-@click.group(cls=LazyGroup, verbs=_VERBS, context_settings=CONTEXT)
+@click.group(cls=LazyGroup, verbs=_VERBS, points=_HERE, context_settings=CONTEXT)
 @click.option("--debug", is_flag=True, help="Show tracebacks of errors.")
 @click.version_option(__version__, "-V", "--version", prog_name="mlflow-ngraph")
 def cli(debug: bool) -> None:
@@ -162,4 +163,4 @@ def _hidden(text: str, given: Sequence[str]) -> str:
 
 
 def _position_of_verb(arguments: Sequence[str]) -> int:
-    return next((index for index, text in enumerate(arguments) if text in _VERBS), len(arguments))
+    return next((index for index, text in enumerate(arguments) if not text.startswith("-")), len(arguments))

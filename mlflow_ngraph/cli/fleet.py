@@ -23,7 +23,7 @@ _VERBS = {
         "Check what a fleet needs, here and on its machines; changes nothing.",
     ),
     "follow": (
-        "mlflow_ngraph.cli.fleet_follow:follow",
+        "mlflow-ngraph-serve",
         "Have here what an alias of the registry points at, and serve it: for devices in use.",
     ),
     "attach": (f"{_HERE}:attach", "Come back to a study that runs on several devices."),
@@ -32,7 +32,7 @@ _VERBS = {
 }
 
 
-@click.group(cls=LazyGroup, verbs=_VERBS)
+@click.group(cls=LazyGroup, verbs=_VERBS, points="mlflow_ngraph.cli.fleet")
 def fleet() -> None:
     """The machines of a lab, and the studies that run on several of them. See docs/how-to/run-a-fleet.md."""
 

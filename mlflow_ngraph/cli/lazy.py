@@ -4,46 +4,78 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import cached_property
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 
 class LazyGroup(click.Group):
-    """A group whose commands live in modules of their own.
+    """A group whose commands live in modules of their own, or in plugins.
 
     Parameters
     ----------
     verbs : Mapping[str, tuple[str, str]]
-        By name, ``package.module:attribute`` and the line that help shows; an empty line hides the verb.
+        By name, the place of the command and the line that help shows; an empty line hides the verb. A place is
+        ``package.module:attribute``, or the distribution of this project that brings the verb as an entry point.
+    points : str
+        The entry-point group of verbs that distributions bring, those of third parties too. None of them can replace a verb
+        that is in ``verbs``.
     """
 
-    def __init__(self, *args: Any, verbs: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, verbs: Mapping[str, tuple[str, str]], points: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._verbs = dict(verbs)
+        self._points = points
+
+    @cached_property
+    def _others(self) -> Mapping[str, EntryPoint]:
+        """The verbs of third parties. Reading what is installed takes milliseconds, which no verb of ``verbs`` pays."""
+        from importlib.metadata import entry_points
+
+        found = sorted(entry_points(group=self._points), key=lambda point: point.name)
+        return {point.name: point for point in found if point.name not in self._verbs}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for name, (_, line) in self._verbs.items() if line]
+        return [*(name for name, (_, line) in self._verbs.items() if line), *self._others]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self._verbs:
+        if cmd_name in self._verbs:
+            module, colon, attribute = self._verbs[cmd_name][0].partition(":")
+            command = getattr(import_module(module), attribute) if colon else self._brought(ctx, module, cmd_name)
+        elif cmd_name in self._others:
+            command = self._others[cmd_name].load()
+        else:
             return None
-        module, _, attribute = self._verbs[cmd_name][0].partition(":")
-        command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def _brought(self, ctx: click.Context, distribution: str, name: str) -> Any:
+        from mlflow_ngraph.entry_points import brought
+
+        return brought(distribution, self._points, name, f"'{ctx.command_path} {name}'")
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name not in self._verbs and not name.startswith("-"):
-            close = get_close_matches(name, self._verbs, n=1)
+        if not name.startswith("-") and name not in self._verbs and name not in self._others:
+            close = get_close_matches(name, [*self._verbs, *self._others], n=1)
             hint = f"did you mean {close[0]!r}? " if close else ""
             raise click.UsageError(f"no verb {name!r}: {hint}verbs: {', '.join(self.list_commands(ctx))}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        lines = {name: line for name, (_, line) in self._verbs.items() if line}
+        lines |= {name: _summary(point) for name, point in self._others.items()}
         with formatter.section("Verbs"):
-            formatter.write_dl([(name, self._verbs[name][1]) for name in self.list_commands(ctx)])
+            formatter.write_dl(list(lines.items()))
+
+
+def _summary(point: EntryPoint) -> str:
+    """The line of help for the verb of a third party: its distribution, which is not imported for it."""
+    return f"{point.dist.metadata['Summary']} ({point.dist.name})" if point.dist else point.value
