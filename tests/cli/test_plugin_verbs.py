@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import click
@@ -50,7 +51,7 @@ def test_a_verb_of_a_plugin_says_how_to_install_it(
     assert isinstance(entry_points.brought(plugin, POINTS, verb, verb), click.Command)
 
     def none(name: str) -> None:
-        raise entry_points.PackageNotFoundError(name)
+        raise PackageNotFoundError(name)
 
     monkeypatch.setattr(entry_points, "distribution", none)
     code, out, err = cli(verb, "--help")
