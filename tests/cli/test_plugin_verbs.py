@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from mlflow_ngraph import entry_points
-from mlflow_ngraph.cli import app
+from mlflow_ngraph.cli import app, fleet
 from mlflow_ngraph.cli.lazy import LazyGroup
 from mlflow_ngraph.version import __version__
 
@@ -29,6 +29,16 @@ def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LazyGroup:
     return LazyGroup("ngraph", verbs={"studies": (f"{POINTS}.studies:studies", "Ours.")}, points="party.verbs")
 
 
+@pytest.fixture
+def missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No plugin is installed."""
+
+    def none(name: str) -> None:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(entry_points, "distribution", none)
+
+
 def test_a_verb_of_a_third_party_is_listed_and_runs(group: LazyGroup) -> None:
     told = CliRunner().invoke(group, ["--help"]).output
     assert "party    A verb of others. (party)" in told
@@ -41,22 +51,34 @@ def test_a_third_party_cannot_replace_a_verb(group: LazyGroup) -> None:
     assert "a party" not in CliRunner().invoke(group, ["studies"]).output
 
 
-@pytest.mark.parametrize(
-    ("verb", "plugin"), [(verb, place) for verb, (place, _) in app._VERBS.items() if ":" not in place]
-)
-def test_a_verb_of_a_plugin_says_how_to_install_it(
-    verb: str, plugin: str, cli, monkeypatch: pytest.MonkeyPatch
+GROUPS = ((POINTS, "", app._VERBS), (f"{POINTS}.fleet", "fleet ", fleet._VERBS))
+BROUGHT = [
+    (points, f"{path}{verb}", plugin)
+    for points, path, verbs in GROUPS
+    for verb, (plugin, _) in verbs.items()
+    if ":" not in plugin
+]
+
+
+@pytest.mark.parametrize(("points", "path", "plugin"), BROUGHT)
+def test_a_plugin_has_the_verbs_that_the_tables_name(points: str, path: str, plugin: str) -> None:
+    assert isinstance(entry_points.brought(plugin, points, path.rsplit(maxsplit=1)[-1], path), click.Command)
+
+
+@pytest.mark.parametrize(("points", "path", "plugin"), BROUGHT)
+def test_a_verb_without_its_plugin_says_how_to_install_it(
+    points: str, path: str, plugin: str, cli, missing: None
 ) -> None:
-    """And the plugin has it."""
-    assert isinstance(entry_points.brought(plugin, POINTS, verb, verb), click.Command)
-
-    def none(name: str) -> None:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr(entry_points, "distribution", none)
-    code, out, err = cli(verb, "--help")
+    code, out, err = cli(*path.split(), "--help")
     assert (code, out) == (2, "")
     assert err == (
-        f"error: 'mlflow-ngraph {verb}' is part of {plugin} {__version__}, which is not installed: pip install {plugin}, "
+        f"error: 'mlflow-ngraph {path}' is part of {plugin} {__version__}, which is not installed: pip install {plugin}, "
         f"or ./plugins/{plugin.removeprefix('mlflow-ngraph-')} of a checkout\n"
     )
+
+
+def test_a_study_on_a_fleet_without_its_plugin_says_so_too(cli, missing: None) -> None:
+    code, _, err = cli("benchmark", "smoke", "--device", "xeon,orin")
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith(f"error: a study on several devices is part of mlflow-ngraph-fleet {__version__}")
+    assert "unknown device 'lab-7'" in cli("benchmark", "smoke", "--device", "lab-7")[2]

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mlflow_ngraph.errors import DependencyError, FleetAwayError, FleetError
-from mlflow_ngraph.fleet.description import Node
+from mlflow_ngraph_fleet.description import Node
 
 CONNECT_SECONDS = 10
 _PLAIN = (

@@ -5,8 +5,8 @@ import os
 import pytest
 
 from mlflow_ngraph.errors import FleetError
-from mlflow_ngraph.fleet import wire
-from mlflow_ngraph.fleet.wire import Listener
+from mlflow_ngraph_fleet import wire
+from mlflow_ngraph_fleet.wire import Listener
 
 
 def test_events_are_told_from_what_is_for_people() -> None:

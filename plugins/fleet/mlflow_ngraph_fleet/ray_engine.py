@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from mlflow_ngraph import home
 from mlflow_ngraph.errors import DependencyError, FleetAwayError, FleetError
-from mlflow_ngraph.fleet import ssh
-from mlflow_ngraph.fleet.description import Fleet, read_secret
-from mlflow_ngraph.fleet.engine import Engine, Job, KnownJob, State, Status
+from mlflow_ngraph_fleet import ssh
+from mlflow_ngraph_fleet.description import Fleet, read_secret
+from mlflow_ngraph_fleet.engine import Engine, Job, KnownJob, State, Status
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
 T = TypeVar("T")
 
-INSTALL = "pip install 'mlflow-ngraph[fleet]'"
+INSTALL = "pip install 'mlflow-ngraph-fleet[ray]'"
 STOP_SECONDS = 60
 """What a study has to end in, with its run, after SIGTERM."""
 _TIMEOUT = (5, 60)

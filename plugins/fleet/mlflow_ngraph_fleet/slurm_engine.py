@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mlflow_ngraph.errors import DependencyError, FleetAwayError, FleetError
-from mlflow_ngraph.fleet.description import Fleet
-from mlflow_ngraph.fleet.engine import Engine, Job, KnownJob, State, Status
+from mlflow_ngraph_fleet.description import Fleet
+from mlflow_ngraph_fleet.engine import Engine, Job, KnownJob, State, Status
 
 _SECONDS = 30
 _LOG = "log"

@@ -13,11 +13,11 @@ import pytest
 
 from mlflow_ngraph import study as studies
 from mlflow_ngraph.errors import FleetError
-from mlflow_ngraph.fleet import description, fleet_plan, fleet_study
-from mlflow_ngraph.fleet.fleet_study import FleetStudy
-from mlflow_ngraph.fleet.wire import Event
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.schema import Kind, Tag
+from mlflow_ngraph_fleet import description, fleet_plan, fleet_study
+from mlflow_ngraph_fleet.fleet_study import FleetStudy
+from mlflow_ngraph_fleet.wire import Event
 from tests.support.local_engine import LocalEngine
 from tests.support.scripted_study import interpreter
 

@@ -17,11 +17,11 @@ from typing import Protocol
 
 from mlflow_ngraph.errors import FleetAwayError, FleetError, NGraphError
 from mlflow_ngraph.execute import journal
-from mlflow_ngraph.fleet.engine import Engine, Job, State, Status
-from mlflow_ngraph.fleet.fleet_plan import read, write
-from mlflow_ngraph.fleet.wire import Event, Listener
 from mlflow_ngraph.recording.later import sync_study
-from mlflow_ngraph.tracking.fleet_run import FleetRun
+from mlflow_ngraph_fleet.engine import Engine, Job, State, Status
+from mlflow_ngraph_fleet.fleet_plan import read, write
+from mlflow_ngraph_fleet.fleet_run import FleetRun
+from mlflow_ngraph_fleet.wire import Event, Listener
 
 ATTEMPTS = 5
 """How often a study is taken to a device whose job ended without a word; it goes on where it was."""

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -45,8 +46,9 @@ def main() -> NoReturn:
     root = Path(job["home"]).expanduser() if job["home"] else _data_directory()
     fleet = root / "fleet"
     fleet.mkdir(parents=True, exist_ok=True)
-    wheel = next(parts[job["wheel"]].glob("*.whl"))
-    packages = _kept(fleet / "code", job["wheel"], lambda target: _unpack(wheel, target))
+    code = parts[job["code"]]
+    packages = _kept(fleet / "code", job["code"], lambda target: _unpack(code.glob("*.whl"), target))
+    wheel = next(code.glob("mlflow_ngraph-*.whl"))
     python = job["python"] or str(_made(fleet / "environments", job, wheel) / "bin" / "python")
     for name in job["models"]:
         source = _kept(
@@ -146,9 +148,10 @@ def _used(path: Path) -> float:
     return path.stat().st_mtime
 
 
-def _unpack(wheel: Path, target: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(target)
+def _unpack(wheels: Iterable[Path], target: Path) -> None:
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(target)
 
 
 def _made(folder: Path, job: dict[str, Any], wheel: Path) -> Path:

@@ -18,14 +18,14 @@ from mlflow_ngraph import study as studies
 from mlflow_ngraph.errors import NGraphError, UnreachableError
 from mlflow_ngraph.execute import fold, journal, places
 from mlflow_ngraph.execute.interruption import Interrupted
-from mlflow_ngraph.fleet import launch, wire
-from mlflow_ngraph.fleet.bundle import STUDY
-from mlflow_ngraph.fleet.node_agent import MARK
-from mlflow_ngraph.fleet.standstill import Standstill, of_engine
 from mlflow_ngraph.recording.outcome import Outcome
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.version import __version__
+from mlflow_ngraph_fleet import launch, wire
+from mlflow_ngraph_fleet.bundle import STUDY
+from mlflow_ngraph_fleet.node_agent import MARK
+from mlflow_ngraph_fleet.standstill import Standstill, of_engine
 
 _LONGEST_REASON = 500
 

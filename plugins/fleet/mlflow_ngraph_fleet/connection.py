@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mlflow_ngraph.fleet.description import Fleet
-from mlflow_ngraph.fleet.engine import Engine
+from mlflow_ngraph_fleet.description import Fleet
+from mlflow_ngraph_fleet.engine import Engine
 
 
 def connect(fleet: Fleet, *, insecure: bool = False) -> Engine:
@@ -24,9 +24,9 @@ def connect(fleet: Fleet, *, insecure: bool = False) -> Engine:
         What speaks to it is not installed.
     """
     if fleet.engine == "slurm":
-        from mlflow_ngraph.fleet.slurm_engine import SlurmEngine
+        from mlflow_ngraph_fleet.slurm_engine import SlurmEngine
 
         return SlurmEngine(fleet)
-    from mlflow_ngraph.fleet.ray_engine import RayEngine
+    from mlflow_ngraph_fleet.ray_engine import RayEngine
 
     return RayEngine.connect(fleet, insecure=insecure)

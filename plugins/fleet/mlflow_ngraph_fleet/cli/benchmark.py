@@ -9,24 +9,56 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph.cli import output, tables
-from mlflow_ngraph.cli.fleet_table import FleetTable
-from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.errors import FleetError, UsageError
 from mlflow_ngraph.execute.interruption import Interrupted
-from mlflow_ngraph.fleet import connection as engines
-from mlflow_ngraph.fleet import fleet_plan, fleet_study
-from mlflow_ngraph.fleet.engine import Engine
-from mlflow_ngraph.fleet.fleet_study import DeviceOutcome, FleetStudy
-from mlflow_ngraph.tracking.fleet_run import FleetRun
+from mlflow_ngraph_fleet import connection as engines
+from mlflow_ngraph_fleet import description, fleet_plan, fleet_study
+from mlflow_ngraph_fleet.cli.table import FleetTable
+from mlflow_ngraph_fleet.engine import Engine
+from mlflow_ngraph_fleet.fleet_run import FleetRun
+from mlflow_ngraph_fleet.fleet_study import DeviceOutcome, FleetStudy
 
 if TYPE_CHECKING:
     from mlflow_ngraph.analysis.pivot import Pivot
-    from mlflow_ngraph.fleet.description import Fleet
     from mlflow_ngraph.study import Study
+    from mlflow_ngraph_fleet.description import Fleet
 
 _MEANING = {0: "ok", 3: "some cells are not ok", 130: "interrupted", 143: "interrupted"}
+
+
+def on_devices(file: Path | None, devices: Sequence[str], study: Study, **how: Any) -> int:
+    """Run a study on devices of a described fleet.
+
+    Parameters
+    ----------
+    file : Path | None
+        The description; ``fleet.yaml`` by default.
+    devices : Sequence[str]
+        Names of the fleet; all of them by default.
+    study : Study
+        What to measure.
+    **how : Any
+        As of `measure`.
+
+    Returns
+    -------
+    int
+        The exit code.
+    """
+    fleet = description.load(file or Path(description.DEFAULT_FILE))
+    return measure(fleet, study, fleet.chosen(devices or [description.ALL]), **how)
+
+
+def described(device: str) -> Path | None:
+    """The description of a fleet in the working directory, where it has this device."""
+    file = Path(description.DEFAULT_FILE)
+    try:
+        return file if device in description.load(file).devices else None
+    except FleetError:
+        return None
 
 
 def measure(

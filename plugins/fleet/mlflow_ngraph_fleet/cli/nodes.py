@@ -16,12 +16,12 @@ from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.cli.waiting import waiting
 from mlflow_ngraph.errors import FleetError, NGraphError
-from mlflow_ngraph.fleet import description
+from mlflow_ngraph_fleet import description
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.fleet.description import Fleet
-    from mlflow_ngraph.fleet.engine import KnownJob
-    from mlflow_ngraph.fleet.nodes import Answer, Machine
+    from mlflow_ngraph_fleet.description import Fleet
+    from mlflow_ngraph_fleet.engine import KnownJob
+    from mlflow_ngraph_fleet.nodes import Answer, Machine
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,7 +47,7 @@ def fleet_option(command: F) -> F:
 @click.option("--device", "devices", metavar="NAME,...", help="Only these, of a fleet whose head is up.")
 def up(file: Path, devices: str | None) -> int:
     """Start the engine on every machine of the fleet; where SSH does not reach, print what to type there."""
-    from mlflow_ngraph.fleet import connection, nodes, ray_engine
+    from mlflow_ngraph_fleet import connection, nodes, ray_engine
 
     fleet = _with_ray(file)
     machines = nodes.machines(fleet, fleet.chosen(items(devices)) if devices else None)
@@ -86,7 +86,7 @@ def down(file: Path, devices: str | None) -> int:
 
     Studies that run are ended, and go on when they are started again. What was measured stays.
     """
-    from mlflow_ngraph.fleet import nodes
+    from mlflow_ngraph_fleet import nodes
 
     fleet = _with_ray(file)
     machines = nodes.machines(fleet, fleet.chosen(items(devices)) if devices else None)
@@ -113,8 +113,8 @@ def down(file: Path, devices: str | None) -> int:
 @output.json_option
 def status(file: Path, insecure: bool, as_json: bool) -> int:
     """Show every machine: whether it has joined, who measures on it, what waits for it, and versions that differ."""
-    from mlflow_ngraph.fleet import connection as engines
-    from mlflow_ngraph.fleet import nodes
+    from mlflow_ngraph_fleet import connection as engines
+    from mlflow_ngraph_fleet import nodes
 
     fleet = description.load(file)
     joined: Mapping[str, str] = {}
@@ -157,7 +157,7 @@ def status(file: Path, insecure: bool, as_json: bool) -> int:
 @fleet_option
 def doctor(file: Path) -> int:
     """Check what a fleet needs, here and on its machines; changes nothing."""
-    from mlflow_ngraph.fleet import nodes, ray_engine
+    from mlflow_ngraph_fleet import nodes, ray_engine
 
     fleet = description.load(file)
     checks: list[tuple[str, bool, str]] = []
@@ -210,7 +210,7 @@ def _token_file(path: Path) -> str:
 def _ray_client() -> str:
     from importlib.metadata import version
 
-    from mlflow_ngraph.fleet.ray_engine import client_class
+    from mlflow_ngraph_fleet.ray_engine import client_class
 
     client_class()
     return f"Ray {version('ray')}"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from mlflow_ngraph import study as studies
 from mlflow_ngraph.execute import journal
-from mlflow_ngraph.fleet import description
-from mlflow_ngraph.fleet.bundle import Travelling
-from mlflow_ngraph.fleet.engine import Job
-from mlflow_ngraph.fleet.wire import Listener
+from mlflow_ngraph_fleet import description
+from mlflow_ngraph_fleet.bundle import Travelling
+from mlflow_ngraph_fleet.engine import Job
+from mlflow_ngraph_fleet.wire import Listener
 from tests.support.local_engine import LocalEngine
 
 

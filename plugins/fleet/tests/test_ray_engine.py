@@ -14,9 +14,9 @@ from typing import ClassVar
 import pytest
 
 from mlflow_ngraph.errors import DependencyError, FleetAwayError, FleetError
-from mlflow_ngraph.fleet import description, ray_engine
-from mlflow_ngraph.fleet.engine import State
-from mlflow_ngraph.fleet.ray_engine import RayEngine
+from mlflow_ngraph_fleet import description, ray_engine
+from mlflow_ngraph_fleet.engine import State
+from mlflow_ngraph_fleet.ray_engine import RayEngine
 from tests.support.certificates import write_certificate
 
 TOKEN = "open-sesame"
@@ -146,6 +146,6 @@ def test_variables_of_ray_lead_nowhere_else(
 def test_without_ray_the_command_that_installs_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ray_engine.client_class.cache_clear()
     monkeypatch.setitem(sys.modules, "ray.job_submission", None)
-    with pytest.raises(DependencyError, match=r"mlflow-ngraph\[fleet\]"):
+    with pytest.raises(DependencyError, match=r"mlflow-ngraph-fleet\[ray\]"):
         RayEngine.connect(fleet(tmp_path, "http://127.0.0.1:9"))
     ray_engine.client_class.cache_clear()

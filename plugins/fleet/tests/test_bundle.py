@@ -6,7 +6,7 @@ import pytest
 
 from mlflow_ngraph import study as studies
 from mlflow_ngraph.errors import WorkloadError
-from mlflow_ngraph.fleet.bundle import Travelling
+from mlflow_ngraph_fleet.bundle import Travelling
 
 
 def pack(tmp_path: Path, *workloads: object) -> Travelling:

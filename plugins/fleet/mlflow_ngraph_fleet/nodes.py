@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from mlflow_ngraph.errors import DependencyError, FleetError
-from mlflow_ngraph.fleet import ssh
-from mlflow_ngraph.fleet.description import Device, Fleet, Node, read_secret
-from mlflow_ngraph.fleet.node_agent import QUIET, WITHOUT
-from mlflow_ngraph.fleet.ray_engine import INSTALL, token_path
+from mlflow_ngraph_fleet import ssh
+from mlflow_ngraph_fleet.description import Device, Fleet, Node, read_secret
+from mlflow_ngraph_fleet.node_agent import QUIET, WITHOUT
+from mlflow_ngraph_fleet.ray_engine import INSTALL, token_path
 
 HEAD = "head"
 _SECONDS: Mapping[str, float] = {"up": 900.0, "down": 180.0, "status": 60.0}
@@ -137,7 +137,7 @@ def program(machine: Machine, action: str, **more: Any) -> str:
     **more : Any
         As of `ask`.
     """
-    source = (resources.files("mlflow_ngraph.fleet") / "node_agent.py").read_text(encoding="utf-8")
+    source = (resources.files("mlflow_ngraph_fleet") / "node_agent.py").read_text(encoding="utf-8")
     about = json.dumps({**machine.config, **more, "action": action})
     return f"{source}\nCONFIG.update(json.loads({about!r}))\nmain()\n"
 

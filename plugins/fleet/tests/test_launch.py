@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 from mlflow_ngraph import study as studies
-from mlflow_ngraph.fleet import description
-from mlflow_ngraph.fleet.bundle import Travelling
-from mlflow_ngraph.fleet.engine import Job
-from mlflow_ngraph.fleet.wire import Event, Listener
+from mlflow_ngraph_fleet import description
+from mlflow_ngraph_fleet.bundle import Travelling
+from mlflow_ngraph_fleet.engine import Job
+from mlflow_ngraph_fleet.wire import Event, Listener
 from tests.support.local_engine import LocalEngine
 from tests.support.scripted_study import interpreter
 

@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from mlflow_ngraph.cli.progress import ShownLane, State
-from mlflow_ngraph.fleet.wire import Event
 from mlflow_ngraph.text import duration, harmless
+from mlflow_ngraph_fleet.wire import Event
 
 
 @dataclass

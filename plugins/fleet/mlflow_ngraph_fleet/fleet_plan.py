@@ -13,11 +13,11 @@ from typing import Any
 
 from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.errors import FleetError
-from mlflow_ngraph.fleet import description
-from mlflow_ngraph.fleet.bundle import Travelling
-from mlflow_ngraph.fleet.description import Fleet
 from mlflow_ngraph.study import Study
-from mlflow_ngraph.tracking.fleet_run import FleetRun
+from mlflow_ngraph_fleet import description
+from mlflow_ngraph_fleet.bundle import Travelling
+from mlflow_ngraph_fleet.description import Fleet
+from mlflow_ngraph_fleet.fleet_run import FleetRun
 
 KEPT = "fleet-study.json"
 

@@ -11,11 +11,10 @@ import pytest
 import yaml
 from mlflow.exceptions import ExecutionException
 
-from mlflow_ngraph.fleet import connection as engines
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.schema import Kind, Tag
+from mlflow_ngraph_fleet import connection as engines
 from tests.support.local_engine import LocalEngine
-from tests.support.plugged import plug_in
 from tests.support.scripted_study import interpreter
 
 PROJECT = """
@@ -31,9 +30,8 @@ entry_points:
 
 @pytest.fixture
 def project(tmp_path: Path, sqlite_uri: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     monkeypatch.chdir(root)
-    plug_in(tmp_path / "site", monkeypatch)
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "MLproject").write_text(PROJECT)

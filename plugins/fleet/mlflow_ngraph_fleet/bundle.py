@@ -1,4 +1,4 @@
-"""What travels to a device: this package as a wheel, the study, and the models it names; each by its digest, and nothing else.
+"""What travels to a device: the core and this plugin as wheels, the study, and the models it names; each by its digest, and nothing else.
 
 A model that a study names by a relative path is at that path on the device too, so that it has the same name in results.
 """
@@ -16,12 +16,13 @@ from typing import Any
 
 from mlflow_ngraph.engines.wheel import wheel
 from mlflow_ngraph.errors import WorkloadError
-from mlflow_ngraph.fleet import launch
-from mlflow_ngraph.fleet.description import Fleet
 from mlflow_ngraph.study import Study, WorkloadChoice
 from mlflow_ngraph.workloads.file import linked
+from mlflow_ngraph_fleet import launch
+from mlflow_ngraph_fleet.description import Fleet
 
 STUDY = "study.yaml"
+_CODE = ("mlflow-ngraph", "mlflow-ngraph-fleet")
 _FILES = ("onnx", "pt2")
 """Schemes whose target is a file."""
 _MODULES = "torch"
@@ -49,7 +50,7 @@ class Travelling:
     study: Study
     """With names of models as they are on a device."""
     parts: Mapping[str, Path]
-    wheel: str
+    code: str
     models: tuple[str, ...]
 
     @classmethod
@@ -68,11 +69,12 @@ class Travelling:
         WorkloadError
             A file that the study names is not there.
         """
-        name, content = wheel()
-        code = f"code-{hashlib.sha256(content).hexdigest()[:_DIGITS]}"
+        wheels = dict(wheel(name) for name in _CODE)
+        code = f"code-{hashlib.sha256(b''.join(wheels.values())).hexdigest()[:_DIGITS]}"
         parts = {code: place / code}
         parts[code].mkdir(parents=True, exist_ok=True)
-        (parts[code] / name).write_bytes(content)
+        for name, content in wheels.items():
+            (parts[code] / name).write_bytes(content)
         choices = []
         for choice in study.workloads:
             moved, files = _moved(choice)
@@ -101,7 +103,7 @@ class Travelling:
         extra = f"[{profile}]" if profile in _EXTRAS else "[torch,onnxruntime,openvino]"
         job = {
             "parts": list(self.parts),
-            "wheel": self.wheel,
+            "code": self.code,
             "models": list(self.models),
             "python": described.python,
             "interpreter": described.interpreter,

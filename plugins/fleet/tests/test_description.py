@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from mlflow_ngraph.errors import FleetError, UnknownNameError
-from mlflow_ngraph.fleet import description
-from mlflow_ngraph.fleet.description import Device, Fleet, Head
+from mlflow_ngraph_fleet import description
+from mlflow_ngraph_fleet.description import Device, Fleet, Head
 
 HEAD = {"host": "10.0.0.1", "ssh": "lab@head"}
 
@@ -83,7 +83,7 @@ def test_what_a_fleet_is_comes_back_from_json(tmp_path: Path) -> None:
 
 
 def test_every_key_is_explained() -> None:
-    page = (Path(__file__).parents[2] / "docs/how-to/run-a-fleet.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs/how-to/run-a-fleet.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`([\w.]+)`", page))
     for name in {*Fleet.model_fields, *Device.model_fields} - {"head", "devices"}:
         assert name in named, name

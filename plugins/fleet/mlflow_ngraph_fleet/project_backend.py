@@ -19,9 +19,12 @@ from mlflow.projects.backend.abstract_backend import AbstractBackend
 from mlflow.projects.submitted_run import SubmittedRun
 from mlflow.projects.utils import fetch_and_validate_project, get_or_create_run
 
+from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.cli.request import overrides, requested
 from mlflow_ngraph.errors import FleetError, NGraphError, UnknownNameError
 from mlflow_ngraph.tracking.study_run import HANDED_OVER
+from mlflow_ngraph_fleet import description
+from mlflow_ngraph_fleet.cli.benchmark import measure
 
 NAME = "ngraph"
 _ENTRY_POINT = "benchmark"
@@ -72,8 +75,6 @@ class NGraphBackend(AbstractBackend):  # type: ignore[misc]  # MLflow gives the 
         run_id = get_or_create_run(None, project_uri, experiment_id, folder, version, entry_point, given).info.run_id
         client = MlflowClient(tracking_uri)
         client.set_tag(run_id, _BACKEND_TAG, NAME)
-        from mlflow_ngraph.cli.fleet_benchmark import measure
-
         insecure = bool(backend_config.get("insecure"))
         try:
             with _within(Path(folder), run_id):
@@ -112,9 +113,6 @@ class _EndedRun(SubmittedRun):  # type: ignore[misc]  # as above
 
 def _asked(entry_point: str, given: dict[str, str], config: Mapping[str, Any], folder: Path) -> Any:
     """The fleet, the devices, the study, and whether to go on with an earlier one."""
-    from mlflow_ngraph.cli.lists import items
-    from mlflow_ngraph.fleet import description
-
     own = {key: value for key, value in config.items() if key != "insecure" and not description.of_mlflow(key)}
     if "devices" in own:
         fleet = description.parse(own, Path(description.DEFAULT_FILE))

@@ -14,8 +14,8 @@ from contextlib import closing
 import psutil
 import pytest
 
-from mlflow_ngraph.fleet import node_agent, standstill
-from mlflow_ngraph.fleet.standstill import Standstill
+from mlflow_ngraph_fleet import node_agent, standstill
+from mlflow_ngraph_fleet.standstill import Standstill
 
 pytestmark = pytest.mark.usefixtures("processes")
 
@@ -97,7 +97,7 @@ def test_the_engine_goes_on_when_the_study_is_killed(started, tmp_path):
         textwrap.dedent(
             f"""
             import time
-            from mlflow_ngraph.fleet.standstill import Standstill, of_engine
+            from mlflow_ngraph_fleet.standstill import Standstill, of_engine
             with Standstill(lambda: of_engine({MARK!r}))():
                 print("still", flush=True)
                 time.sleep(60)

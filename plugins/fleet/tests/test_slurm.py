@@ -10,12 +10,12 @@ import pytest
 
 from mlflow_ngraph import study as studies
 from mlflow_ngraph.errors import FleetError
-from mlflow_ngraph.fleet import connection as engines
-from mlflow_ngraph.fleet import description
-from mlflow_ngraph.fleet.bundle import Travelling
-from mlflow_ngraph.fleet.description import Fleet
-from mlflow_ngraph.fleet.engine import Engine, Job, State
-from mlflow_ngraph.fleet.wire import Listener
+from mlflow_ngraph_fleet import connection as engines
+from mlflow_ngraph_fleet import description
+from mlflow_ngraph_fleet.bundle import Travelling
+from mlflow_ngraph_fleet.description import Fleet
+from mlflow_ngraph_fleet.engine import Engine, Job, State
+from mlflow_ngraph_fleet.wire import Listener
 from tests.support.scripted_study import interpreter
 
 

@@ -12,7 +12,7 @@ from threading import Timer
 import psutil
 
 from mlflow_ngraph.execute.worker_process import Warden
-from mlflow_ngraph.fleet.node_agent import MARK, STUDY
+from mlflow_ngraph_fleet.node_agent import MARK, STUDY
 
 LONGEST_S = 8.0
 """Of one standstill. A node that says nothing for longer could be taken for lost by the others of the fleet."""
