@@ -26,6 +26,7 @@ export MLFLOW_EXPERIMENT_NAME ?= ngraph
 export PATH := $(BIN):$(PATH)
 
 STAMP := $(VENV)/.installed
+PLUGINS := $(wildcard plugins/*/pyproject.toml)
 COMMA := ,
 
 .PHONY: help benchmark check test lint coverage ui clean environment
@@ -45,9 +46,9 @@ $(STAMP): $(if $(shell { $(FITS); } && echo yes),,another)
 
 TOOK = echo "== that took $$((SECONDS - begin)) s"
 
-# What the environment holds is written in pyproject.toml; it is made again when that changes. torch goes first, by
+# What the environment holds is written in the pyproject.toml of package and plugins; it is made again when that changes. torch goes first, by
 # itself: pip then keeps the build that the machine offers (one without CUDA where there is one) instead of choosing again.
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml $(PLUGINS)
 	@test -n "$(PYTHON)" || { echo "no Python 3.10 to 3.13 found; name one with PYTHON=/path/to/python" >&2; exit 1; }
 	@"$(PYTHON)" -c '$(SUPPORTED)' 2>/dev/null || { \
 		echo "$(PYTHON) is $$("$(PYTHON)" --version 2>&1 | tail -n 1): Python 3.10 to 3.13 is needed;" \
@@ -59,9 +60,10 @@ $(STAMP): pyproject.toml
 	@echo "== installing torch (1 of 2): usually about a minute; a build with CUDA has gigabytes to download, and takes longer"
 	@begin=$$SECONDS; $(VENV)/bin/python -m pip install --quiet \
 		"$$(sed -n 's/^torch-release = .*"\(torch==[^"]*\)".*/\1/p' pyproject.toml)" && $(TOOK)
-	@echo "== installing mlflow-ngraph with the compilers of device xeon and the tools of its tests (2 of 2):" \
+	@echo "== installing mlflow-ngraph and its plugins with the compilers of device xeon and the tools of its tests (2 of 2):" \
 		"usually 1 to 3 minutes"
-	@begin=$$SECONDS; $(VENV)/bin/python -m pip install --quiet --editable '.[xeon,dev]' && $(TOOK)
+	@begin=$$SECONDS; $(VENV)/bin/python -m pip install --quiet --editable '.[xeon,dev]' \
+		$(PLUGINS:%/pyproject.toml=--editable ./%) && $(TOOK)
 	@echo "== $$($(VENV)/bin/python -m mlflow_ngraph.torchvision_hook 2>&1)"
 	@touch $(STAMP)
 
@@ -88,7 +90,7 @@ lint: $(STAMP)
 	@cd benchmarks && MYPYPATH=.. $(MYPY) --config-file ../pyproject.toml --cache-dir ../.mypy_cache/benchmarks \
 		-p support $(patsubst benchmarks/%.py,-m %,$(filter-out $(UNTYPED),$(wildcard benchmarks/*.py)))
 	@echo "== import rules" && lint-imports
-	@echo "== docstrings" && find mlflow_ngraph -name '*.py' -print0 | xargs -0 numpydoc lint
+	@echo "== docstrings" && find mlflow_ngraph plugins/*/mlflow_ngraph_* -name '*.py' -print0 | xargs -0 numpydoc lint
 
 # What make says about where to record is not for tests.
 TESTED := env -u MLFLOW_TRACKING_URI -u MLFLOW_EXPERIMENT_NAME

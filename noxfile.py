@@ -61,7 +61,7 @@ def mutants(session: nox.Session) -> None:
 
 
 def install(session: nox.Session, *more: str) -> None:
-    """The package with the compilers of device xeon, as make does; without torch where only builds with CUDA are found.
+    """The package with its plugins and the compilers of device xeon, as make does; without torch where only builds with CUDA are found.
 
     Parameters
     ----------
@@ -78,7 +78,10 @@ def install(session: nox.Session, *more: str) -> None:
             f"Python {python_of(session)} has no build of torch without CUDA here: what needs torch is left out "
             "(PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS names a place that has one)"
         )
-    session.install("--editable", f".[{','.join(sorted(extras))}]", *more)
+    plugins = [
+        word for file in sorted(Path("plugins").glob("*/pyproject.toml")) for word in ("--editable", f"./{file.parent}")
+    ]
+    session.install("--editable", f".[{','.join(sorted(extras))}]", *plugins, *more)
 
 
 def run(session: nox.Session) -> None:

@@ -39,12 +39,12 @@ from support.server import free_port
 from mlflow_ngraph.compilers.base import Target
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.execute.lane import SETTLE_S
-from mlflow_ngraph.fleet import description, nodes
-from mlflow_ngraph.fleet.standstill import Standstill, of_engine
 from mlflow_ngraph.measure.statistics import paired_ratio
 from mlflow_ngraph.runner import plan_study, run_study
 from mlflow_ngraph.study import parse
 from mlflow_ngraph.workloads.materials import Source
+from mlflow_ngraph_fleet import description, nodes
+from mlflow_ngraph_fleet.standstill import Standstill, of_engine
 
 TOLERATED = 0.99
 DEVICE = "xeon"

@@ -35,7 +35,7 @@ from support.kinds_of_server import KINDS, Served  # noqa: E402
 from support.server import QUIET  # noqa: E402
 from support.small_study import BATCHES, MODELS, study  # noqa: E402
 
-from mlflow_ngraph.serving.client import infer  # noqa: E402
+from mlflow_ngraph_serve.client import infer  # noqa: E402
 
 _SECONDS = 300.0
 _ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+")

@@ -35,8 +35,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from mlflow_ngraph.execute import journal
 from mlflow_ngraph.execute.exclusive import NAME, Holder, holder
-from mlflow_ngraph.fleet import connection as engines
-from mlflow_ngraph.fleet import description
+from mlflow_ngraph_fleet import connection as engines
+from mlflow_ngraph_fleet import description
 from tests.support import lab as labs
 from tests.support import slurm as clusters
 from tests.support.lab_fleet import Fleet, described, succeeds

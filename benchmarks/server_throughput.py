@@ -32,8 +32,8 @@ import numpy as np
 from support.server import free_port
 
 from mlflow_ngraph.engines.package import Package, open_package
-from mlflow_ngraph.serving import speeds
-from mlflow_ngraph.serving.client import encode
+from mlflow_ngraph_serve import speeds
+from mlflow_ngraph_serve.client import encode
 
 SHARE = 0.9
 """Of the engine's throughput, that the server has to reach."""

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import PackageNotFoundError, distribution, entry_points
 from types import MappingProxyType
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from mlflow_ngraph.errors import DependencyError, UnknownNameError
+from mlflow_ngraph.version import __version__
 
 T = TypeVar("T")
 
@@ -90,3 +91,31 @@ class Registry(Generic[T]):
                 raise  # a fault of this package, which no installation mends
             hint = f"; install it with: {entry.hint}" if entry.hint else ""
             raise DependencyError(f"{self.kind} {name!r} needs {error.name or error}{hint}") from error
+
+
+def brought(plugin: str, group: str, name: str, wanted: str) -> Any:
+    """Import an entry point of one of this project's plugins.
+
+    Parameters
+    ----------
+    plugin : str
+        Its distribution, such as ``mlflow-ngraph-serve``.
+    group, name : str
+        Of the entry point.
+    wanted : str
+        The words of a message for what the entry point does.
+
+    Raises
+    ------
+    DependencyError
+        The plugin is not installed.
+    """
+    try:
+        (point,) = distribution(plugin).entry_points.select(group=group, name=name)
+    except (PackageNotFoundError, ValueError):  # none, or one of another version
+        folder = plugin.rpartition("-")[2]
+        raise DependencyError(
+            f"{wanted} is part of {plugin} {__version__}, which is not installed: pip install {plugin}, or "
+            f"./plugins/{folder} of a checkout"
+        ) from None
+    return point.load()

@@ -10,8 +10,8 @@ import pytest
 
 from mlflow_ngraph.engines import trust
 from mlflow_ngraph.errors import NGraphError
-from mlflow_ngraph.fleet import description
 from mlflow_ngraph.study import load
+from mlflow_ngraph_fleet import description
 
 READERS = (lambda path: load(str(path)), description.load, lambda path: trust.load(str(path)))
 

@@ -102,7 +102,7 @@ class Requests:
     """
 
     def __init__(self, package: Path) -> None:
-        from mlflow_ngraph.serving.client import encode
+        from mlflow_ngraph_serve.client import encode
 
         spec = json.loads((package / "manifest.json").read_bytes())["spec"]
         (wanted,) = spec["inputs"]

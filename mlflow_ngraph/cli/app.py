@@ -20,6 +20,7 @@ from mlflow_ngraph.text import harmless
 from mlflow_ngraph.version import __version__
 
 _HERE = "mlflow_ngraph.cli"
+_SERVE = "mlflow-ngraph-serve"
 _VERBS: Verbs = {
     "benchmark": (f"{_HERE}.benchmark:benchmark", "Compile, verify, measure and record what a study describes."),
     "compare": (f"{_HERE}.compare:compare", "Show recorded results side by side."),
@@ -46,8 +47,8 @@ _VERBS: Verbs = {
             "promote": (f"{_HERE}.promote:promote", "Register an engine, as champion if it is better than the last."),
             "sign": (f"{_HERE}.sign:sign", "Sign an engine with a key."),
             "prune": (f"{_HERE}.prune:prune", "Remove old engines from the tracking server, by rule."),
-            "serve": (f"{_HERE}.serve:serve", "Serve an engine over HTTP, by the Open Inference Protocol."),
-            "export-triton": (f"{_HERE}.export_triton:export_triton", "Write an engine as a model for NVIDIA Triton."),
+            "serve": (_SERVE, "Serve an engine over HTTP, by the Open Inference Protocol."),
+            "export-triton": (_SERVE, "Write an engine as a model for NVIDIA Triton."),
         },
         "Find, verify, deploy and remove compiled engines.",
     ),
@@ -84,7 +85,7 @@ _VERBS: Verbs = {
         },
         "Describe compilers, workloads and devices.",
     ),
-    "server": (f"{_HERE}.server:server", "Run a tracking server with the page at /ngraph."),
+    "server": (_SERVE, "Run a tracking server with the page at /ngraph."),
     "fleet": (f"{_HERE}.fleet:fleet", "Run studies on the machines of a lab."),
     "project": (f"{_HERE}.project:project", ""),
 }
@@ -92,7 +93,7 @@ _VERBS: Verbs = {
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
-@click.group(cls=LazyGroup, verbs=_VERBS, context_settings=CONTEXT)
+@click.group(cls=LazyGroup, verbs=_VERBS, points=_HERE, context_settings=CONTEXT)
 @click.option("--debug", is_flag=True, help="Show tracebacks of errors.")
 @click.version_option(__version__, "-V", "--version", prog_name="mlflow-ngraph")
 def cli(debug: bool) -> None:
@@ -187,4 +188,4 @@ def _hidden(text: str, given: Sequence[str]) -> str:
 
 
 def _position_of_verb(arguments: Sequence[str]) -> int:
-    return next((index for index, text in enumerate(arguments) if text in _VERBS), len(arguments))
+    return next((index for index, text in enumerate(arguments) if not text.startswith("-")), len(arguments))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import click
 
@@ -17,7 +17,7 @@ from mlflow_ngraph.cli.filters import bound_options
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.cli.request import DEFAULT_STUDY, overrides, requested
 from mlflow_ngraph.cli.waiting import waiting
-from mlflow_ngraph.errors import DeviceBusyError, DeviceError, FleetError, UnknownNameError, UsageError
+from mlflow_ngraph.errors import DependencyError, DeviceBusyError, DeviceError, UnknownNameError, UsageError
 from mlflow_ngraph.objectives import BOUNDS, OBJECTIVES
 from mlflow_ngraph.tables.sheet import Column, Sheet, number, prose
 from mlflow_ngraph.text import duration
@@ -34,6 +34,8 @@ _KNOWN_FROM: Mapping[Source, str] = {
     "similar": "like what was measured here",
     "assumed": "assumed",
 }
+_FLEET = "mlflow-ngraph-fleet"
+"""The plugin of studies on several devices."""
 RESUME = ("auto", "always", "never")
 WHEN_BUSY = ("wait", "refuse")
 
@@ -183,16 +185,18 @@ def benchmark(
         ):
             if given:
                 raise UsageError(f"{flag} is for this machine, and not for a fleet")
-        return _on_fleet(
-            fleet,
-            devices,
-            requested(study, overrides(**{**options, "device": None})),
-            as_json=as_json,
-            resume="never" if fresh else resume,
-            tracking_uri=tracking_uri,
-            experiment=experiment,
-            insecure=insecure,
-            detach=detach,
+        return int(
+            _of_fleet("measure")(
+                fleet,
+                devices,
+                requested(study, overrides(**{**options, "device": None})),
+                as_json=as_json,
+                resume="never" if fresh else resume,
+                tracking_uri=tracking_uri,
+                experiment=experiment,
+                insecure=insecure,
+                detach=detach,
+            )
         )
     with _pointing_at_the_fleet(devices):
         wanted = requested(study, overrides(**options))
@@ -213,29 +217,27 @@ def benchmark(
 benchmark.help = (benchmark.help or "").replace("'quick'", f"'{DEFAULT_STUDY}'")
 
 
-def _on_fleet(file: Path | None, devices: list[str], study: Study, **how: Any) -> int:
-    """Run a study on devices of a fleet, on all of them where none is named."""
-    from mlflow_ngraph.cli.fleet_benchmark import measure
-    from mlflow_ngraph.fleet import description
-
-    fleet = description.load(file or Path(description.DEFAULT_FILE))
-    return measure(fleet, study, fleet.chosen(devices or [description.ALL]), **how)
-
-
 @contextmanager
 def _pointing_at_the_fleet(devices: list[str]) -> Iterator[None]:
     """Of a device that this machine is not, say where the description of a fleet that lies here has it."""
     try:
         yield
     except (DeviceError, UnknownNameError) as error:
-        from mlflow_ngraph.fleet import description
-
-        file, known = Path(description.DEFAULT_FILE), set[str]()
-        with suppress(FleetError):
-            known.update(description.load(file).devices)
-        if isinstance(error, DeviceBusyError) or len(devices) != 1 or devices[0] not in known:
+        if isinstance(error, DeviceBusyError) or len(devices) != 1:
+            raise
+        file = None
+        with suppress(DependencyError):  # no plugin, no fleet
+            file = _of_fleet("described")(devices[0])
+        if file is None:
             raise
         raise DeviceError(f"{error}. {file} has a device {devices[0]!r}: to run there, add --fleet {file}") from error
+
+
+def _of_fleet(name: str) -> Callable[..., Any]:
+    """A function of the plugin that runs studies on several devices."""
+    from mlflow_ngraph.entry_points import brought
+
+    return cast("Callable[..., Any]", brought(_FLEET, "mlflow_ngraph.fleet", name, "a study on several devices"))
 
 
 def execute(study: Study, *, as_json: bool, home: Path | None = None, **how: Any) -> int:

@@ -2,80 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from mlflow_ngraph.cli import output
 from mlflow_ngraph.cli.lazy import LazyGroup
-from mlflow_ngraph.cli.lists import items
 
-_HERE = "mlflow_ngraph.cli.fleet"
+_FLEET, _SERVE = "mlflow-ngraph-fleet", "mlflow-ngraph-serve"
 _VERBS = {
-    "up": ("mlflow_ngraph.cli.fleet_nodes:up", "Start the engine on every machine, or say what to type there."),
-    "status": (
-        "mlflow_ngraph.cli.fleet_nodes:status",
-        "Show every machine: its engine, versions, and who measures on it.",
-    ),
-    "down": ("mlflow_ngraph.cli.fleet_nodes:down", "Stop the engine everywhere, and prove that nothing is left."),
-    "doctor": (
-        "mlflow_ngraph.cli.fleet_nodes:doctor",
-        "Check what a fleet needs, here and on its machines; changes nothing.",
-    ),
-    "follow": (
-        "mlflow_ngraph.cli.fleet_follow:follow",
-        "Have here what an alias of the registry points at, and serve it: for devices in use.",
-    ),
-    "attach": (f"{_HERE}:attach", "Come back to a study that runs on several devices."),
-    "logs": (f"{_HERE}:logs", "Print what a device said."),
-    "job": (f"{_HERE}:job", ""),
+    "up": (_FLEET, "Start the engine on every machine, or say what to type there."),
+    "status": (_FLEET, "Show every machine: its engine, versions, and who measures on it."),
+    "down": (_FLEET, "Stop the engine everywhere, and prove that nothing is left."),
+    "doctor": (_FLEET, "Check what a fleet needs, here and on its machines; changes nothing."),
+    "follow": (_SERVE, "Have here what an alias of the registry points at, and serve it: for devices in use."),
+    "attach": (_FLEET, "Come back to a study that runs on several devices."),
+    "logs": (_FLEET, "Print what a device said."),
+    "job": (_FLEET, ""),
 }
 
 
-@click.group(cls=LazyGroup, verbs=_VERBS)
+@click.group(cls=LazyGroup, verbs=_VERBS, points="mlflow_ngraph.cli.fleet")
 def fleet() -> None:
     """The machines of a lab, and the studies that run on several of them. See docs/how-to/run-a-fleet.md."""
-
-
-@click.command()
-@click.argument("study", required=False)
-@click.option("--insecure", is_flag=True, help="Use an engine that lets in everybody.")
-@output.json_option
-def attach(study: str | None, insecure: bool, as_json: bool) -> int:
-    """Come back to STUDY, or to the newest one; an interrupt ends it everywhere."""
-    from mlflow_ngraph.cli.fleet_benchmark import come_back
-
-    return come_back(study, insecure=insecure, as_json=as_json)
-
-
-@click.command()
-@click.argument("study", required=False)
-@click.option("--device", "devices", metavar="NAME,...", help="Of these; of all by default.")
-@click.option("--insecure", is_flag=True, help="Use an engine that lets in everybody.")
-def logs(study: str | None, devices: str | None, insecure: bool) -> int:
-    """Print what the devices of STUDY, or of the newest one, have said so far."""
-    from mlflow_ngraph.fleet import connection as engines
-    from mlflow_ngraph.fleet import fleet_plan, fleet_study
-    from mlflow_ngraph.fleet.wire import Listener
-
-    place = fleet_plan.find(study)
-    kept = fleet_plan.read(place)
-    described = fleet_plan.fleet_of(place)
-    console = output.console()
-    with engines.connect(described, insecure=insecure) as engine:
-        for device in described.chosen(items(devices)) if devices else kept["devices"]:
-            for attempt in range(1, kept["devices"].get(device, 0) + 1):
-                console.print(f"{device}, job {attempt}", style="bold")
-                said = Listener().hear(engine.logs(fleet_study.job_id(kept["id"], device, attempt)))
-                for line in said:
-                    if isinstance(line, str):
-                        console.print(f"  {line}", soft_wrap=True)
-    return 0
-
-
-@click.command(hidden=True)
-def job() -> int:
-    """Run the study that lies in this directory: what the engine starts on a device."""
-    from mlflow_ngraph.fleet.device_job import run
-
-    return run(Path.cwd())

@@ -4,60 +4,96 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from functools import cached_property
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 Verbs: TypeAlias = Mapping[str, "tuple[str | Verbs, str]"]
-"""By name: ``package.module:attribute``, or the verbs of a group, and the line that help shows; an empty line hides it."""
+"""By name, the place of the command and the line that help shows; an empty line hides the verb. A place is
+``package.module:attribute``, the distribution of this project that brings the verb as an entry point, or the verbs of a
+group."""
 
 
 class LazyGroup(click.Group):
-    """A group whose commands live in modules of their own.
+    """A group whose commands live in modules of their own, or in plugins.
 
     Parameters
     ----------
     verbs : Verbs
         Its verbs, in the order of help.
+    points : str
+        The entry-point group of verbs that distributions bring, those of third parties too. None of them can replace a verb
+        that is in ``verbs``. The verbs of a group below this one are in the entry-point group ``points.NAME``.
     """
 
-    def __init__(self, *args: Any, verbs: Verbs, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, verbs: Verbs, points: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._verbs = dict(verbs)
+        self._points = points
+
+    @cached_property
+    def _others(self) -> Mapping[str, EntryPoint]:
+        """The verbs of third parties. Reading what is installed takes milliseconds, which no verb of ``verbs`` pays."""
+        from importlib.metadata import entry_points
+
+        found = sorted(entry_points(group=self._points), key=lambda point: point.name)
+        return {point.name: point for point in found if point.name not in self._verbs}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for name, (_, line) in self._verbs.items() if line]
+        return [*(name for name, (_, line) in self._verbs.items() if line), *self._others]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self._verbs:
+        if cmd_name in self._verbs:
+            place, line = self._verbs[cmd_name]
+            if not isinstance(place, str):
+                return LazyGroup(cmd_name, verbs=place, points=f"{self._points}.{cmd_name}", help=line)
+            module, colon, attribute = place.partition(":")
+            command = getattr(import_module(module), attribute) if colon else self._brought(ctx, module, cmd_name)
+        elif cmd_name in self._others:
+            command = self._others[cmd_name].load()
+        else:
             return None
-        target, line = self._verbs[cmd_name]
-        if not isinstance(target, str):
-            return LazyGroup(cmd_name, verbs=target, help=line)
-        module, _, attribute = target.partition(":")
-        command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def _brought(self, ctx: click.Context, distribution: str, name: str) -> Any:
+        from mlflow_ngraph.entry_points import brought
+
+        return brought(distribution, self._points, name, f"'{ctx.command_path} {name}'")
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name not in self._verbs and not name.startswith("-"):
-            known = dict(self._spellings())
-            close = get_close_matches(name, known, n=1)
-            hint = f"did you mean {known[close[0]]!r}? " if close else ""
+        if not name.startswith("-") and name not in self._verbs and name not in self._others:
+            paths = list(self._paths())
+            close = get_close_matches(name, [path.split()[-1] for path in paths], n=1)
+            meant = " or ".join(repr(path) for path in paths if path.split()[-1] in close)
+            hint = f"did you mean {meant}? " if meant else ""
             raise click.UsageError(f"no verb {name!r}: {hint}verbs: {', '.join(self.list_commands(ctx))}", ctx)
         return super().resolve_command(ctx, args)
 
-    def _spellings(self) -> Iterator[tuple[str, str]]:
-        """The verbs here and in the groups here, and how each is typed; a verb of this group hides one below it."""
-        for group, (target, _) in self._verbs.items():
-            if not isinstance(target, str):
-                yield from ((name, f"{group} {name}") for name, (_, line) in target.items() if line)
-        yield from ((name, name) for name in self._verbs)
+    def _paths(self) -> Iterator[str]:
+        """How the verbs here and in the groups below are typed."""
+        for name, (place, line) in self._verbs.items():
+            if line:
+                yield name
+            if not isinstance(place, str):
+                yield from (f"{name} {below}" for below, (_, shown) in place.items() if shown)
+        yield from self._others
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        lines = {name: line for name, (_, line) in self._verbs.items() if line}
+        lines |= {name: _summary(point) for name, point in self._others.items()}
         with formatter.section("Verbs"):
-            formatter.write_dl([(name, self._verbs[name][1]) for name in self.list_commands(ctx)])
+            formatter.write_dl(list(lines.items()))
+
+
+def _summary(point: EntryPoint) -> str:
+    """The line of help for the verb of a third party: its distribution, which is not imported for it."""
+    return f"{point.dist.metadata['Summary']} ({point.dist.name})" if point.dist else point.value

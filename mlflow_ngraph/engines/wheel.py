@@ -12,14 +12,14 @@ import hashlib
 import io
 import zipfile
 from functools import cache
+from importlib import resources
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 from mlflow_ngraph.errors import DependencyError
 from mlflow_ngraph.version import __version__
 
-_NAME = "mlflow-ngraph"
-_STEM = f"mlflow_ngraph-{__version__}"
+_CORE = "mlflow-ngraph"
 _LEFT = "__pycache__"
 """What Python makes by itself; everything else belongs to the package."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -27,33 +27,40 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 @cache
-def wheel() -> tuple[str, bytes]:
+def wheel(name: str = _CORE) -> tuple[str, bytes]:
     """File name and content. The name has a digest of the content, so that no environment is taken for another's.
+
+    Parameters
+    ----------
+    name : str
+        The distribution: this one, or a plugin.
 
     Raises
     ------
     DependencyError
-        This package was not installed, and nothing says what it depends on.
+        The distribution was not installed, and nothing says what it depends on.
     """
-    root = Path(__file__).resolve().parent.parent
+    package = name.replace("-", "_")
+    root = Path(str(resources.files(package))).resolve()
     files = {
         f"{root.name}/{path.relative_to(root).as_posix()}": path.read_bytes()
         for path in sorted(root.rglob("*"))
         if path.is_file() and _LEFT not in path.parts
     }
     try:
-        installation = distribution(_NAME)
+        installation = distribution(name)
     except PackageNotFoundError:
-        raise DependencyError(f"{_NAME} is not installed: pip install it, so that models know what it needs") from None
-    about = f"{_STEM}.dist-info"
+        raise DependencyError(f"{name} is not installed: pip install it, so that models know what it needs") from None
+    stem = f"{package}-{__version__}"
+    about = f"{stem}.dist-info"
     files[f"{about}/METADATA"] = _metadata(installation).encode()
     files[f"{about}/entry_points.txt"] = (installation.read_text("entry_points.txt") or "").encode()
     tag = "0" + hashlib.sha256(b"".join(name.encode() + files[name] for name in files)).hexdigest()[:12]
     files[f"{about}/WHEEL"] = (
-        f"Wheel-Version: 1.0\nGenerator: {_NAME}\nRoot-Is-Purelib: true\nTag: py3-none-any\nBuild: {tag}\n".encode()
+        f"Wheel-Version: 1.0\nGenerator: {_CORE}\nRoot-Is-Purelib: true\nTag: py3-none-any\nBuild: {tag}\n".encode()
     )
     files[f"{about}/RECORD"] = _record(files, about).encode()
-    return f"{_STEM}-{tag}-py3-none-any.whl", _zipped(files)
+    return f"{stem}-{tag}-py3-none-any.whl", _zipped(files)
 
 
 def _metadata(installation: Distribution) -> str:

@@ -34,6 +34,7 @@ else:  # pytest brings it there
 ROOT = Path(__file__).parents[2]
 PACKAGE = "mlflow-ngraph"
 DEVICES = ("xeon", "gpu", "orin")
+PLUGINS = sorted(path.name for path in (ROOT / "plugins").iterdir() if path.is_dir() and path.name != "__pycache__")
 PARAMETERS = {
     "device", "study", "workloads", "compilers", "batch_sizes", "precision", "repetitions", "threads", "mode", "purpose", "objective", "within", "cache", "resume",
     "when_busy",
@@ -41,8 +42,8 @@ PARAMETERS = {
 
 
 @cache
-def pyproject() -> dict[str, Any]:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+def pyproject(folder: str = ".") -> dict[str, Any]:
+    return tomllib.loads((ROOT / folder / "pyproject.toml").read_text())
 
 
 def extras() -> dict[str, list[Requirement]]:
@@ -119,7 +120,7 @@ def test_the_environment_of_a_device_parses_and_installs_this_package(device: st
     names = {MatchSpec(line).name.normalized for line in conda}
     assert {"python", "pip"} <= names
     (pip,) = [line["pip"] for line in content["dependencies"] if isinstance(line, dict)]
-    assert pip == [f"./checkout[{device}]"]
+    assert pip == [f"./checkout[{device}]", *(f"./checkout/plugins/{name}" for name in PLUGINS)]
     assert device in extras()
     for folder in (ROOT / "conda", ROOT / "entrypoints" / device):
         assert (folder / "checkout").resolve() == ROOT
@@ -155,7 +156,7 @@ def test_what_is_installed_here_is_what_the_extras_ask_for() -> None:
     from importlib.metadata import PackageNotFoundError, version
 
     wanted = {"", *with_what_they_name("xeon", "dev")}
-    assert {"torch", "tvm", "serve"} <= wanted
+    assert {"torch", "tvm"} <= wanted
     for extra, requirement in requirements():
         if extra not in wanted:
             continue
@@ -173,17 +174,28 @@ def test_supported_pythons_are_said_once() -> None:
     assert versions == [f"3.{minor}" for minor in range(20) if supported.contains(f"3.{minor}")]
 
 
-def test_what_the_package_imports_it_also_requires() -> None:
+@pytest.mark.parametrize("plugin", [None, *PLUGINS])
+def test_what_a_package_imports_it_also_requires(plugin: str | None) -> None:
     required = {canonicalize_name(requirement.name) for _, requirement in requirements()}
+    packages, folder = (
+        {"mlflow_ngraph", "_typeshed"},
+        ROOT / "mlflow_ngraph",
+    )  # that one is there for type checkers alone
+    if plugin is not None:
+        said = pyproject(f"plugins/{plugin}")["project"]
+        wanted = [
+            *said["dependencies"],
+            *(one for found in said.get("optional-dependencies", {}).values() for one in found),
+        ]
+        required |= {canonicalize_name(Requirement(text).name) for text in wanted}
+        folder = ROOT / "plugins" / plugin / f"mlflow_ngraph_{plugin}"
+        packages.add(folder.name)
     absent = {"cuda": ["cuda-bindings"], "pynvml": ["nvidia-ml-py"]}
     # Python 3.10 does not see them in packages that do not list what they bring.
     unseen = {"google": ["protobuf"], "tvm": ["apache-tvm"], "tvm_ffi": ["apache-tvm-ffi"]}
     homes = {**absent, **packages_distributions(), **unseen}
-    for path in (ROOT / "mlflow_ngraph").rglob("*.py"):
-        for module in imported_modules(path):
-            # `_typeshed` is there for type checkers alone.
-            if module in sys.stdlib_module_names or module in ("mlflow_ngraph", "_typeshed"):
-                continue
+    for path in folder.rglob("*.py"):
+        for module in imported_modules(path) - packages - sys.stdlib_module_names:
             brought_by = {canonicalize_name(name) for name in homes.get(module, [module])}
             assert brought_by & (required | {"mlflow-skinny"}), f"{path.relative_to(ROOT)} imports {module}"
 
@@ -198,13 +210,22 @@ def imported_modules(path: Path) -> set[str]:
     return found
 
 
-def test_plugins_are_where_the_package_says() -> None:
-    said = pyproject()["project"]
-    for points in (said["scripts"], *said["entry-points"].values()):
+@pytest.mark.parametrize("folder", [".", *(f"plugins/{name}" for name in PLUGINS)])
+def test_entry_points_are_where_a_package_says(folder: str) -> None:
+    said = pyproject(folder)["project"]
+    for points in (said.get("scripts", {}), *said["entry-points"].values()):
         for point in points.values():
             module, _, attribute = point.partition(":")
             found = importlib.import_module(module)
             assert not attribute or hasattr(found, attribute), point
+
+
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_a_plugin_is_of_the_version_of_the_core(plugin: str) -> None:
+    said = pyproject(f"plugins/{plugin}")["project"]
+    assert (said["name"], said["version"]) == (f"{PACKAGE}-{plugin}", __version__)
+    assert said["requires-python"] == pyproject()["project"]["requires-python"]
+    assert f"{PACKAGE}=={__version__}" in said["dependencies"]
 
 
 def test_extras_name_only_extras_that_exist() -> None:

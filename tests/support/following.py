@@ -21,8 +21,8 @@ import requests
 
 from mlflow_ngraph.engines.package import read_manifest
 from mlflow_ngraph.engines.probe import read_probe
-from mlflow_ngraph.serving.client import decode, encode
-from mlflow_ngraph.serving.protocol import LENGTH_HEADER
+from mlflow_ngraph_serve.client import decode, encode
+from mlflow_ngraph_serve.protocol import LENGTH_HEADER
 
 PATIENCE_S = 120.0
 """For whatever is waited for; a busy machine takes its time."""

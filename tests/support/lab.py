@@ -91,7 +91,7 @@ def lab() -> Iterator[Lab]:
     if os.geteuid() or shutil.which("ip") is None or not Path(_SSHD).exists():
         pytest.skip("a lab of hosts needs root, ip and sshd")
     if find_spec("ray") is None:
-        pytest.skip("the client of a lab needs ray: pip install '.[fleet]'")
+        pytest.skip("the client of a lab needs ray: pip install './plugins/fleet[ray]'")
     python = engine_python()
     if not python:
         pytest.skip(f"a lab needs a Python with ray[default]: name one in {RAY_PYTHON}")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mlflow_ngraph.errors import FleetAwayError
-from mlflow_ngraph.fleet.engine import Engine, Job, KnownJob, State, Status
+from mlflow_ngraph_fleet.engine import Engine, Job, KnownJob, State, Status
 
 
 class LocalEngine(Engine):

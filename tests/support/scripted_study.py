@@ -16,7 +16,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, os.environ["SCRIPTED_FROM"])
 
-from mlflow_ngraph.fleet import wire
+from mlflow_ngraph_fleet import wire
 
 MARKER = "died-once"
 LANE = {"id": "lane", "label": "net", "compiler_label": "identity", "precision": "fp32"}

@@ -18,9 +18,9 @@ import pytest
 import requests
 
 from mlflow_ngraph.engines.package import open_package
-from mlflow_ngraph.serving.server import Server, address, listen
-from mlflow_ngraph.serving.service import Service
-from mlflow_ngraph.serving.settings import Settings
+from mlflow_ngraph_serve.server import Server, address, listen
+from mlflow_ngraph_serve.service import Service
+from mlflow_ngraph_serve.settings import Settings
 
 NAME = "block"
 

@@ -1,0 +1,96 @@
+"""The engine of a fleet stands still on this machine while a slice is timed: what does not run disturbs nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from threading import Timer
+
+import psutil
+
+from mlflow_ngraph.processes.warden import Warden
+from mlflow_ngraph_fleet.node_agent import MARK, STUDY
+
+LONGEST_S = 8.0
+"""Of one standstill. A node that says nothing for longer could be taken for lost by the others of the fleet."""
+_TOGETHER_S, BREATH_S = 5.0, 0.3
+"""After so many seconds of standing still, so many in which nothing is timed: whoever asks for logs, or ends a study, is answered."""
+_LOOK_S = 10.0
+"""How long a list of processes is good for."""
+
+
+class Standstill:
+    """Stops processes beside a study.
+
+    They go on after a block, after `LONGEST_S`, or when this process ends, however it does.
+
+    Parameters
+    ----------
+    processes : Callable[[], Sequence[psutil.Process]]
+        What to stop, such as `of_engine`; asked from time to time, because an engine's processes come and go.
+    """
+
+    def __init__(self, processes: Callable[[], Sequence[psutil.Process]]) -> None:
+        self._look = processes
+        self._warden = Warden()
+        self._processes: Sequence[psutil.Process] = ()
+        self._looked_at = -_LOOK_S
+        self._still_s = 0.0
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Have the engine stand still within the block."""
+        if self._still_s > _TOGETHER_S:
+            time.sleep(BREATH_S)
+            self._still_s = 0.0
+        if time.monotonic() - self._looked_at > _LOOK_S:
+            self._processes, self._looked_at = self._look(), time.monotonic()
+            self._warden.let_go_on([process.pid for process in self._processes])
+        began = time.monotonic()
+        ending = Timer(LONGEST_S, self._signal, [signal.SIGCONT])
+        ending.daemon = True
+        ending.start()
+        try:
+            self._signal(signal.SIGSTOP)
+            yield
+        finally:
+            ending.cancel()
+            self._signal(signal.SIGCONT)
+            self._still_s += time.monotonic() - began
+
+    def close(self) -> None:
+        """Stop nothing any more."""
+        self._warden.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self._processes:
+            with suppress(psutil.Error):
+                process.send_signal(number)
+
+
+def of_engine(mark: str) -> list[psutil.Process]:
+    """The processes of an engine on this machine, without studies and what they have started.
+
+    Ray gives some of its processes titles, which overwrite what the kernel shows as their environment: these are found below
+    those that started them.
+
+    Parameters
+    ----------
+    mark : str
+        What the variable `MARK` of the engine's processes holds.
+    """
+    engine, studies = set[psutil.Process](), {psutil.Process()}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.uids().real != os.getuid() or process.environ().get(MARK) != mark:
+                continue
+            engine.update((process, *process.children(recursive=True)))
+            if STUDY in " ".join(process.cmdline()):
+                studies.add(process)
+    for study in tuple(studies):
+        with suppress(psutil.Error):
+            studies.update(study.children(recursive=True))
+    return sorted(engine - studies, key=lambda process: process.pid)

@@ -1,0 +1,284 @@
+"""The server's addresses: the Open Inference Protocol over HTTP, and the metrics.
+
+Nothing here waits but by ``await``: bodies come in pieces, engines compute in threads of their own, and what takes long to
+parse or to write is done in a thread beside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from mlflow_ngraph.version import __version__
+from mlflow_ngraph_serve import invocations
+from mlflow_ngraph_serve.protocol import EXTENSIONS, LENGTH_HEADER
+from mlflow_ngraph_serve.refusal import Refusal
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mlflow_ngraph_serve.batching import BatchAnswer
+    from mlflow_ngraph_serve.protocol import InferenceRequest
+    from mlflow_ngraph_serve.service import Service
+
+T = TypeVar("T")
+
+SMALL = 64 << 10
+"""Bytes of JSON that are parsed or written at once; more take so long that other requests would notice."""
+HELD = 1 << 30
+"""Bytes of bodies that are held at the same time, or twice the largest body where that is more."""
+_HELPERS = 2
+_DIGITS = 12
+_NOBODY = 499
+"""The status for the log of a client that is gone."""
+_log = logging.getLogger(__name__)
+
+
+class Application:
+    """Answers requests with a service."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self._helpers = ThreadPoolExecutor(_HELPERS, "parsing")
+        self._running = 0
+        self._held = 0
+
+    def asgi(self, started: Callable[[], Awaitable[None]]) -> Starlette:
+        """What the web server runs.
+
+        Parameters
+        ----------
+        started : Callable[[], Awaitable[None]]
+            Is begun when the web server listens; it is cancelled when that ends.
+        """
+
+        @asynccontextmanager
+        async def lifespan(_: Starlette) -> AsyncIterator[None]:
+            beginning = asyncio.ensure_future(started())
+            yield
+            beginning.cancel()
+            # Nobody waits for the answers that are still being written.
+            self._helpers.shutdown(wait=False, cancel_futures=True)
+
+        get = partial(Route, methods=["GET"])
+        return Starlette(
+            routes=[
+                get("/", self._index),
+                get("/ping", self._ready),
+                Route("/invocations", self._invoke, methods=["POST"]),
+                get("/v2", self._server),
+                get("/v2/models", self._models),
+                get("/v2/health/live", self._live),
+                get("/v2/health/ready", self._ready),
+                get("/v2/models/{name}", self._model),
+                get("/v2/models/{name}/ready", self._model_ready),
+                Route("/v2/models/{name}/infer", self._infer, methods=["POST"]),
+                get("/v2/models/{name}/versions/{version}", self._model),
+                get("/v2/models/{name}/versions/{version}/ready", self._model_ready),
+                Route("/v2/models/{name}/versions/{version}/infer", self._infer, methods=["POST"]),
+                get("/metrics", self._metrics),
+            ],
+            exception_handlers={Refusal: self._refused, HTTPException: _no_route, Exception: self._failed},
+            lifespan=lifespan,
+        )
+
+    async def _server(self, _: Request) -> Response:
+        return _json({"name": "mlflow-ngraph", "version": __version__, "extensions": list(EXTENSIONS)})
+
+    async def _index(self, request: Request) -> Response:
+        model = f"/v2/models/{self.service.interface.name}"
+        addresses = {"model": model, "infer": f"{model}/infer", "invocations": "/invocations", "metrics": "/metrics"}
+        return _json(
+            {"name": "mlflow-ngraph", "version": __version__, "models": self._served(), "addresses": addresses}
+        )
+
+    async def _models(self, _: Request) -> Response:
+        return _json({"models": self._served()})
+
+    def _served(self) -> list[dict[str, Any]]:
+        interface = self.service.interface
+        return [{"name": interface.name, "version": interface.version, "ready": self.service.ready}]
+
+    async def _live(self, _: Request) -> Response:
+        live = not self.service.broken
+        return _json({"live": live}, 200 if live else 503)
+
+    async def _ready(self, _: Request) -> Response:
+        ready = self.service.ready
+        return _json({"ready": ready}, 200 if ready else 503)
+
+    async def _model(self, request: Request) -> Response:
+        self._named(request)
+        return _json(self.service.metadata)
+
+    async def _model_ready(self, request: Request) -> Response:
+        self._named(request)
+        ready = self.service.ready
+        return _json({"name": self.service.interface.name, "ready": ready}, 200 if ready else 503)
+
+    async def _metrics(self, _: Request) -> Response:
+        text, kind = self.service.metrics.text()
+        return Response(text, headers={"Content-Type": kind})
+
+    async def _infer(self, request: Request) -> Response:
+        self._named(request)
+        length, interface = request.headers.get(LENGTH_HEADER), self.service.interface
+        return await self._computed(request, length, lambda body: interface.read(body, length), interface.write)
+
+    async def _invoke(self, request: Request) -> Response:
+        """As MLflow's own scoring server does."""
+        read = partial(invocations.read, self.service.interface)
+        return await self._computed(request, None, read, invocations.write)
+
+    async def _computed(
+        self,
+        request: Request,
+        length: str | None,
+        read: Callable[[bytearray], InferenceRequest],
+        write: Callable[[InferenceRequest, Mapping[str, NDArray[Any]]], tuple[bytes, dict[str, str]]],
+    ) -> Response:
+        """Answer an inference.
+
+        Parameters
+        ----------
+        length : str | None
+            How much of the body is JSON, as the request says it.
+        """
+        start = time.monotonic()
+        self._admit(request)
+        self._running += 1
+        body = bytearray()
+        try:
+            await self._read(request, body, start)
+            question = await self._helped(_json_bytes(length, body) > SMALL, partial(read, body), start)
+            answer = await self._answer(question, start)
+            as_json = sum(answer.outputs[name].nbytes for name, as_bytes in question.outputs if not as_bytes)
+            written = partial(write, question, answer.outputs)
+            content, headers = await self._helped(as_json > SMALL, written, start)
+        except ClientDisconnect:
+            return Response(status_code=_NOBODY)
+        finally:
+            self._running -= 1
+            # What the engine was given may still be a part of it.
+            self._held -= len(body)
+        self.service.metrics.answered(time.monotonic() - start, answer.queued_s)
+        return Response(content, headers=headers)
+
+    def _named(self, request: Request) -> None:
+        """Refuse other models, and other versions of this one."""
+        interface = self.service.interface
+        if request.path_params["name"] != interface.name:
+            raise Refusal(404, "unknown", f"there is no such model: this is the server of {interface.name!r}")
+        if request.path_params.get("version", interface.version) != interface.version:
+            raise Refusal(404, "unknown", f"there is no such version: {interface.name!r} has {interface.version}")
+
+    def _admit(self, request: Request) -> None:
+        """Refuse what is not worth reading."""
+        service = self.service
+        if not service.ready:
+            raise Refusal(503, "not_ready", service.broken or "the engine is not ready", retry_after_s=1, close=True)
+        if self._running >= service.max_requests:
+            raise Refusal(503, "queue_full", "too many requests at the same time", retry_after_s=1, close=True)
+        if request.headers.get("content-encoding", "identity").lower() != "identity":
+            raise Refusal(415, "malformed", "bodies must not be compressed", close=True)
+
+    async def _read(self, request: Request, body: bytearray, start: float) -> None:
+        try:
+            await asyncio.wait_for(self._received(request, body), self._left(start))
+        except asyncio.TimeoutError:
+            limit = self.service.limits.timeout_s
+            raise Refusal(408, "slow", f"the body did not come within {limit:g} s", close=True) from None
+
+    async def _received(self, request: Request, body: bytearray) -> None:
+        limit = self.service.max_body_bytes
+        too_large = Refusal(413, "too_large", f"the body is larger than {limit} bytes", close=True)
+        declared = request.headers.get("content-length", "0")
+        # What is no number has been refused by the web server.
+        if declared.isdigit() and int(declared) > limit:
+            raise too_large
+        async for piece in request.stream():
+            if len(body) + len(piece) > limit:
+                raise too_large
+            if self._held + len(piece) > max(HELD, 2 * limit):
+                raise Refusal(503, "queue_full", "too many bodies at the same time", retry_after_s=1, close=True)
+            self._held += len(piece)
+            body += piece
+
+    async def _answer(self, question: InferenceRequest, start: float) -> BatchAnswer:
+        future = self.service.submit(question)
+        try:
+            # Cancels the request where it still waits in the queue.
+            return await asyncio.wait_for(asyncio.wrap_future(future), self._left(start))
+        except asyncio.TimeoutError:
+            raise self._too_late() from None
+
+    async def _helped(self, long: bool, function: Callable[[], T], start: float) -> T:
+        """Call a function, in a thread beside where it may take long.
+
+        The time of the request holds here too: a server that ends waits that long for what has come in, and no longer.
+        """
+        if not long:
+            return function()
+        helped = asyncio.get_running_loop().run_in_executor(self._helpers, function)
+        try:
+            return await asyncio.wait_for(helped, self._left(start))
+        except asyncio.TimeoutError:
+            raise self._too_late() from None
+
+    def _too_late(self) -> Refusal:
+        limit = self.service.limits.timeout_s
+        return Refusal(504, "timeout", f"there was no answer within {limit:g} s")
+
+    def _left(self, start: float) -> float:
+        """Seconds that a request still has."""
+        return max(0.0, start + self.service.limits.timeout_s - time.monotonic())
+
+    async def _refused(self, _: Request, error: Exception) -> Response:
+        assert isinstance(error, Refusal)
+        self.service.metrics.refused(error.reason)
+        return refusal(error)
+
+    async def _failed(self, _: Request, error: Exception) -> Response:
+        self.service.metrics.refused("internal")
+        _log.error("a request failed", exc_info=error)
+        return refusal(Refusal(500, "internal", "something went wrong here; the server's log says what", close=True))
+
+
+def refusal(error: Refusal) -> Response:
+    """One line of JSON."""
+    headers = {}
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
+    if error.close:
+        headers["Connection"] = "close"
+    return _json({"error": str(error)}, error.status, headers)
+
+
+async def _no_route(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    messages = {404: "there is nothing here: GET / lists what there is", 405: "this address takes another method"}
+    return _json({"error": messages.get(error.status_code, error.detail)}, error.status_code, dict(error.headers or {}))
+
+
+def _json_bytes(length: str | None, body: bytearray) -> int:
+    """How much of a body has to be parsed; a length that is none is refused at once."""
+    if length is None:
+        return len(body)
+    return int(length) if length.isascii() and length.isdigit() and len(length) < _DIGITS else 0
+
+
+def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(json.dumps(content) + "\n", status, headers, "application/json")

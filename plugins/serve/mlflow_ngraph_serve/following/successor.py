@@ -1,0 +1,148 @@
+"""The process that serves one of the engines of a follower: ``python -m mlflow_ngraph_serve.following.successor ORDER ...``.
+
+It is handed three sockets. On one of its own it answers from the beginning, so that it can be tried before any client gets
+there. The one that clients know it shares with whoever serves beside it, and takes connections from it when it is told to, and
+as long: no connection that has come in is lost by that. By the third it hears from the follower.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from mlflow_ngraph.errors import NGraphError
+from mlflow_ngraph.processes import parent_death
+from mlflow_ngraph_serve import process
+from mlflow_ngraph_serve.server import BACKLOG, Server
+
+if TYPE_CHECKING:
+    from mlflow_ngraph_serve.process import Order
+    from mlflow_ngraph_serve.service import Service
+
+_CLOSE = (b"connection", b"close")
+
+
+@dataclass(frozen=True)
+class Handed:
+    """Descriptors that the process inherits, and from whom."""
+
+    own: int
+    public: int
+    channel: int
+    parent: int
+
+    def to_json(self) -> str:
+        """For the command line of the process."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, text: str) -> Handed:
+        """The inverse of `to_json`."""
+        return cls(**json.loads(text))
+
+
+class SuccessorServer(Server):
+    """Serves on a socket of its own, and on a shared one while it is told to.
+
+    Parameters
+    ----------
+    own, public, channel : socket.socket
+        See the module.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        own: socket.socket,
+        public: socket.socket,
+        channel: socket.socket,
+        tell: Callable[[str], None],
+    ) -> None:
+        super().__init__(service, own, tell)
+        self._public = public
+        self._channel = channel
+        self._open: asyncio.Server | None = None
+
+    async def _start(self) -> None:
+        """Get the service ready, and do what the follower says until it is gone."""
+        reader, writer = await asyncio.open_connection(sock=self._channel)
+        problem = await self._load()
+        if problem is not None:
+            _say(writer, failed=" ".join(str(problem).split()) or type(problem).__name__)
+            return
+        _say(writer, ready=True)
+        while line := await _line(reader):
+            if json.loads(line)["do"] == "open":
+                await self._take_connections()
+            else:
+                self._stand_aside()
+            _say(writer, open=self._open is not None)
+        self.stop()
+
+    async def _take_connections(self) -> None:
+        if self._open is not None:
+            return
+        web = self._web
+        web.config.encoded_headers[:] = [header for header in web.config.encoded_headers if header != _CLOSE]
+        web.server_state.default_headers = [header for header in web.server_state.default_headers if header != _CLOSE]
+        kind: Any = web.config.http_protocol_class
+        made = partial(kind, config=web.config, server_state=web.server_state, app_state=web.lifespan.state)
+        # What is closed when it stands aside is this process's own name of the socket.
+        self._open = await asyncio.get_running_loop().create_server(made, sock=self._public.dup(), backlog=BACKLOG)
+        web.servers.append(self._open)
+
+    def _stand_aside(self) -> None:
+        """Take no more connections; those that there are end with their next answer, which says so."""
+        if self._open is None:
+            return
+        self._web.servers.remove(self._open)
+        self._open.close()
+        self._open = None
+        self._web.config.encoded_headers.append(_CLOSE)
+        self._web.server_state.default_headers = [*self._web.server_state.default_headers, _CLOSE]
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.readline()
+    except ConnectionError:
+        return b""
+
+
+def _say(writer: asyncio.StreamWriter, **message: object) -> None:
+    writer.write(json.dumps(message).encode() + b"\n")
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until a signal comes, or the follower has ended.
+
+    Parameters
+    ----------
+    arguments : list[str]
+        An order of `mlflow_ngraph_serve.process`, and what is handed.
+    """
+    handed = Handed.parse(arguments[1])
+    parent_death.send_to_self(signal.SIGTERM, handed.parent)
+    return process.serve(process.Order.parse(arguments[0]), partial(_server, handed))
+
+
+def _server(handed: Handed, order: Order) -> Server:
+    channel = socket.socket(fileno=handed.channel)
+    try:
+        service = process.service_of(order)
+    except NGraphError as error:
+        channel.sendall(json.dumps({"failed": " ".join(str(error).split())}).encode() + b"\n")
+        raise
+    own, public = socket.socket(fileno=handed.own), socket.socket(fileno=handed.public)
+    return SuccessorServer(service, own, public, channel, process.tell)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

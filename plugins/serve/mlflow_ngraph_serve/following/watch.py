@@ -1,0 +1,67 @@
+"""A look from time to time at the process that serves: more often, and with an inference for trial, while its engine is new."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+from mlflow_ngraph.errors import EngineError
+from mlflow_ngraph_serve.following.engine_server import EngineServer
+
+LOOK_S = 1.0
+"""From one look at a new engine to the next."""
+LATER_LOOK_S = 10.0
+"""The same once it has proven itself."""
+PROBE_S = 10.0
+"""From one inference for trial to the next: there may be no client who would notice."""
+SILENT = 3
+"""Looks without an answer, one after the other, by which a process has failed: a busy machine may keep one from answering."""
+_ANSWER_S = 5.0
+"""For an inference beside those of clients."""
+
+
+class Watch:
+    """Of one process.
+
+    Parameters
+    ----------
+    trial_s : float | None
+        How long the engine is new; None: it has proven itself.
+    """
+
+    def __init__(self, server: EngineServer, trial_s: float | None = None) -> None:
+        now = time.monotonic()
+        self.on_trial = trial_s is not None
+        self._server = server
+        self._until = now + (trial_s or 0.0)
+        self._look_at, self._probe_at = now + LOOK_S, now + PROBE_S
+        self._silent = 0
+
+    @property
+    def passed(self) -> bool:
+        """Whether a new engine has been watched for long enough."""
+        return self.on_trial and time.monotonic() >= self._until
+
+    @property
+    def due(self) -> float:
+        """When there is something to do, by the monotonic clock."""
+        return min(self._look_at, self._until) if self.on_trial else self._look_at
+
+    def problem(self) -> str:
+        """Why clients are to be taken from it; empty where nothing is known against it. Looks, where that is due."""
+        if self._server.failed or time.monotonic() < self._look_at:
+            return self._server.failed
+        trouble = self._server.trouble()
+        self._silent = self._silent + 1 if trouble is None else 0
+        self._look_at = time.monotonic() + (LOOK_S if self.on_trial else LATER_LOOK_S)
+        if self._silent >= SILENT:
+            return f"it did not answer {SILENT} times"
+        return trouble or self._probed()
+
+    def _probed(self) -> str:
+        if self.on_trial and time.monotonic() >= self._probe_at:
+            self._probe_at = time.monotonic() + PROBE_S
+            # That it is busy, or does not answer at all, others have to find.
+            with suppress(EngineError):
+                return self._server.difference(_ANSWER_S)
+        return ""

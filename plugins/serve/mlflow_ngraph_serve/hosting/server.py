@@ -1,0 +1,188 @@
+"""MLflow's server with the page, as a process that ends with us."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from mlflow_ngraph.errors import NGraphError, UsageError
+from mlflow_ngraph_serve.hosting import access, database
+
+ARTIFACTS = "artifacts"
+"""Name in the server's folder."""
+_PATIENCE_S = 120.0
+"""Until the server answers: MLflow's imports on a small machine, and the tables of a new database."""
+_GRACE_S = 15.0
+"""For the server to end by itself."""
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a tracking server is to be like."""
+
+    folder: Path
+    """Where it keeps what is not kept elsewhere."""
+    host: str = "127.0.0.1"
+    port: int = 5000
+    store: str | None = None
+    """Address of a database; see `database.running`."""
+    artifacts: str | None = None
+    """Where files go: a folder, or the address of a store; by default into ``folder``. Clients send them to the server."""
+    names: tuple[str, ...] = ()
+    """Names that it is known by beside those of the machine."""
+    certificate: Path | None = None
+    key: Path | None = None
+    login: bool = True
+    """Visitors have to log in, unless only this machine can reach it."""
+
+    @property
+    def has_users(self) -> bool:
+        """Whether visitors have to log in."""
+        return self.login and not access.is_loopback(self.host)
+
+    @property
+    def address(self) -> str:
+        """As clients on this machine or, where it listens everywhere, elsewhere give it."""
+        host = socket.getfqdn() if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104 - compared, not bound
+        return f"{'https' if self.certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+
+def run(wanted: Wanted, ready: Callable[[str], object]) -> int:
+    """Run a server until it ends, or SIGTERM or SIGINT ends it.
+
+    Parameters
+    ----------
+    ready : Callable[[str], object]
+        Called once it answers, with the address of its database.
+
+    Returns
+    -------
+    int
+        0 where a signal ended it.
+
+    Raises
+    ------
+    UsageError
+        It cannot be like this: the port is taken, for example.
+    NGraphError
+        It does not come up.
+    """
+    try:
+        wanted.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"folder {wanted.folder}: {error.strerror}") from error
+    _require_free(wanted.host, wanted.port)
+    tls = access.certificate(wanted.certificate, wanted.key)
+    users = access.users(wanted.folder) if wanted.has_users else {}
+    with (
+        database.running(wanted.folder, wanted.store) as store,
+        _until_signal(_command(wanted, tls, store), {**users, database.VARIABLE: store}) as (process, asked),
+    ):
+        _wait(process, asked, wanted)
+        if process.poll() is None and not asked:
+            ready(store)
+        code = process.wait()
+    if asked:
+        return 0
+    raise NGraphError(f"the server ended by itself with code {code}: see what it said above")
+
+
+def _command(wanted: Wanted, tls: list[str], store: str) -> list[str]:
+    artifacts = wanted.artifacts or str((wanted.folder / ARTIFACTS).absolute())
+    command = [
+        *(sys.executable, "-m", "mlflow", "server", "--host", wanted.host, "--port", str(wanted.port)),
+        *("--app-name", "ngraph-auth" if wanted.has_users else "ngraph", "--artifacts-destination", artifacts),
+        *("--allowed-hosts", access.hosts(wanted.names)),
+    ]
+    if database.is_for_one(store):
+        command += ["--workers", "1"]
+    if tls:
+        command += ["--uvicorn-opts", shlex.join(tls)]
+    return command
+
+
+def _require_free(host: str, port: int) -> None:
+    """So that what is wrong is said before a database is made."""
+    try:
+        (family, kind, protocol, _, where), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where)
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen on {host}, port {port}: {error.strerror}; choose others with --host, --port"
+        ) from error
+
+
+@contextmanager
+def _until_signal(
+    command: list[str], environment: dict[str, str]
+) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
+    """A process in a session of its own, which a signal to us ends: it, and whatever it has started.
+
+    Yields
+    ------
+    tuple[subprocess.Popen[bytes], list[int]]
+        The process, and the signals that came.
+    """
+    asked: list[int] = []
+    # Its jobs are for evaluations of language models; each is a process.
+    quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    process = subprocess.Popen(command, env={**quiet, **os.environ, **environment}, start_new_session=True)
+
+    def end(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        _signal(process, signal.SIGTERM)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield process, asked
+    finally:
+        _signal(process, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_S)
+        # Its workers are in its session, whether it is there any more or not.
+        _signal(process, signal.SIGKILL)
+        process.wait()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def _wait(process: subprocess.Popen[bytes], asked: list[int], wanted: Wanted) -> None:
+    """Until the server answers, ends, or is to end."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(wanted.host, wanted.host)  # noqa: S104 - compared, not bound
+    address = f"{'https' if wanted.certificate else 'http'}://{host}:{wanted.port}/health"
+    deadline = time.monotonic() + _PATIENCE_S
+    # It is this machine that answers, and the certificate has the name that others know it by.
+    context = ssl._create_unverified_context() if wanted.certificate else None  # noqa: S323, SLF001
+    while process.poll() is None and not asked:
+        with (
+            contextlib.suppress(urllib.error.URLError, OSError),
+            urllib.request.urlopen(address, timeout=5, context=context),  # noqa: S310 - it is our own
+        ):
+            return
+        if time.monotonic() > deadline:
+            raise NGraphError(
+                f"the server does not answer at {address} after {_PATIENCE_S:.0f} s: see what it said above"
+            )
+        time.sleep(_POLL_S)

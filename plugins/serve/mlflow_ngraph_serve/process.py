@@ -1,0 +1,165 @@
+"""The process that serves an engine: ``python -m mlflow_ngraph_serve.process ORDER``.
+
+An engine is served as it was measured: in a fresh process, with the environment variables that set its threads and without
+what finding and checking it has imported. So whoever serves becomes this process when all checks are passed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from mlflow_ngraph.errors import NGraphError
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.engines.package import Package
+    from mlflow_ngraph_serve.server import Server
+    from mlflow_ngraph_serve.service import Service
+    from mlflow_ngraph_serve.settings import Settings
+
+_SCRATCH = "ngraph-serve-"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to serve, and how."""
+
+    directory: Path
+    digest: str
+    """Of the package's manifest, as it was checked."""
+    name: str
+    settings: Settings
+    scratch: Path
+    """Removed in the end."""
+
+    def to_json(self) -> str:
+        """For the command line of the process."""
+        return json.dumps(
+            {
+                "directory": str(self.directory),
+                "digest": self.digest,
+                "name": self.name,
+                "settings": self.settings.model_dump(),
+                "scratch": str(self.scratch),
+            }
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Order:
+        """The inverse of `to_json`."""
+        from mlflow_ngraph_serve.settings import Settings
+
+        content = json.loads(text)
+        return cls(
+            Path(content["directory"]),
+            content["digest"],
+            content["name"],
+            Settings.read(content["settings"]),
+            Path(content["scratch"]),
+        )
+
+
+def become(package: Package, name: str, settings: Settings) -> NoReturn:
+    """Make this process the server of a package that has been checked."""
+    command, env = command_of(package, name, settings)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, command, env)  # noqa: S606 - never with a shell
+
+
+def command_of(package: Package, name: str, settings: Settings) -> tuple[list[str], dict[str, str]]:
+    """The command of the process, and its environment."""
+    order, env = ordered(package, name, settings)
+    return [sys.executable, "-m", "mlflow_ngraph_serve.process", order.to_json()], env
+
+
+def ordered(package: Package, name: str, settings: Settings) -> tuple[Order, dict[str, str]]:
+    """What a process that serves a package is told, and its environment."""
+    from mlflow_ngraph.engines.environment import of_manifest
+
+    scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH))
+    order = Order(package.directory.absolute(), package.digest, name, settings, scratch)
+    return order, of_manifest(package.manifest, scratch)
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until a signal comes. SIGTERM and SIGINT end the server once it has answered what came in."""
+    return serve(Order.parse(arguments[0]), _listening_server)
+
+
+def serve(order: Order, server_of: Callable[[Order], Server]) -> int:
+    """Serve until a signal comes, and return the exit code.
+
+    Parameters
+    ----------
+    server_of : Callable[[Order], Server]
+        Makes the server.
+    """
+    from mlflow_ngraph.engines import environment
+
+    environment.enter()
+    ended: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # While it runs, the web server has handlers of its own; when it has ended it hands the signal on.
+        signal.signal(number, lambda number, _: ended.append(number))
+    try:
+        server = server_of(order)
+        done = bool(ended) or server.run()
+    except NGraphError as error:
+        tell(f"error: {' '.join(str(error).split())}")
+        return error.exit_code
+    finally:
+        shutil.rmtree(order.scratch, ignore_errors=True)
+    if not done:
+        tell("error: the engine did not come to an end; requests were left without an answer")
+        # Its thread cannot be ended, and Python would wait for it.
+        os._exit(1)
+    tell("ended")
+    return 0
+
+
+def service_of(order: Order) -> Service:
+    """The engine of an order, behind a queue; not loaded yet.
+
+    Raises
+    ------
+    EngineError
+        The package is damaged.
+    UsageError
+        It cannot be served like this.
+    """
+    from mlflow_ngraph.engines.package import open_package
+    from mlflow_ngraph_serve.service import Service
+
+    settings = order.settings
+    return Service(
+        open_package(order.directory, order.digest),
+        order.name,
+        settings.wishes,
+        settings.limits,
+        workers=settings.workers,
+        tell=tell,
+    )
+
+
+def _listening_server(order: Order) -> Server:
+    from mlflow_ngraph_serve.server import Server, listen
+
+    return Server(service_of(order), listen(order.settings.host, order.settings.port), tell)
+
+
+def tell(line: str) -> None:
+    """Say something to whoever started the server."""
+    print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,125 @@
+"""A server from its settings: a socket, the web server on it, and a service that gets ready behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph_serve.application import Application
+from mlflow_ngraph_serve.service import Service
+
+if TYPE_CHECKING:
+    import uvicorn
+
+IDLE_S = 75
+"""For which a connection is kept after an answer: longer than the proxies in front usually keep it."""
+GRACE_S = 5
+"""Beyond the time of a request, for clients to take their answers when the server ends."""
+BACKLOG = 1024
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that takes connections from now on.
+
+    Raises
+    ------
+    UsageError
+        Somebody else has the port, or this machine has no such address.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.socket(family)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        raise UsageError(f"cannot listen on {host} port {port}: {error.strerror or error}") from None
+    listener.setblocking(False)
+    return listener
+
+
+def address(listening: socket.socket) -> str:
+    """Where clients find the server."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class Server:
+    """Serves until it is told to stop, and then answers what has come in.
+
+    Parameters
+    ----------
+    tell : Callable[[str], None]
+        Is given lines for whoever started it.
+    """
+
+    def __init__(self, service: Service, listening: socket.socket, tell: Callable[[str], None]) -> None:
+        self._service = service
+        self._listening = listening
+        self._tell = tell
+        self._problem: BaseException | None = None
+        self._web = self._web_server()
+
+    def run(self) -> bool:
+        """Serve, and say whether everything that came in was answered.
+
+        Raises
+        ------
+        NGraphError
+            The engine cannot be loaded or fails, or what was asked for cannot be kept.
+        """
+        try:
+            self._web.run(sockets=[self._listening])
+        finally:
+            done = self._service.stop()
+        if self._problem is not None:
+            raise self._problem
+        return done
+
+    def stop(self) -> None:
+        """End `run`; may be called from any thread."""
+        self._web.should_exit = True
+
+    def _web_server(self) -> uvicorn.Server:
+        import uvicorn
+
+        from mlflow_ngraph_serve.connection import Connection
+
+        refused = self._service.metrics.refused
+
+        class Watched(Connection):
+            on_invalid = staticmethod(lambda: refused("malformed"))
+
+        config = uvicorn.Config(
+            Application(self._service).asgi(self._start),
+            http=Watched,
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=IDLE_S,
+            timeout_graceful_shutdown=round(self._service.limits.timeout_s) + GRACE_S,
+        )
+        return uvicorn.Server(config)
+
+    async def _start(self) -> None:
+        """Get the service ready, and say where it is."""
+        where = f"{address(self._listening)}/v2/models/{self._service.interface.name}"
+        self._tell(f"listening; the engine is being loaded: {where}")
+        if await self._load() is None:
+            self._tell(f"ready: {where}/infer")
+            self._tell(f"try it: {self._service.interface.example(f'{where}/infer')}")
+
+    async def _load(self) -> BaseException | None:
+        """Get the service ready in a thread; without an engine there is nothing to serve. What went wrong, `run` raises."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, self._service.start)
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            self._problem = error
+            self.stop()
+        return self._problem

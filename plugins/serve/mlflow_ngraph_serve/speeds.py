@@ -1,0 +1,83 @@
+"""What is known of an engine's speed by batch size: what its study has measured, and where that says nothing, a look now.
+
+What a study has measured counts where the verdict is ``ok``, one inference was in flight, as here, and the machine is an
+equal one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mlflow_ngraph.text import rounded
+from mlflow_ngraph_serve.planning import Speed
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.engines.local_engine import LoadedEngine
+    from mlflow_ngraph.engines.manifest import Figures, Manifest
+
+LOOK_S = 1.0
+"""For each batch size that nothing is known of."""
+LOOK_CALLS = 100
+"""At most."""
+_METRICS = ("throughput", "latency_p50_ms", "latency_p99_ms")
+
+
+def recorded(manifest: Manifest, machine: str | None = None) -> tuple[dict[int, Speed], str]:
+    """What the study of an engine has measured, and why that does not hold here where it does not.
+
+    Parameters
+    ----------
+    machine : str | None
+        The digest of this machine's hardware; None takes what was measured anywhere.
+    """
+    study = f"study {manifest.origin.study!r}"
+    if manifest.spec.target.mode != "sync":
+        return {}, f"{study} had several requests in flight"
+    if machine is not None and manifest.origin.fingerprint.get("digest") != machine:
+        return {}, f"{study} ran on other hardware"
+    speeds = {figures.batch: _speed(figures) for figures in manifest.figures if _usable(figures)}
+    return speeds, f"{study} has nothing that is ok" if not speeds else ""
+
+
+def known(engine: LoadedEngine, machine: str) -> tuple[dict[int, Speed], str]:
+    """The speed at every batch size of a warm engine, and a line that says where it comes from."""
+    measured, problem = recorded(engine.manifest, machine)
+    lacking = [size for size in engine.batch_sizes if size not in measured]
+    speeds = {size: measured[size] if size in measured else look(engine, size) for size in engine.batch_sizes}
+    study = f"study {engine.manifest.origin.study!r}"
+    if not lacking:
+        return speeds, f"as measured by {study}"
+    return speeds, f"timed now for batch size {', '.join(map(str, lacking))}: {problem or f'not ok in {study}'}"
+
+
+def look(engine: LoadedEngine, batch: int, seconds: float = LOOK_S) -> Speed:
+    """Call an engine on zeros for a while."""
+    zeros = [np.zeros(spec.resolve(batch), spec.dtype) for spec in engine.inputs]
+    taken: list[float] = []
+    while not taken or (sum(taken) < seconds and len(taken) < LOOK_CALLS):
+        start = time.perf_counter()
+        engine.run(zeros, batching="exact")
+        taken.append(time.perf_counter() - start)
+    # Of so few calls the slowest stands for the 99th percentile.
+    return Speed(batch / float(np.mean(taken)), float(np.median(taken)), max(taken))
+
+
+def shown(speeds: Mapping[int, Speed]) -> str:
+    """All of them in a line."""
+    return "; ".join(
+        f"batch {size}: {rounded(speed.throughput)} samples/s, p99 {rounded(1000 * speed.p99_s)} ms"
+        for size, speed in sorted(speeds.items())
+    )
+
+
+def _usable(figures: Figures) -> bool:
+    return figures.verdict == "ok" and all(figures.metrics.get(name, 0.0) > 0 for name in _METRICS)
+
+
+def _speed(figures: Figures) -> Speed:
+    throughput, p50, p99 = (figures.metrics[name] for name in _METRICS)
+    return Speed(throughput, p50 / 1000, p99 / 1000)

@@ -1,0 +1,63 @@
+"""``serve`` refuses what cannot be served before it becomes a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlflow_ngraph_serve import process, source
+from tests.support.logged import Logged
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def became(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What the process would have become."""
+    found: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(process, "become", lambda *what: found.append(what))
+    return found
+
+
+def test_a_package_is_proven_and_then_served(logged: Logged, cli: Cli, became: list[tuple[Any, ...]]) -> None:
+    code, _, err = cli("serve", str(logged.packages["openvino"]), "--port", "0", "--max-p99-ms", "50")
+    assert code == 0, err
+    ((package, name, settings),) = became
+    assert package.directory == logged.packages["openvino"]
+    assert name == source.default_name(package)
+    assert (settings.port, settings.max_p99_ms, settings.max_batch) == (0, 50.0, None)
+    command, env = process.command_of(package, name, settings)
+    order = process.Order.parse(command[-1])
+    assert (order.digest, order.name, order.settings) == (package.digest, name, settings)
+    assert env["OMP_NUM_THREADS"] == "2"
+    order.scratch.rmdir()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--max-p99-ms", "0"), "max_p99_ms: "),
+        (("--timeout-s", "-1"), "timeout_s: "),
+        (("--name", "a/b"), "'a/b' is no name"),
+        (("--workers", "0"), "--workers"),
+    ],
+)
+def test_wrong_options_are_named(
+    logged: Logged, cli: Cli, became: list[tuple[Any, ...]], options: tuple[str, ...], said: str
+) -> None:
+    code, _, err = cli("serve", str(logged.packages["openvino"]), *options)
+    assert (code, became) == (2, [])
+    assert said in err
+
+
+def test_a_damaged_package_is_not_served(
+    logged: Logged, tmp_path: Path, cli: Cli, became: list[tuple[Any, ...]]
+) -> None:
+    package = logged.copy("openvino", tmp_path / "package")
+    (package / "engine/model.bin").write_bytes(b"")
+    code, _, err = cli("serve", str(package))
+    assert (code, became) == (1, [])
+    assert "engine/model.bin has changed" in err

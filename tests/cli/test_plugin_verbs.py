@@ -1,0 +1,84 @@
+"""Verbs that plugins bring: listed and explained without them, and those of third parties beside them."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from mlflow_ngraph import entry_points
+from mlflow_ngraph.cli import app, fleet
+from mlflow_ngraph.cli.lazy import LazyGroup
+from mlflow_ngraph.version import __version__
+
+POINTS = "mlflow_ngraph.cli"
+
+
+@pytest.fixture
+def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LazyGroup:
+    """A command line where a third party brings a verb of its own, and one whose name is taken."""
+    info = tmp_path / "party-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: party\nVersion: 1.0\nSummary: A verb of others.\n")
+    (info / "entry_points.txt").write_text("[party.verbs]\nparty = party:verb\nstudies = party:verb\n")
+    (tmp_path / "party.py").write_text("import click\n\n\n@click.command()\ndef verb():\n    click.echo('a party')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return LazyGroup("ngraph", verbs={"studies": (f"{POINTS}.studies:studies", "Ours.")}, points="party.verbs")
+
+
+@pytest.fixture
+def missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No plugin is installed."""
+
+    def none(name: str) -> None:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(entry_points, "distribution", none)
+
+
+def test_a_verb_of_a_third_party_is_listed_and_runs(group: LazyGroup) -> None:
+    told = CliRunner().invoke(group, ["--help"]).output
+    assert "party    A verb of others. (party)" in told
+    assert CliRunner().invoke(group, ["party"]).output == "a party\n"
+    assert "did you mean 'party'?" in CliRunner().invoke(group, ["prty"]).output
+
+
+def test_a_third_party_cannot_replace_a_verb(group: LazyGroup) -> None:
+    assert "studies  Ours." in CliRunner().invoke(group, ["--help"]).output
+    assert "a party" not in CliRunner().invoke(group, ["studies"]).output
+
+
+GROUPS = ((POINTS, "", app._VERBS), (f"{POINTS}.fleet", "fleet ", fleet._VERBS))
+BROUGHT = [
+    (points, f"{path}{verb}", plugin)
+    for points, path, verbs in GROUPS
+    for verb, (plugin, _) in verbs.items()
+    if ":" not in plugin
+]
+
+
+@pytest.mark.parametrize(("points", "path", "plugin"), BROUGHT)
+def test_a_plugin_has_the_verbs_that_the_tables_name(points: str, path: str, plugin: str) -> None:
+    assert isinstance(entry_points.brought(plugin, points, path.rsplit(maxsplit=1)[-1], path), click.Command)
+
+
+@pytest.mark.parametrize(("points", "path", "plugin"), BROUGHT)
+def test_a_verb_without_its_plugin_says_how_to_install_it(
+    points: str, path: str, plugin: str, cli, missing: None
+) -> None:
+    code, out, err = cli(*path.split(), "--help")
+    assert (code, out) == (2, "")
+    assert err == (
+        f"error: 'mlflow-ngraph {path}' is part of {plugin} {__version__}, which is not installed: pip install {plugin}, "
+        f"or ./plugins/{plugin.removeprefix('mlflow-ngraph-')} of a checkout\n"
+    )
+
+
+def test_a_study_on_a_fleet_without_its_plugin_says_so_too(cli, missing: None) -> None:
+    code, _, err = cli("benchmark", "smoke", "--device", "xeon,orin")
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith(f"error: a study on several devices is part of mlflow-ngraph-fleet {__version__}")
+    assert "unknown device 'lab-7'" in cli("benchmark", "smoke", "--device", "lab-7")[2]
