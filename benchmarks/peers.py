@@ -31,9 +31,9 @@ from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.record import LaneRecord
 from mlflow_ngraph.execute.session import Session
 from mlflow_ngraph.execute.worker_process import Warden
-from mlflow_ngraph.first_contact.peers import BENCHMARK_APP
 from mlflow_ngraph.runner import plan_study, run_study
 from mlflow_ngraph.study import Study, parse
+from mlflow_ngraph_testing.first_contact.peers import BENCHMARK_APP
 
 BARE_LOOP = """
 import json, statistics, sys, time

@@ -48,7 +48,7 @@ _VERBS = {
     "devices": (f"{_HERE}.devices:devices", "List device profiles, and describe this machine."),
     "doctor": (f"{_HERE}.doctor:doctor", "Check whether this machine is fit to measure; changes nothing."),
     "first-contact": (
-        f"{_HERE}.first_contact:first_contact",
+        "mlflow-ngraph-testing",
         "Try everything once on a machine that nobody has tried, and report.",
     ),
     "pull": (f"{_HERE}.pull:pull", "Bring a measured engine here: by name, or the best one for a purpose."),

@@ -18,8 +18,8 @@ from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.compilers.torch_compile import TorchCompile, TorchCompileFlags
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.errors import CompileError, FlagError, UnsupportedError
-from mlflow_ngraph.testing.steps import in_fresh_process
 from mlflow_ngraph.workloads.materials import Source
+from mlflow_ngraph_testing.steps import in_fresh_process
 
 TARGET = Target(threads=1)
 

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from mlflow_ngraph.testing.steps import within
+from mlflow_ngraph_testing.steps import within
 from tests.support.zoo.quick import Said, verdicts
 from tests.workloads import reported_files
 
