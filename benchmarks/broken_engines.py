@@ -24,21 +24,21 @@ from support.resumed import BRIEFLY, measured
 
 from mlflow_ngraph.execute import fold, journal
 from mlflow_ngraph.study import Study, parse
-from mlflow_ngraph.testing.models import INPUTS
+from mlflow_ngraph_testing.models import INPUTS
 
 TOKENS = [
     {"name": "tokens", "shape": ["batch", 32], "dtype": "int64", "high": 8192},
     {"name": "mask", "shape": ["batch", 32], "dtype": "int64"},
     {"name": "types", "shape": ["batch", 32], "dtype": "int64"},
 ]
-CONTRACT = "torch:mlflow_ngraph.testing.models"
+CONTRACT = "torch:mlflow_ngraph_testing.models"
 ZOO = "torch:tests.support.zoo.numbers"
 SMALL: dict[str, dict[str, Any]] = {
     "cnn": {"ref": f"{CONTRACT}:cnn", "options": {"inputs": INPUTS["cnn"]}},
     "parallel": {"ref": f"{CONTRACT}:parallel", "options": {"inputs": INPUTS["parallel"]}},
     "perceptron": {"ref": f"{CONTRACT}:perceptron", "options": {"inputs": INPUTS["perceptron"]}},
     "encoder": {
-        "ref": "torch:mlflow_ngraph.testing.transformer:encoder",
+        "ref": "torch:mlflow_ngraph.workloads.transformer:encoder",
         "options": {"inputs": TOKENS, "kwargs": {"layers": 2, "width": 64}},
     },
     "chaotic": {"ref": f"{ZOO}:Chaotic", "options": {"inputs": [{"shape": ["batch", 8]}]}},
@@ -83,7 +83,7 @@ def main() -> int:
     parser.add_argument("--anew", action="store_true", help="measure what was measured before")
     options = parser.parse_args()
     found: list[Found] = []
-    with registered("broken", "mlflow_ngraph.testing.broken:BrokenCompiler"):
+    with registered("broken", "mlflow_ngraph_testing.broken:BrokenCompiler"):
         for model in options.models.split(","):
             study = _study({**SMALL, **LARGE}[model], model, options.damages.split(","), options.places)
             found += _measured(study, model, options.home, anew=options.anew)

@@ -63,7 +63,7 @@ def main() -> int:
     os.environ.update(QUIET)
     with (
         tempfile.TemporaryDirectory(prefix="ngraph-following-") as directory,
-        registered("fake", "mlflow_ngraph.testing.fake:FakeCompiler"),
+        registered("fake", "mlflow_ngraph_testing.fake:FakeCompiler"),
     ):
         home = Path(directory)
         with tracking_server(home, workers=1) as uri:

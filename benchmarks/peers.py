@@ -30,10 +30,10 @@ from mlflow_ngraph.execute.lane_engines import LaneEngines
 from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.record import LaneRecord
 from mlflow_ngraph.execute.session import Session
-from mlflow_ngraph.first_contact.peers import BENCHMARK_APP
 from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph.runner import plan_study, run_study
 from mlflow_ngraph.study import Study, parse
+from mlflow_ngraph_testing.first_contact.peers import BENCHMARK_APP
 
 BARE_LOOP = """
 import json, statistics, sys, time

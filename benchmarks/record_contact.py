@@ -14,9 +14,9 @@ import re
 import time
 from pathlib import Path
 
-from mlflow_ngraph.first_contact import report as reports
-from mlflow_ngraph.first_contact.report import Report
 from mlflow_ngraph.text import markdown_row
+from mlflow_ngraph_testing.first_contact import report as reports
+from mlflow_ngraph_testing.first_contact.report import Report
 
 BEGIN, END = "<!-- first contacts: begin -->", "<!-- first contacts: end -->"
 _TITLES = ("device", "machine", "when", "right", "not right")

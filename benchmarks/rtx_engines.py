@@ -30,7 +30,7 @@ from mlflow_ngraph.text import markdown_row
 COMPILER = "tensorrt-rtx"
 PAGE = Path(__file__).parents[1] / "docs/reference/tensorrt-rtx-engines.md"
 ENCODER = {
-    "ref": "torch:mlflow_ngraph.testing.transformer:encoder",
+    "ref": "torch:mlflow_ngraph.workloads.transformer:encoder",
     "options": {
         "inputs": [
             {"name": "tokens", "shape": ["batch", 64], "dtype": "int64", "high": 8192},

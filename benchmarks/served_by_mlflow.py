@@ -26,9 +26,9 @@ from mlflow import MlflowClient
 from support.server import tracking_server
 
 from mlflow_ngraph.errors import NGraphError
-from mlflow_ngraph.testing import fresh
 from mlflow_ngraph.tracking import download
 from mlflow_ngraph.tracking.schema import Tag
+from mlflow_ngraph_testing import fresh
 
 COMPILERS = ("onnxruntime", "openvino", "tvm", "torchscript", "torch-compile", "identity")
 WITHOUT_TORCH = ("onnxruntime", "openvino", "tvm")
@@ -162,7 +162,7 @@ def _encoder(directory: Path) -> Path:
     target = directory / "encoder.onnx"
     code = f"""
 import torch
-from mlflow_ngraph.testing.transformer import LENGTH, TYPES, WORDS, encoder
+from mlflow_ngraph.workloads.transformer import LENGTH, TYPES, WORDS, encoder
 torch.manual_seed(0)
 shape = (2, LENGTH)
 inputs = (torch.randint(0, WORDS, shape), torch.ones(shape, dtype=torch.int64), torch.randint(0, TYPES, shape))

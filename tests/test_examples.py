@@ -14,7 +14,7 @@ import yaml
 
 from mlflow_ngraph.compilers.base import Target
 from mlflow_ngraph.study import parse
-from mlflow_ngraph.testing.fake import Behaviour, FakeCompiler, FakeFlags
+from mlflow_ngraph_testing.fake import Behaviour, FakeCompiler, FakeFlags
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -247,7 +247,7 @@ def test_the_tolerances_are_those_of_the_reference():
 @pytest.mark.parametrize(("precision", "dtype"), [("bf16", "bfloat16"), ("fp16", "float16")])
 def test_a_network_in_another_precision_fails_the_tolerance_of_fp32(model, shape, precision, dtype):
     torch = pytest.importorskip("torch")
-    from mlflow_ngraph.testing import models
+    from mlflow_ngraph_testing import models
 
     torch.manual_seed(0)
     network = getattr(models, model)().eval()

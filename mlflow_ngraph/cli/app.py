@@ -20,7 +20,7 @@ from mlflow_ngraph.text import harmless
 from mlflow_ngraph.version import __version__
 
 _HERE = "mlflow_ngraph.cli"
-_SERVE = "mlflow-ngraph-serve"
+_SERVE, _TESTING = "mlflow-ngraph-serve", "mlflow-ngraph-testing"
 _VERBS: Verbs = {
     "benchmark": (f"{_HERE}.benchmark:benchmark", "Compile, verify, measure and record what a study describes."),
     "compare": (f"{_HERE}.compare:compare", "Show recorded results side by side."),
@@ -67,10 +67,7 @@ _VERBS: Verbs = {
         {
             "cache": (f"{_HERE}.cache:cache", "List the engines that studies share, or remove some."),
             "clean": (f"{_HERE}.clean:clean", "Show what is kept of studies and engines, or remove some."),
-            "first-contact": (
-                f"{_HERE}.first_contact:first_contact",
-                "Try everything once on a new machine, and report.",
-            ),
+            "first-contact": (_TESTING, "Try everything once on a new machine, and report."),
         },
         "Look after this machine: caches, disk, a first trial.",
     ),

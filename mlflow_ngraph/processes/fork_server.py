@@ -21,7 +21,11 @@ _SETTLED_LATER = (*environment.THREAD_VARIABLES, "PYTHONPATH", "TORCHINDUCTOR_CA
 """Of these those that a forked process may have otherwise than the server: it sets its threads and its path itself, and the
 rest is read late."""
 
-
+PRELOADED = (
+    *("torch", "torch._dynamo", "onnxscript"),
+    *("mlflow_ngraph.workloads.export", "mlflow_ngraph.execute.worker"),
+)
+"""What most workers import."""
 _ENDED = "the process that children are forked from has ended"
 
 
@@ -36,7 +40,7 @@ class ForkServer:
         self._control, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
             self._process = subprocess.Popen(
-                command("mlflow_ngraph.processes.fork_server_child", str(its.fileno())),
+                command("mlflow_ngraph.processes.fork_server_child", str(its.fileno()), *PRELOADED),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

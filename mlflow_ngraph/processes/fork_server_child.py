@@ -20,22 +20,20 @@ from typing import Any
 
 from mlflow_ngraph.processes import parent_death
 
-PRELOADED = (
-    *("torch", "torch._dynamo", "onnxscript"),
-    *("mlflow_ngraph.workloads.export", "mlflow_ngraph.execute.worker"),
-)
-"""What most workers import."""
 REQUEST_BYTES = 1 << 18
 PIPES = 3
 """Standard input, output and error of a worker."""
 
 
 def main() -> None:
-    """Import what workers need, and fork workers on request until the parent is gone: the command line names its socket."""
+    """Import what workers need, and fork workers on request until the parent is gone.
+
+    The command line names its socket and the modules.
+    """
     # While it imports it does not hear that the socket is closed.
     parent_death.send_to_self(signal.SIGKILL)
     with socket.socket(fileno=int(sys.argv[1])) as control:
-        for name in PRELOADED:
+        for name in sys.argv[2:]:
             # A worker that needs it fails the same way, and says so.
             with contextlib.suppress(Exception):
                 import_module(name)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from mlflow_ngraph.testing import steps
-from mlflow_ngraph.testing.steps import in_fresh_process
 from mlflow_ngraph.workloads.materials import Source
+from mlflow_ngraph_testing import steps
+from mlflow_ngraph_testing.steps import in_fresh_process
 from tests.support.tensorrt_machine import machine, newest
 
 __all__ = ["cnn", "fixed", "machine", "newest", "prepared"]

@@ -14,10 +14,10 @@ import pytest
 from mlflow_ngraph.compilers.base import Engine, Target, Workbench
 from mlflow_ngraph.compilers.registry import COMPILERS, create
 from mlflow_ngraph.errors import CompileError, UnknownNameError, UnsupportedError
-from mlflow_ngraph.testing import fake
-from mlflow_ngraph.testing.fake import FakeCompiler, FakeFlags
-from mlflow_ngraph.testing.steps import in_fresh_process
 from mlflow_ngraph.workloads.materials import Source
+from mlflow_ngraph_testing import fake
+from mlflow_ngraph_testing.fake import FakeCompiler, FakeFlags
+from mlflow_ngraph_testing.steps import in_fresh_process
 
 
 def compiler(**flags: Any) -> FakeCompiler:

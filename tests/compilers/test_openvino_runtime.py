@@ -8,8 +8,8 @@ from mlflow_ngraph.compilers.base import Target, Workbench
 from mlflow_ngraph.compilers.openvino.library import core
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.errors import UnsupportedError
-from mlflow_ngraph.testing.steps import in_fresh_process
 from mlflow_ngraph.workloads.materials import Source
+from mlflow_ngraph_testing.steps import in_fresh_process
 from tests.support.closeness import assert_close
 from tests.support.installed import needs
 

@@ -2,7 +2,7 @@ import pytest
 
 from mlflow_ngraph.compilers.registry import COMPILERS, create
 from mlflow_ngraph.errors import FlagError
-from mlflow_ngraph.testing.fake import FakeCompiler
+from mlflow_ngraph_testing.fake import FakeCompiler
 
 
 @pytest.mark.usefixtures("fake_compiler")

@@ -14,8 +14,8 @@ from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.devices.probes import Gpu
 from mlflow_ngraph.errors import UnsupportedError
-from mlflow_ngraph.testing.steps import in_fresh_process
 from mlflow_ngraph.workloads.materials import Source
+from mlflow_ngraph_testing.steps import in_fresh_process
 from tests.support.installed import needs
 
 pytestmark = [

@@ -12,8 +12,8 @@ import pytest
 from mlflow_ngraph.compilers.base import Target, Workbench
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.errors import CompileError, UnsupportedError
-from mlflow_ngraph.testing.steps import in_fresh_process
 from mlflow_ngraph.workloads.base import TensorSpec
+from mlflow_ngraph_testing.steps import in_fresh_process
 
 SPEC = TensorSpec("x", "float32", ("batch", 4))
 OUTPUT = TensorSpec("y", "float32", ("batch", 4))

@@ -58,7 +58,7 @@ CASES = {
 
 
 def suite() -> str:
-    lines = ["from mlflow_ngraph.testing.contract import CompilerContract", ""]
+    lines = ["from mlflow_ngraph_testing.contract import CompilerContract", ""]
     for name, case in CASES.items():
         attributes = {
             "compiler": "fake",

@@ -3,8 +3,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from mlflow_ngraph.testing.contract import CompilerContract
-from mlflow_ngraph.testing.steps import Job
+from mlflow_ngraph_testing.contract import CompilerContract
+from mlflow_ngraph_testing.steps import Job
 
 pytestmark = pytest.mark.usefixtures("compilers")
 

@@ -2,7 +2,7 @@ from typing import ClassVar
 
 import pytest
 
-from mlflow_ngraph.testing.contract import CompilerContract
+from mlflow_ngraph_testing.contract import CompilerContract
 from tests.support.on_gpu import OnGpu
 
 pytestmark = pytest.mark.usefixtures("compilers")

@@ -135,7 +135,7 @@ def test_the_code_of_an_adapter_counts_wherever_it_lives(tmp_path, monkeypatch: 
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "adapter.py").write_text(
-        "from mlflow_ngraph.testing.fake import FakeCompiler\nclass Mine(FakeCompiler): ...\n"
+        "from mlflow_ngraph_testing.fake import FakeCompiler\nclass Mine(FakeCompiler): ...\n"
     )
     (package / "helper.py").write_text("LEVEL = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))

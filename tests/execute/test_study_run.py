@@ -405,7 +405,7 @@ def test_a_wrong_request_writes_nothing(tmp_path, change, error, message):
 
 def test_a_compiler_that_is_not_installed_says_what_to_install(tmp_path, monkeypatch):
     from mlflow_ngraph.compilers.base import Availability
-    from mlflow_ngraph.testing.fake import FakeCompiler
+    from mlflow_ngraph_testing.fake import FakeCompiler
 
     missing = Availability(False, None, "the package fake is not installed", "pip install fake")
     monkeypatch.setattr(FakeCompiler, "availability", classmethod(lambda cls: missing))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mlflow_ngraph.testing.models import INPUTS
-from mlflow_ngraph.testing.steps import within
+from mlflow_ngraph_testing.models import INPUTS
+from mlflow_ngraph_testing.steps import within
 from tests.support.zoo.quick import Verdicts, verdicts
 
 SECONDS = 900.0
@@ -42,7 +42,7 @@ def _said_of_the_zoo(directory: Path) -> Verdicts:
 
 
 def _said_of_the_broken(directory: Path) -> Verdicts:
-    workloads = {name: {"target": f"mlflow_ngraph.testing.models:{name}", "inputs": INPUTS[name]} for name in NETS}
+    workloads = {name: {"target": f"mlflow_ngraph_testing.models:{name}", "inputs": INPUTS[name]} for name in NETS}
     workloads[DETECTOR] = {"target": f"tests.support.zoo.numbers:{DETECTOR}", "inputs": [{"shape": ["batch", 8]}]}
     return verdicts(workloads, [("broken", {"damage": damage}) for damage in DAMAGES], [BATCH], directory)
 

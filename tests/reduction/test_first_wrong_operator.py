@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlflow_ngraph.testing.steps import within
+from mlflow_ngraph_testing.steps import within
 
 pytestmark = pytest.mark.slow
 SECONDS = 120.0

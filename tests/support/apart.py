@@ -63,6 +63,7 @@ class OnTorch:
 
     @classmethod
     def _run(cls, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        if step is steps.ask:  # what it imports is the question
+        asks = step is steps.ask  # what it imports is the question
+        if asks:
             return steps.in_fresh_process(step, *args, **kwargs)
         return with_torch(step, *args, **kwargs)

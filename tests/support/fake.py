@@ -13,13 +13,13 @@ from mlflow_ngraph.compilers.registry import COMPILERS
 @pytest.fixture(scope="module")
 def fake_compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A compiler that misbehaves as it is told."""
-    yield from _registered("fake", "mlflow_ngraph.testing.fake:FakeCompiler", tmp_path_factory)
+    yield from _registered("fake", "mlflow_ngraph_testing.fake:FakeCompiler", tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def broken_compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A compiler whose engines are wrong as it is told."""
-    yield from _registered("broken", "mlflow_ngraph.testing.broken:BrokenCompiler", tmp_path_factory)
+    yield from _registered("broken", "mlflow_ngraph_testing.broken:BrokenCompiler", tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

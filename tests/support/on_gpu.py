@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mlflow_ngraph.devices import probes
-from mlflow_ngraph.testing.steps import Job
+from mlflow_ngraph_testing.steps import Job
 
 
 class OnGpu:

@@ -38,7 +38,7 @@ _FLAGS: dict[Plant, dict[str, Any]] = {
 
 def replaying(package: Path, target: Path) -> Path:
     """A package of the same model by the fake compiler, which has to be registered: it replays the probe of this one."""
-    from mlflow_ngraph.testing.fake import VERSION, FakeFlags
+    from mlflow_ngraph_testing.fake import VERSION, FakeFlags
 
     shutil.copytree(package, target, ignore=shutil.ignore_patterns("engine"))
     engine, manifest = target / "engine", json.loads((package / "manifest.json").read_text())

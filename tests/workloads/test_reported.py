@@ -7,8 +7,8 @@ from unittest.mock import patch
 
 import pytest
 
-from mlflow_ngraph.testing.steps import within
 from mlflow_ngraph.workloads import trial_references
+from mlflow_ngraph_testing.steps import within
 from tests.support.zoo.quick import Said, verdicts
 from tests.workloads.reported import INPUTS
 

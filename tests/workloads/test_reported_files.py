@@ -12,8 +12,8 @@ import onnxruntime
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from mlflow_ngraph.testing.steps import within
 from mlflow_ngraph.workloads import trial_references
+from mlflow_ngraph_testing.steps import within
 from tests.support.zoo.quick import Verdicts, verdicts
 from tests.workloads import reported_files
 

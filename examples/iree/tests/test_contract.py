@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 import pytest
-from mlflow_ngraph.testing.contract import CompilerContract
+from mlflow_ngraph_testing.contract import CompilerContract
 
 pytest.importorskip("mlflow_ngraph_iree", reason="the example is not installed: pip install ./examples/iree")
 

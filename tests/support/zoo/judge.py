@@ -13,7 +13,7 @@ import numpy as np
 
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.study import Study, parse
-from mlflow_ngraph.testing.steps import within
+from mlflow_ngraph_testing.steps import within
 from tests.support.zoo.catalogue import specimens
 from tests.support.zoo.specimen import KINDS, Array, Arrays, Specimen
 

@@ -1,0 +1,44 @@
+"""Commands end when their time is up, with all that they started."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mlflow_ngraph_testing.first_contact.command import Started
+
+pytestmark = pytest.mark.usefixtures("processes")
+
+STUBBORN = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+print(child.pid, flush=True)
+print("still here", file=sys.stderr, flush=True)
+time.sleep(600)
+"""
+
+
+def start(folder: Path, code: str) -> Started:
+    return Started([sys.executable, "-c", code], folder / "logs", "command", folder, {})
+
+
+def test_it_says_how_it_ended(tmp_path: Path) -> None:
+    ended = start(tmp_path, "import sys; print('out'); sys.exit('first\\nlast')").wait(60)
+    assert (ended.code, ended.out) == (1, "out\n")
+    assert ended.how == "ended with code 1: first last"
+
+
+def test_what_does_not_end_is_killed_with_its_children(tmp_path: Path) -> None:
+    running = start(tmp_path, STUBBORN)
+    while "still here" not in running.said():
+        time.sleep(0.05)
+    ended = running.wait(0.5)
+    assert ended.code is None
+    assert "still here" in ended.err
+    child = int(ended.out)
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
