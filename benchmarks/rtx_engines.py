@@ -25,7 +25,7 @@ from mlflow_ngraph.devices.probes import cpu
 from mlflow_ngraph.execute import fold, places
 from mlflow_ngraph.execute.record import LaneRecord, StudyRecord
 from mlflow_ngraph.study import Study, load
-from mlflow_ngraph.text import markdown_row
+from mlflow_ngraph.tables.sheet import Sheet, markdown, number
 
 COMPILER = "tensorrt-rtx"
 PAGE = Path(__file__).parents[1] / "docs/reference/tensorrt-rtx-engines.md"
@@ -40,14 +40,8 @@ ENCODER = {
     },
 }
 COLUMNS = (
-    "model",
-    "precision",
-    "ONNX nodes",
-    "layers",
-    "convert [s]",
-    "build [s]",
-    "plan [MB]",
-    "verdict",
+    *("model", "precision", number("ONNX nodes"), number("layers"), number("convert [s]"), number("build [s]")),
+    *(number("plan [MB]"), "verdict"),
 )
 MB = 1e6
 
@@ -118,10 +112,8 @@ def page(found: Sequence[tuple[StudyRecord, Path]]) -> str:
         "*Layers* are those that the builder lists, in the words of the engine inspector. *Convert* is reading, 16 bits and "
         "parsing, *build* the library's own work; other work may have shared the processors meanwhile."
     )
-    head = [markdown_row(list(COLUMNS)), "|:--|:--|--:|--:|--:|--:|--:|:--|"]
-    lines = ["# Engines of TensorRT for RTX, built without a GPU", "", about, "", columns, "", *head]
-    lines += [markdown_row(row) for row in made]
-    return "\n".join(lines) + "\n"
+    head = ["# Engines of TensorRT for RTX, built without a GPU", "", about, "", columns, ""]
+    return "\n".join([*head, markdown(Sheet("", COLUMNS, made)), ""])
 
 
 def main() -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlflow_ngraph.cli import output, tables
+from mlflow_ngraph.cli.kept import KeptCommand
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.tables.sheet import Cell, Sheet, faint, number, prose
 from mlflow_ngraph.text import missing, percent, plain, records, rounded
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@click.command()
+@click.command(cls=KeptCommand)
 @click.argument("left")
 @click.argument("right")
 @click.option("--tracking-uri", metavar="URI", help="Where to read; by default what MLflow is configured to use.")

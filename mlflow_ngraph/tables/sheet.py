@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +12,8 @@ from typing import Any, Literal
 from mlflow_ngraph.text import counted, harmless
 
 Tone = Literal["", "best", "good", "bad", "warning", "heading", "faint", "command"]
-_SPECIAL = "\\`*_<>|#$"
+_SPECIAL = re.compile(r"[\\`*<|$]|(?<!\w)_|_(?!\w)|(?<=\])(?=[(\[])|^[#>]")
+"""What Markdown takes for something else than text, where it does: an underscore within a word is one."""
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -176,9 +178,7 @@ def grid(sheet: Sheet) -> Iterator[str]:
 
 def escaped(text: str) -> str:
     """Text that stays text in one line of Markdown."""
-    plain = harmless(" ".join(text.split()))
-    marked = "".join(f"\\{letter}" if letter in _SPECIAL else letter for letter in plain)
-    return marked.replace("](", "]\\(").replace("][", "]\\[")
+    return _SPECIAL.sub(lambda found: f"\\{found[0]}", harmless(" ".join(text.split())))
 
 
 def _of_sheet(sheet: Sheet) -> Iterator[str]:

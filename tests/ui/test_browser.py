@@ -33,6 +33,9 @@ UNNAMED = """
     .filter((one) => !one.labels?.length && !one.ariaLabel && !one.textContent.trim()).map((one) => one.outerHTML)
 """
 
+SIDEWAYS = "() => [...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > one.clientWidth).length"
+"""Tables of which a part is out of sight."""
+
 
 @pytest.fixture
 def opened(served: Served, pages: Pages) -> Watched:
@@ -284,3 +287,12 @@ def test_an_engine_shows_its_card(served: Served, pages: Pages) -> None:
     page.get_by_label("engine of openvino for resnet18 on xeon").click()
     page.get_by_role("heading", name="resnet18 with openvino on xeon").first.wait_for()
     page.get_by_text("float32 batch×3×224×224").first.wait_for()
+
+
+def test_on_a_phone_tables_are_records_that_need_no_scrolling(opened: Watched) -> None:
+    page = opened.page
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate(SIDEWAYS) == 0
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    title = page.locator("#table tbody td").first.evaluate("(one) => getComputedStyle(one, '::before').content")
+    assert title == '"workload"'
