@@ -11,6 +11,7 @@ import pandas as pd
 
 from mlflow_ngraph.analysis import comparison
 from mlflow_ngraph.analysis.comparison import TIED_FROM, Comparison
+from mlflow_ngraph.analysis.rivals import rivals_of
 from mlflow_ngraph.analysis.undecided import Rival
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.metrics import COLUMNS, METRICS, is_complement
@@ -130,7 +131,7 @@ def rivals(
     else:
         lead = int(own[0])
     found = {
-        place: tuple(rival for rival in compared.rivals(place, places) if not rival.same_engine)
+        place: tuple(rival for rival in rivals_of(compared, place, places) if not rival.same_engine)
         for place in [lead, *able[able != lead].tolist()]
     }
     # An engine of which one cell cannot be beaten cannot be beaten.

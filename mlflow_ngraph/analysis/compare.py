@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mlflow_ngraph.analysis import comparison, significance
-from mlflow_ngraph.analysis.comparison import TIED_FROM, Comparison, Mask, Places
-from mlflow_ngraph.analysis.selection import FILTERED, Selection
+from mlflow_ngraph.analysis import rivals, significance
+from mlflow_ngraph.analysis.comparison import SAME_ROUNDS, TIED_FROM, Comparison, Mask, Places
+from mlflow_ngraph.analysis.selection import FILTER_COLUMNS, FILTERED, Selection
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.estimates import Array, Estimate
 from mlflow_ngraph.metrics import NOISE, VARIABLES, Metric, with_estimates
@@ -30,10 +30,9 @@ _SETS_APART = {"compiler": ("compiler_label",), "study": (), "study_id": (), "gi
 
 def needed(rows: Sequence[str], columns: Sequence[str], metric: str, more: Collection[str] = ()) -> list[str]:
     """The columns of the tidy table that `compare` looks at."""
-    figures = [*sorted(comparison.needed(metric)), *with_estimates(["speedup"])]
+    figures = [*sorted(rivals.needed(metric)), *with_estimates(["speedup"])]
     own = ["cell", "verdict", "flags", "precision_in_force", "study_id", "started_at", "finished_at", "fingerprint"]
-    filtered = [name for names in FILTERED.values() for name in names]
-    return list(dict.fromkeys([*rows, *columns, *figures, *own, *ALIKE, *filtered, *more]))
+    return list(dict.fromkeys([*rows, *columns, *figures, *own, *ALIKE, *FILTER_COLUMNS, *more]))
 
 
 def compare(
@@ -328,10 +327,14 @@ def _divided(shown: Shown, base: pd.DataFrame, relative_to: tuple[str, str]) -> 
             where.setdefault(marks[place], int(place))
     base_places = np.array([where.get(mark, -1) for mark in marks[: len(shown.frame)]], int)
     places = np.flatnonzero(base_places >= 0)
-    ratios: Estimate = compared.ratios(places, base_places[places])
+    ratios = compared.ratios(places, base_places[places])
     numbers = np.flatnonzero(~np.isnan(ratios.value))
-    places, ratios = places[numbers], ratios.take(numbers)
-    divided = Shown(compared, places, ratios, compared.touched(places, base_places[places]))
+    places = places[numbers]
+    # The machine's noise touches ratios of shared rounds where it touches speed-ups, others where it does the figures.
+    paired = (ratios.how == SAME_ROUNDS)[numbers]
+    noisy, loaded = (significance.unsteady(both, name) for name in (shown.metric.name, "speedup"))
+    touched = np.where(paired, *(mask[places] | mask[base_places[places]] for mask in (loaded, noisy)))
+    divided = Shown(compared, places, ratios.take(numbers), touched)
     return divided, len(shown.frame) - len(places)
 
 

@@ -13,20 +13,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from mlflow_ngraph.analysis import significance
-from mlflow_ngraph.analysis.undecided import COLUMNS, Rival
-from mlflow_ngraph.estimates import LEVEL, Array, Estimate, exactly, quantile, unknown
+from mlflow_ngraph.estimates import Array, Estimate, exactly, unknown
 from mlflow_ngraph.measure import statistics
-from mlflow_ngraph.metrics import BEATEN_BY, METRICS, ROUNDS, Metric, is_complement, with_estimates
+from mlflow_ngraph.metrics import BEATEN_BY, METRICS, ROUNDS, Metric, is_complement
 from mlflow_ngraph.objectives import AS_GOOD, SECOND
 from mlflow_ngraph.tables import baselines
-from mlflow_ngraph.text import plain
 from mlflow_ngraph.verdicts import Verdict
 
 SAME_ROUNDS, CHAIN, APART = "same rounds", "chain", "apart"
@@ -39,23 +36,10 @@ PER_SAMPLE = ("throughput",)
 """Metrics that compare batch sizes by shared rounds as well, where these race with each other."""
 TIED_FROM = 0.05
 """p-value from which on two figures are not told apart."""
-FEWEST = 2
-"""Rounds from which on a pair has an interval."""
 _RETRYABLE = frozenset(str(verdict) for verdict in Verdict if verdict.retryable)
 """Verdicts of cells that may be right and could end differently; of all others the function or the compiler is at fault."""
-_COST = ("rounds", "repetitions", "throughput", "batch", "speedup", "load_s", "first_inference_s")
-"""Columns from which the time of more rounds is estimated."""
-_STARTING_S = 2.0
-"""Seconds that a fresh process of a lane takes before it loads its engine, about."""
-_MORE = np.geomspace(1, 1e4, 400)
-"""Factors by which more rounds are considered."""
 Mask = NDArray[np.bool_]
 Places = NDArray[np.int_]
-
-
-def needed(metric: str) -> set[str]:
-    """The columns of the tidy table that comparisons look at."""
-    return {*COLUMNS, *_COST, *FIELD, *CHOICE, *SECOND, BEATEN_BY, *with_estimates([metric])}
 
 
 @dataclass(frozen=True)
@@ -93,8 +77,7 @@ class Comparison:
     @cached_property
     def numbers(self) -> Array:
         """The figures as the table has them; of a complement not what is left."""
-        numbers: Array = self.frame[self.metric.name].to_numpy(float)
-        return numbers
+        return np.asarray(self.frame[self.metric.name], float)
 
     @cached_property
     def ranks(self) -> Mask:
@@ -102,16 +85,17 @@ class Comparison:
 
         Rounds that are shared with another cell tell it as well as an interval of the cell's own.
         """
-        able: Mask = self._ok & self._measured & ~self._alone
-        for place in np.flatnonzero(self._ok & self._measured & self._alone):
-            others = np.flatnonzero(self._ok & self._measured & (self._together == self._together[place]))
+        measured = self._ok & ~np.isnan(self.numbers)
+        able: Mask = measured & ~self._alone
+        for place in np.flatnonzero(measured & self._alone):
+            others = np.flatnonzero(measured & (self._together == self._together[place]))
             able[place] = bool(self._paired(np.full(len(others), place), others).known.any())
         return able
 
     @cached_property
     def doubtful(self) -> Mask:
         """Cells that do not rank and may be the best all the same: their figure could be right, or nobody knows it."""
-        possible: Mask = self._measured & (self._ok | self._verdicts(_RETRYABLE)) & ~self.ranks
+        possible: Mask = (self._ok | self._verdicts(_RETRYABLE)) & ~np.isnan(self.numbers) & ~self.ranks
         return possible | self.untried
 
     @cached_property
@@ -146,16 +130,9 @@ class Comparison:
             known = better.known & np.isfinite(found.log)
             found, how[known] = better.where(known, found), name
         found = nothing.where(self._bases[top] != self._bases[bottom], found)
-        same = (top == bottom) | self._alike(("study_id", "cell"), top, bottom)
+        same = (top == bottom) | (self._cells[top] == self._cells[bottom])
         found, how[same] = exactly(np.ones(len(top))).where(same, found), SAME_ROUNDS
         return Ratios(found.log, found.error, found.freedom, how)
-
-    def touched(self, tops: Places, bottoms: Places) -> Mask:
-        """Ratios that the noise of the machine touches: of shared rounds where it touches speed-ups, else where it does figures."""
-        noisy, loaded = (significance.unsteady(self.frame, name) for name in (self.metric.name, "speedup"))
-        paired = self.ratios(tops, bottoms).how == SAME_ROUNDS
-        touched: Mask = np.where(paired, loaded[tops] | loaded[bottoms], noisy[tops] | noisy[bottoms])
-        return touched
 
     def ordered(self, places: ArrayLike) -> Places:
         """Some cells by their figures, the best first; equal ones by name."""
@@ -176,7 +153,7 @@ class Comparison:
             return first
         open_ = np.array([self._openness(place, asked) for place in good.tolist()])
         known = open_[good == first][0]
-        return self._leanest(first, good[open_ <= known] if known < 2 else np.array([first]))[0]
+        return self.leanest(first, good[open_ <= known] if known < 2 else np.array([first]))[0]
 
     def equals(self, place: int, places: ArrayLike) -> Places:
         """The cells among some that are as good as one of them: the interval of the ratio is within ± `AS_GOOD`."""
@@ -189,9 +166,14 @@ class Comparison:
         equal: Places = asked[(within & ~self.left(asked, asked)) | (asked == place)]
         return equal
 
-    def criterion(self, answer: int, equals: Places) -> str:
-        """By what an answer was chosen among cells that are as good; empty where it is the fastest of them."""
-        return self._leanest(answer, equals)[1]
+    def leanest(self, first: int, places: Places) -> tuple[int, str]:
+        """The best of equally good cells by the first of `SECOND` in which they differ, and what it is then; else the first."""
+        for name, said in SECOND.items():
+            if name in self.frame.columns:
+                values = self.frame[name].to_numpy(float)[places]
+                if values.max() > (1 + AS_GOOD) * values.min():
+                    return int(places[np.argmin(values)]), said
+        return first, ""
 
     def tied(self, lead: int, places: ArrayLike) -> Mask:
         """Which of some cells cannot be told from the one that leads them; p-values are adjusted among them.
@@ -207,36 +189,6 @@ class Comparison:
         ties[np.isin(asked, self.equals(lead, asked))] = True
         others: Mask = ties & unlike
         return others
-
-    def rivals(self, answer: int | None, places: ArrayLike | None = None) -> tuple[Rival, ...]:
-        """The cells that could beat an answer: first those that rank, then those that cannot, the best first.
-
-        One that ranks could if the interval of the ratio reaches more than `AS_GOOD` beyond the answer; unless another cell
-        beats it for sure in rounds of its own, or it cannot beat the answer's choice at one of the batch sizes of that. One that does not rank
-        could if the good end of its interval, or its figure where it has none, is better by as much; or if nobody measured it.
-
-        Parameters
-        ----------
-        answer : int or None
-            The place of the answer; None where there is none.
-        places : ArrayLike or None
-            The cells that could have been the answer; all where left out.
-        """
-        asked = np.arange(len(self.frame)) if places is None else np.asarray(places, int)
-        unsure = asked[self.doubtful[asked]]
-        if answer is None:
-            return tuple(Rival(**fields) for fields in self._described(unsure))
-        unsure = unsure[self.untried[unsure] | self._better(self.hopes[unsure], answer)]
-        ranked = asked[self.ranks[asked]]
-        near = ranked[self._near(answer, ranked)]
-        return (
-            *self._told(near, answer),
-            *(Rival(**fields) for fields in self._described(unsure, answer)),
-        )
-
-    def of_choice(self, place: int, places: Places) -> Places:
-        """Those of some cells that differ from one in their batch size at most."""
-        return places[~self._other_choice(place, places)]
 
     def left(self, places: Places, among: Places) -> Mask:
         """Which of some cells have left a race because of one among others that ranks."""
@@ -254,11 +206,11 @@ class Comparison:
         """Whose ratio to an answer may be better than one by more than `AS_GOOD`; without an interval nobody's."""
         low, high = ratios.ends
         with np.errstate(invalid="ignore"):
-            able: Mask = low < 1 / (1 + AS_GOOD) if self._low_is_better else high > 1 + AS_GOOD
+            able: Mask = low < 1 / (1 + AS_GOOD) if self.low_is_better else high > 1 + AS_GOOD
         return able & ratios.known & (ratios.error > 0)
 
     @property
-    def _low_is_better(self) -> bool:
+    def low_is_better(self) -> bool:
         """Of a complement the ratio is that of what is left."""
         return self.metric.better == "lower" or is_complement(self.metric.name)
 
@@ -274,15 +226,17 @@ class Comparison:
         return self._verdicts({str(Verdict.OK)})
 
     @cached_property
-    def _measured(self) -> Mask:
-        return ~np.isnan(self.numbers)
-
-    @cached_property
     def _alone(self) -> Mask:
         """Cells whose figure has no interval of its own, though it is of a metric that has them."""
         if self.metric.name not in METRICS or METRICS[self.metric.name].interval == "none":
             return np.zeros(len(self.frame), bool)
         return ~self.figures.known
+
+    @cached_property
+    def _cells(self) -> Places:
+        """Equal numbers for rows of one cell of one study; another one for each where that is not told."""
+        names = ("study_id", "cell")
+        return self._codes(names) if set(names) <= set(self.frame.columns) else np.arange(len(self.frame))
 
     @cached_property
     def _together(self) -> Places:
@@ -302,8 +256,7 @@ class Comparison:
         return ranks
 
     def _verdicts(self, names: Iterable[str]) -> Mask:
-        mask: Mask = self.frame["verdict"].isin(list(names)).to_numpy(bool)
-        return mask
+        return np.asarray(self.frame["verdict"].isin(list(names)), bool)
 
     def _codes(self, names: Sequence[str]) -> Places:
         """Equal numbers for cells that are equal in those of these columns that there are; missing values are equal."""
@@ -316,18 +269,9 @@ class Comparison:
             known = self._keys[tuple(names)] = np.array([numbers.setdefault(key, len(numbers)) for key in keys], int)
         return known
 
-    def _alike(self, names: Sequence[str], one: Places, other: Places) -> Mask:
-        """Which cells are equal in all of these columns; none where a column is missing."""
-        if not set(names) <= set(self.frame.columns):
-            return np.zeros(len(one), bool)
-        codes = self._codes(names)
-        alike: Mask = codes[one] == codes[other]
-        return alike
-
-    def _other_choice(self, place: int, places: Places) -> Mask:
+    def other_choice(self, place: int, places: Places) -> Mask:
         """Which cells differ from one in more than the batch size."""
-        choice = self._codes(CHOICE)
-        other: Mask = choice[places] != choice[place]
+        other: Mask = self._codes(CHOICE)[places] != self._codes(CHOICE)[place]
         return other
 
     def _paired(self, tops: Places, bottoms: Places) -> Estimate:
@@ -340,7 +284,7 @@ class Comparison:
             top, bottom = map(self._logs, pair)
             logs = np.array([self._by_round * (bottom[name] - log) for name, log in top.items() if name in bottom])
             self._pairs[pair] = (math.nan, math.nan, math.nan)
-            if logs.size >= FEWEST:
+            if logs.size > 1:  # one round tells no interval
                 differences[logs.size][pair] = logs
         for pairs in differences.values():  # those with equally many rounds at once
             several = statistics.trimmed_mean(np.stack(list(pairs.values())))
@@ -404,24 +348,29 @@ class Comparison:
             return int(places[0])
         ordered = places[np.lexsort((self.badness[places], self._alone[places]))]
         ratios = self.ratios(ordered, np.full(len(ordered), ordered[0]))
-        gains = ratios.log * (-1 if self._low_is_better else 1)
+        gains = ratios.log * (-1 if self.low_is_better else 1)
         paired = (ratios.how != APART) & ratios.known
         gains[~paired] = -np.inf
         gains[0] = 0.0
         return int(ordered[np.argmax(gains)])
 
-    def _near(self, answer: int, places: Places) -> Mask:
-        """Which of some cells that rank could beat an answer."""
+    def near(self, answer: int, places: Places) -> Mask:
+        """Which of some cells that rank could beat an answer.
+
+        The interval of the ratio reaches more than `AS_GOOD` beyond the answer, or there is none and the figure is better by as
+        much; unless another cell beats it for sure in rounds of its own, or it cannot beat the answer's choice at one of the batch
+        sizes of that.
+        """
         ratios = self.ratios(places, np.full(len(places), answer))
         near = self.could_beat(ratios)
         if self.metric.name in METRICS and METRICS[self.metric.name].interval != "none":
-            near |= ~ratios.known & self._better(self.numbers[places], answer)
+            near |= ~ratios.known & self.better_than(self.numbers[places], answer)
         near &= places != answer
         if near.any():
             near &= ~(self._beaten(places) | self._covered(answer, places))
         return near
 
-    def _better(self, numbers: Array, answer: int) -> Mask:
+    def better_than(self, numbers: Array, answer: int) -> Mask:
         """Which numbers are better than that of an answer by more than `AS_GOOD`."""
         own = self.numbers[answer]
         gains = own - numbers if self.metric.better == "lower" else numbers - own
@@ -430,8 +379,8 @@ class Comparison:
 
     def _openness(self, answer: int, places: Places) -> int:
         """2 where another choice could beat an answer, 1 where another batch size of its own could, else 0."""
-        near = places[self._near(answer, places)]
-        return 2 if self._other_choice(answer, near).any() else int(len(near) > 0)
+        near = places[self.near(answer, places)]
+        return 2 if self.other_choice(answer, near).any() else int(len(near) > 0)
 
     def _beaten(self, places: Places) -> Mask:
         """Which of some cells that rank another one of the same field beats for sure: they are not the best, whatever is."""
@@ -439,99 +388,13 @@ class Comparison:
         leads = {number: self._first(places[field == number]) for number in set(field.tolist())}
         low, high = self.ratios(places, [leads[number] for number in field.tolist()]).ends
         with np.errstate(invalid="ignore"):
-            return self.left(places, places) | (low > 1 if self._low_is_better else high < 1)
+            return self.left(places, places) | (low > 1 if self.low_is_better else high < 1)
 
     def _covered(self, answer: int, places: Places) -> Mask:
         """Which cells of other choices cannot beat the answer's choice at one of its batch sizes: nothing is lost to them."""
         covered = np.zeros(len(places), bool)
-        other = np.flatnonzero(self._other_choice(answer, places))
-        for cell in self.of_choice(answer, places).tolist():
+        other = np.flatnonzero(self.other_choice(answer, places))
+        for cell in places[~self.other_choice(answer, places)].tolist():
             ratios = self.ratios(places[other], np.full(len(other), cell))
             covered[other] |= ratios.known & ~self.could_beat(ratios)
         return covered
-
-    def _leanest(self, first: int, places: Places) -> tuple[int, str]:
-        """The best of equally good cells by the first of `SECOND` in which they differ, and what it is then."""
-        for name, said in SECOND.items():
-            if name in self.frame.columns:
-                values = self.frame[name].to_numpy(float)[places]
-                if values.max() > (1 + AS_GOOD) * values.min():
-                    return int(places[np.argmin(values)]), said
-        return first, ""
-
-    def _told(self, places: Places, answer: int) -> Iterable[Rival]:
-        """Cells that rank, with how they compare with the answer and what would tell."""
-        places = places[np.argsort(self.badness[places], kind="stable")]
-        ratios = self.ratios(places, np.full(len(places), answer))
-        low, high = ratios.interval()
-        for place, fields in enumerate(self._described(places, answer)):
-            rival, best = self.frame.iloc[places[place]], self.frame.iloc[answer]
-            repetitions, minutes = self._again(rival, best, ratios.take(place))
-            yield Rival(
-                **fields,
-                ratio=plain(ratios.value[place]),
-                ratio_ci_low=plain(low[place]),
-                ratio_ci_high=plain(high[place]),
-                how=str(ratios.how[place]),
-                repetitions=repetitions,
-                minutes=minutes,
-            )
-
-    def _described(self, places: Places, answer: int | None = None) -> Iterable[dict[str, Any]]:
-        """What is told of each cell as a rival, the best figure first."""
-        if not len(places):
-            return
-        places = places[np.argsort(self.badness[places], kind="stable")]
-        rows = self.frame.iloc[places]
-        cells = rows.reindex(columns=list(COLUMNS))
-        texts = cells.astype(object).where(cells.notna(), None).to_dict("records")
-        values = [self.numbers[places], *significance.interval(rows, self.metric.name)]
-        choice = np.zeros(len(places), bool) if answer is None else ~self._other_choice(answer, places)
-        same = np.zeros(len(places), bool)
-        for name in ("model_id", "engine"):
-            if answer is not None and name in rows and (own := plain(self.frame[name].iat[answer])):
-                same |= choice & (rows[name] == own).fillna(False).to_numpy(bool)
-        for place, row in enumerate(texts):
-            value, low, high = (plain(part[place]) for part in values)
-            yield {
-                "row": row,
-                "metric": self.metric.name,
-                "unit": self.metric.unit,
-                "better": self.metric.better,
-                "value": value,
-                "ci_low": low,
-                "ci_high": high,
-                "same_choice": bool(choice[place]),
-                "same_engine": bool(same[place]),
-            }
-
-    def _again(
-        self, rival: pd.Series[Any], answer: pd.Series[Any], ratio: Estimate
-    ) -> tuple[int, float] | tuple[None, None]:
-        """Repetitions that would tell the two apart if both are as they seem, and minutes that they take, as far as known."""
-        rounds, repetitions = _number(rival, "rounds"), _number(rival, "repetitions")
-        if not (rounds >= 2 and repetitions > 0 and ratio.known):
-            return None, None
-        gain = float(ratio.log) * (-1 if self._low_is_better else 1)
-        enough = max(math.log(1 + AS_GOOD) - gain, gain)
-        # Of few rounds the interval is wide because they are few: more of them help by more than their root.
-        freedom = float(ratio.freedom) * (rounds * _MORE - 1) / (rounds - 1)
-        reach = quantile(freedom, LEVEL) * float(ratio.error) / np.sqrt(_MORE)
-        wanted = math.ceil(rounds * (_MORE[reach <= enough][0] if reach[-1] <= enough else _MORE[-1]))
-        seconds = wanted * sum(_round_s(row) for row in (rival, answer))
-        return math.ceil(wanted * repetitions / rounds), seconds / 60
-
-
-def _round_s(row: pd.Series[Any]) -> float:
-    """Seconds of a round of a lane and of its baseline, about: fresh processes, and the repetitions of both."""
-    call_s = _number(row, "batch") / _number(row, "throughput")
-    calls = _number(row, "repetitions") / _number(row, "rounds")
-    loading = [_number(row, name) for name in ("load_s", "first_inference_s")]
-    gain = _number(row, "speedup")
-    parts = [call_s * calls * (1 + (gain if math.isfinite(gain) else 0.0)), *loading]
-    return _STARTING_S + sum(part for part in parts if math.isfinite(part))
-
-
-def _number(row: pd.Series[Any], name: str) -> float:
-    value: Any = row.get(name)
-    return math.nan if value is None or pd.isna(value) else float(value)

@@ -12,6 +12,7 @@ import pandas as pd
 
 from mlflow_ngraph.analysis import fleet_choice, significance, undecided
 from mlflow_ngraph.analysis.comparison import Comparison, Mask, Places
+from mlflow_ngraph.analysis.rivals import rivals_of
 from mlflow_ngraph.analysis.undecided import Rival
 from mlflow_ngraph.metrics import METRICS, Metric, is_complement
 from mlflow_ngraph.objectives import AS_GOOD
@@ -33,8 +34,7 @@ class Gain:
     @property
     def said(self) -> str:
         """The number with its interval, where it has one."""
-        ends = "" if self.ci_low is None or self.ci_high is None else f" [{self.ci_low:.2f}, {self.ci_high:.2f}]"
-        return f"{self.value:.2f}{ends}"
+        return times(self.value, self.ci_low, self.ci_high)
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,11 @@ class Answer:
             yield f"its batch size is undecided: {could} could be better; {undecided.again(self.rivals, row)}"
 
 
+def times(value: float, low: float | None, high: float | None) -> str:
+    """How many times as fast something is, with the interval where there is one."""
+    return f"{value:.2f}" if missing(low) or missing(high) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+
 def answers(
     comparison: Comparison, able: Mask, by: Sequence[str] = ("workload", "device")
 ) -> Iterator[tuple[Answer, Places]]:
@@ -145,8 +150,8 @@ def answers(
         if len(ranked):
             lead = comparison.leader(ranked)
             yield _answer(comparison, asked, lead), np.array([lead, *ranked[ranked != lead]], int)
-        elif rivals := comparison.rivals(None, asked):
-            yield _undecided(rivals, str(rivals[0].row["device"]), None, ""), ranked
+        elif could := rivals_of(comparison, None, asked):
+            yield _undecided(could, str(could[0].row["device"]), None, ""), ranked
 
 
 def of_fleet(
@@ -175,18 +180,18 @@ def of_fleet(
     ranked = fleet_choice.ranked(both, metric, chosen, rule).sort_values("rank", kind="stable")
     for workload, places in ranked.groupby(both["workload"].iloc[ranked["place"]].to_numpy(), sort=False)["place"]:
         rows, answer = both.iloc[places.to_numpy(int)], best.get(workload)
-        rivals = _near(table[table["workload"] == workload], metric)
+        could = [*_near(table[table["workload"] == workload], metric)]
         if answer is None or _choice(rows.iloc[0]) != _choice(answer):
             ahead = rows if answer is None else rows[~(rows.apply(_choice, axis=1) == _choice(answer)).cummax()]
             # Also a cell of a choice that not all devices can run has a part in what the others are measured by.
             new = (
                 noisy.loc[ahead.loc["noisy"].index] if "noisy" in ahead.index else noisy[noisy["workload"] == workload]
             )
-            rivals = [*rivals, *Comparison(new.reset_index(drop=True), metric).rivals(None)]
+            could += rivals_of(Comparison(new.reset_index(drop=True), metric), None)
         own = untried[untried["workload"] == workload].reset_index(drop=True)
-        rivals = [*rivals, *Comparison(own, metric).rivals(None)]
-        if rivals:
-            yield _undecided(rivals, None, answer, "" if answer is None else f"score {answer['score']:.3f}")
+        could += rivals_of(Comparison(own, metric), None)
+        if could:
+            yield _undecided(could, None, answer, "" if answer is None else f"score {answer['score']:.3f}")
 
 
 def _answer(comparison: Comparison, asked: Places, lead: int) -> Answer:
@@ -208,8 +213,8 @@ def _answer(comparison: Comparison, asked: Places, lead: int) -> Answer:
         figure=figure,
         gains=_gains(comparison, lead, ranked),
         equals=[_row(rows, place) for place in others.tolist()],
-        criterion=comparison.criterion(lead, equals) if len(others) else "",
-        rivals=comparison.rivals(lead, asked),
+        criterion=comparison.leanest(lead, equals)[1] if len(others) else "",
+        rivals=rivals_of(comparison, lead, asked),
     )
 
 
@@ -218,7 +223,7 @@ def _gains(comparison: Comparison, lead: int, ranked: Places) -> list[Gain]:
     name = comparison.metric.name
     if name not in METRICS or not METRICS[name].by_round or "speedup" not in comparison.frame:
         return []
-    rows = comparison.frame.iloc[comparison.of_choice(lead, ranked)].sort_values("batch", kind="stable")
+    rows = comparison.frame.iloc[ranked[~comparison.other_choice(lead, ranked)]].sort_values("batch", kind="stable")
     own = rows["cell"] == comparison.frame["cell"].iloc[lead]
     rows = pd.concat([rows[own], rows[~own]])
     low, high = significance.interval(rows, "speedup")

@@ -56,12 +56,11 @@ class EngineQuestion:
 
     def columns(self) -> list[str]:
         """The columns of the tidy table that are looked at, here and by filters."""
-        from mlflow_ngraph.analysis.selection import FILTERED
+        from mlflow_ngraph.analysis.selection import FILTER_COLUMNS
 
-        filtered = [name for names in FILTERED.values() for name in names]
         metrics = [self.metric, *FIGURES, *(limit.metric for limit in self.limits)]
         estimates = [name for name in with_estimates(metrics) if name in TABLE]
-        return list(dict.fromkeys([*_IDENTITY, *filtered, *estimates]))
+        return list(dict.fromkeys([*_IDENTITY, *FILTER_COLUMNS, *estimates]))
 
 
 @dataclass(frozen=True)
@@ -157,6 +156,7 @@ def rank(frame: pd.DataFrame, question: EngineQuestion) -> Ranking:
 
     from mlflow_ngraph.analysis.compare import latest
     from mlflow_ngraph.analysis.comparison import Comparison
+    from mlflow_ngraph.analysis.rivals import rivals_of
 
     models = sorted(frame["workload"].dropna().unique())
     if len(models) > 1:
@@ -189,9 +189,9 @@ def rank(frame: pd.DataFrame, question: EngineQuestion) -> Ranking:
     )["place"].to_numpy(int)  # fmt: skip
     unsure = np.flatnonzero(compared.doubtful & (within | compared.untried))
     candidates = tuple(Candidate(row, question.metric) for row in _plain(newest.iloc[ordered]))
-    rivals = compared.rivals(lead, np.concatenate([ordered, unsure]))
+    could = rivals_of(compared, lead, np.concatenate([ordered, unsure]))
     tied = tuple(newest["cell"].iloc[ordered[compared.tied(lead, ordered)]].astype(str))
-    return Ranking(candidates, dict(left_out), tuple(_plain(newest.iloc[unsure])), rivals, tied)
+    return Ranking(candidates, dict(left_out), tuple(_plain(newest.iloc[unsure])), could, tied)
 
 
 def _rivals(rows: Sequence[Mapping[str, Any]], metric: str) -> tuple[Rival, ...]:
@@ -199,9 +199,10 @@ def _rivals(rows: Sequence[Mapping[str, Any]], metric: str) -> tuple[Rival, ...]
     import pandas as pd
 
     from mlflow_ngraph.analysis.comparison import Comparison
+    from mlflow_ngraph.analysis.rivals import rivals_of
     from mlflow_ngraph.tables.columns import typed
 
-    return Comparison(typed(pd.DataFrame(map(dict, rows)), COLUMNS), CELL_METRICS[metric]).rivals(0)
+    return rivals_of(Comparison(typed(pd.DataFrame(map(dict, rows)), COLUMNS), CELL_METRICS[metric]), 0)
 
 
 def _plain(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -12,11 +12,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from mlflow_ngraph import objectives
-from mlflow_ngraph.analysis import between_studies, comparison, decision, fleet_choice, significance
+from mlflow_ngraph.analysis import between_studies, decision, fleet_choice, rivals, significance
 from mlflow_ngraph.analysis.between_studies import Between, Machine
 from mlflow_ngraph.analysis.compare import latest
 from mlflow_ngraph.analysis.comparison import Comparison
-from mlflow_ngraph.analysis.selection import FILTERED, Selection
+from mlflow_ngraph.analysis.selection import FILTER_COLUMNS, Selection
 from mlflow_ngraph.analysis.serving_rates import AT_RATE, AT_RATE_METRIC
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.estimates import Estimate
@@ -146,11 +146,10 @@ def _metrics(frame: pd.DataFrame) -> dict[str, Metric]:
 
 def _columns(metrics: Sequence[str]) -> set[str]:
     """The columns of the tidy table that are looked at."""
-    filtered = {name for names in FILTERED.values() for name in names}
     return {
         *COLUMNS,
-        *comparison.needed(metrics[0]),
-        *filtered,
+        *rivals.needed(metrics[0]),
+        *FILTER_COLUMNS,
         *with_estimates(metrics),
         "fingerprint",
         "verdict",

@@ -13,7 +13,7 @@ from pyarrow import compute as pc
 
 from mlflow_ngraph.analysis import listing, table_cache
 from mlflow_ngraph.analysis.listing import Found, Listed
-from mlflow_ngraph.analysis.selection import FILTERED, Selection
+from mlflow_ngraph.analysis.selection import FILTER_COLUMNS, Selection
 from mlflow_ngraph.analysis.table_cache import TableCache
 from mlflow_ngraph.metrics import RUN_COLUMNS, TABLE
 from mlflow_ngraph.tables import distinct
@@ -23,7 +23,7 @@ from mlflow_ngraph.tracking.schema import Tag
 
 LANE_RUN = "lane_run_id"
 """The column with the run that a row's figures are those of."""
-_NEEDED = (LANE_RUN, *distinct.NEEDED, *{name for names in FILTERED.values() for name in names})
+_NEEDED = (LANE_RUN, *distinct.NEEDED, *FILTER_COLUMNS)
 """Columns that names and filters look at."""
 _NAMED = 3
 """Experiments that a sentence names."""

@@ -33,6 +33,7 @@ FILTERED = {
     "baselines": ("baseline",),
 }
 """The columns in which the values of a filter are looked for, by filter."""
+FILTER_COLUMNS = tuple(name for names in FILTERED.values() for name in names)
 _AGO = re.compile(r"(\d+)\s*(m|h|d|w)")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 

@@ -100,6 +100,9 @@ def _notes(table: pd.DataFrame) -> Iterator[str]:
         least, most = (rounded(100 * float(share), 2) for share in (blind.min(), blind.max()))
         which = f"of {least} %" if least == most else f"of {least} to {most} %"
         yield f"could not tell: what is not shown there has to be a change {which} to be noticed; measure with more rounds, or on a quieter machine"
+    cells = {name: set(table.loc[table["metric"] == name, "cell"]) for name in ("speedup", "throughput")}
+    if cells["speedup"] - cells["throughput"]:
+        yield "a speed-up does not show what slows its baseline as well: --threshold speedup=-3%,throughput=-3% gates that, too"
     yield "different studies share no rounds: absolute figures are compared, and what happened to the machine in between is in them"
     for known in attrs["between_studies"]:
         yield (

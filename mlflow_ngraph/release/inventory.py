@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from mlflow_ngraph.analysis import champion, results
-from mlflow_ngraph.analysis.selection import FILTERED, Selection
+from mlflow_ngraph.analysis.selection import FILTER_COLUMNS, Selection
 from mlflow_ngraph.engines import compatibility
 from mlflow_ngraph.errors import EngineError, TrackingError, UnknownNameError
 from mlflow_ngraph.metrics import TABLE, TEXT_COLUMNS, with_estimates
@@ -160,9 +160,8 @@ def misfits(engines: Sequence[Stocked]) -> dict[str, str | None]:
 
 
 def _columns(metric: str) -> list[str]:
-    needed = [name for names in FILTERED.values() for name in names]
     estimates = [name for name in with_estimates([metric]) if name in TABLE]
-    return list(dict.fromkeys([*_OWN, *needed, *estimates]))
+    return list(dict.fromkeys([*_OWN, *FILTER_COLUMNS, *estimates]))
 
 
 def _of_server(uri: str, experiments: Sequence[str] | None, cells: pd.DataFrame, tagged: bool) -> list[Stocked]:

@@ -16,6 +16,7 @@ from mlflow_ngraph.analysis.compare import compare
 from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.ranking import EngineQuestion, rank
 from mlflow_ngraph.analysis.recommend import recommend
+from mlflow_ngraph.analysis.rivals import rivals_of
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.metrics import METRICS
 from tests.support.tidy import Drawn, cells, grid
@@ -72,11 +73,13 @@ def test_more_rounds_than_said_do_tell() -> None:
     said = [
         rival
         for seed in range(12)
-        for rival in Comparison(measured(99.0, 0.04, seed), THROUGHPUT).rivals(1)
+        for rival in rivals_of(Comparison(measured(99.0, 0.04, seed), THROUGHPUT), 1)
         if rival.ratio
     ]
     wanted = int(np.median([rival.repetitions for rival in said if rival.repetitions])) // 10
-    told = sum(not Comparison(measured(99.0, 0.04, seed, rounds=wanted), THROUGHPUT).rivals(1) for seed in range(12))
+    told = sum(
+        not rivals_of(Comparison(measured(99.0, 0.04, seed, rounds=wanted), THROUGHPUT), 1) for seed in range(12)
+    )
     assert told >= 7, "half of them could be undecided by chance"
 
 

@@ -49,12 +49,12 @@ def world(change: Any = None, **axes: list[Any]) -> Drawn:
 
 
 def found_in(drawn: Drawn, seed: int = 0) -> list[Finding]:
-    """All but gains, which these compilers have everywhere."""
+    """All but gains and ties, which these compilers have everywhere."""
     return trouble(find(drawn.draw(seed)))
 
 
 def trouble(findings: list[Finding]) -> list[Finding]:
-    return [one for one in findings if one.kind != "gain"]
+    return [one for one in findings if one.kind not in ("gain", "tie")]
 
 
 def always(drawn: Drawn, kind: str, seeds: int = 4) -> Finding:
@@ -106,6 +106,17 @@ def test_what_is_gained_stands_first(seed: int) -> None:
 def test_where_nothing_is_faster_nothing_is_gained() -> None:
     flat = Drawn(grid(lambda **_: 100.0, device=["xeon"], workload=MODELS, compiler=COMPILERS, batch=BATCHES))
     assert [one for seed in range(4) for one in find(flat.draw(seed)) if one.kind == "gain"] == []
+
+
+def test_compilers_that_are_as_fast_are_a_tie() -> None:
+    drawn = world(lambda compiler, **_: 4 / 3 if compiler == "onnxruntime" else 1.0, study_id=["one"], device=["xeon"])
+    frame = drawn.draw().assign(engine_size_mb=20.0)
+    frame.loc[frame["compiler"] == "openvino", "engine_size_mb"] = 10.0
+    ties = [one for one in find(frame) if one.kind == "tie"]
+    assert {one["label"] for tie in ties for one in tie.evidence} == {"resnet50", "swin", "deit", "convnext"}
+    assert all("within 3 %" in tie.text and "the smaller engine" in tie.text for tie in ties)
+    assert all(tie.evidence[0]["compiler_label"] == "openvino" for tie in ties)
+    assert not [one for one in find(frame) if one.kind == "undecided"]
 
 
 def test_models_that_change_places_when_compiled() -> None:

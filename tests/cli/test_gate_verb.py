@@ -77,6 +77,10 @@ def test_it_passes_where_it_may(recorded: Recorded, cli, cli_json) -> None:
     code, out, _ = cli(*arguments, "--threshold", "throughput=-15%")
     assert code == 0
     assert "gate passed" in out
+    assert "does not show what slows its baseline" not in out
+    assert "does not show what slows its baseline" in " ".join(
+        cli(*arguments, "--compilers", "identity,onnxruntime")[1].split()
+    )
     found = cli_json(*arguments, "--compilers", "onnxruntime,identity")
     assert found["outcome"] == "passed"
     assert {cell["compiler_label"] for cell in found["cells"]} == {"onnxruntime[opt_level=2]"}

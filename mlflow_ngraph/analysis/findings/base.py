@@ -13,10 +13,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mlflow_ngraph.analysis import comparison, significance
+from mlflow_ngraph.analysis import decision, rivals, significance
 from mlflow_ngraph.analysis.compare import ALIKE
+from mlflow_ngraph.analysis.comparison import Comparison
+from mlflow_ngraph.analysis.decision import Answer
 from mlflow_ngraph.estimates import Estimate
-from mlflow_ngraph.metrics import BASELINE_COLUMN, EAGER, called, with_estimates
+from mlflow_ngraph.metrics import BASELINE_COLUMN, CELL_METRICS, EAGER, called, with_estimates
 from mlflow_ngraph.objectives import AS_GOOD
 from mlflow_ngraph.tables import baselines
 from mlflow_ngraph.text import NO_INTERVAL, missing
@@ -28,7 +30,7 @@ Places = NDArray[np.int64]
 NEEDED = tuple(dict.fromkeys((
     "study_id", "study", "device", "fingerprint", "workload", "label", "family", "compiler", "compiler_label",
     "precision", "mode", "verdict", "reason", "cell", "threads", "batch", "started_at", "finished_at", "git_commit",
-    *with_estimates(("throughput", "speedup", "ase", "bsr")), *sorted(comparison.needed("throughput")),
+    *with_estimates(("throughput", "speedup", "ase", "bsr")), *sorted(rivals.needed("throughput")),
 )))  # fmt: skip
 """The columns of the tidy table that findings look at."""
 ABOVE, BELOW = 1 + AS_GOOD, 1 / (1 + AS_GOOD)
@@ -61,6 +63,7 @@ KINDS = {
     "gain": 80.0,
     "regression": 70.0,
     "undecided": 65.0,
+    "tie": 62.0,
     "failed": 60.0,
     "reversal-compiled": 50.0,
     "reversal-devices": 50.0,
@@ -112,7 +115,7 @@ class Table:
         cells["place"] = _places(cells)
         cells["block"] = cells["workload"].astype(str).str.startswith("block:")
         self.all = cells.sort_values(["started_at", "finished_at"], kind="stable").reset_index(drop=True)
-        self.latest = self.all.drop_duplicates([*ALIKE, "fingerprint"], keep="last").sort_index()
+        self.latest = self.all.drop_duplicates([*ALIKE, "fingerprint"], keep="last").sort_index().reset_index(drop=True)
         trusted = (self.latest["verdict"] == str(Verdict.OK)).to_numpy(bool) & self.latest["throughput"].notna()
         self.ok = self.latest[trusted].reset_index(drop=True)
         self.rates = significance.figures(self.ok, "throughput")
@@ -120,6 +123,12 @@ class Table:
         threads = self.all.groupby("place", dropna=False)["threads"].nunique(dropna=False)
         self._threads = set(threads[threads > 1].index)
         self._known: dict[str, Places] = {}
+
+    @cached_property
+    def answers(self) -> list[tuple[Answer, Places]]:
+        """What to run, for each model on each machine; with the latest cells that rank, the answer's own first."""
+        compared = Comparison(self.latest, CELL_METRICS["throughput"])
+        return list(decision.answers(compared, compared.ranks | compared.doubtful, ("workload", "place")))
 
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:

@@ -1,39 +1,46 @@
-"""Models of which nobody can say what runs them fastest."""
+"""Models of which nobody can say what runs them fastest, and those that several compilers run equally fast."""
 
 from __future__ import annotations
 
 import math
 
-from mlflow_ngraph.analysis import decision
-from mlflow_ngraph.analysis.comparison import Comparison
-from mlflow_ngraph.analysis.findings.base import Finding, Table, command, weight
-from mlflow_ngraph.metrics import CELL_METRICS
-
-_METRIC = CELL_METRICS["throughput"]
+from mlflow_ngraph.analysis.findings.base import Finding, Table, command, identity_of, weight
 
 
 def findings(table: Table) -> list[Finding]:
-    """One finding for each model on a device of which it is open what runs it fastest, or at which batch size."""
-    cells = table.latest.reset_index(drop=True)
-    compared = Comparison(cells, _METRIC)
-    doubts = []
-    for answer, ranked in decision.answers(compared, compared.ranks | compared.doubtful, ("workload", "place")):
-        if not (len(ranked) and answer.rivals):
+    """One finding for each model on a device of which it is open what runs it fastest, or at which batch size; and one for
+    each that other compilers run as fast.
+    """
+    found = []
+    for answer, _ in table.answers:
+        best = answer.row
+        if best is None:
             continue
-        best = cells.iloc[ranked[0]]
-        hopes = [
-            rival.ratio_ci_high or (1.0 if rival.value is None else rival.value / best[_METRIC.name])
-            for rival in answer.rivals
-        ]
-        what = "what runs" if not answer.decided else "the batch size that runs"
-        doubts.append(
+        others = [row for row in answer.equals if row["compiler_label"] != best["compiler_label"]]
+        if answer.rivals:
+            kind, what = "undecided", "the batch size that runs" if answer.decided else "what runs"
+            title = f"{what} {best['label']} fastest on {table.context(best)} is undecided"
+            evidence = [rival.to_plain() for rival in answer.rivals]
+            hopes = [
+                rival.ratio_ci_high or (1.0 if rival.value is None else rival.value / best["throughput"])
+                for rival in answer.rivals
+            ]
+            size = math.log(max(hopes))
+        elif others:
+            kind, size = "tie", 0.0
+            names = dict.fromkeys(str(row["compiler_label"]) for row in (best, *others))
+            title = f"{best['label']} on {table.context(best)}: either of {' and '.join(names)}"
+            evidence = [identity_of(row) for row in (best, *others)]
+        else:
+            continue
+        found.append(
             Finding(
-                "undecided",
-                f"{what} {best['label']} fastest on {table.context(best)} is undecided",
+                kind,
+                title,
                 f"{answer.said[0].upper()}{answer.said[1:]}",
-                [rival.to_plain() for rival in answer.rivals],
+                evidence,
                 command("compare", {"devices": [best["device"]], "workloads": [best["label"]]}, "--intervals"),
-                weight("undecided", math.log(max(hopes))),
+                weight(kind, size),
             )
         )
-    return doubts
+    return found

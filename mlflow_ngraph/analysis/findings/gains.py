@@ -1,4 +1,4 @@
-"""What compiling has gained: of each model the compiler that is the most times as fast as the baseline."""
+"""What compiling has gained: of each model by the cell that is the answer to what to run, else by the surest gain."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis.decision import times
 from mlflow_ngraph.analysis.findings.base import (
     ABOVE,
     Finding,
@@ -23,7 +24,6 @@ from mlflow_ngraph.analysis.findings.base import (
 )
 from mlflow_ngraph.estimates import Estimate, unknown
 from mlflow_ngraph.tables import baselines
-from mlflow_ngraph.text import missing
 
 _WHERE = ("place", "threads", "precision", "mode", "baseline")
 
@@ -35,10 +35,13 @@ def gains(table: Table) -> Questions:
     ratios = known.take(rows)
     # A large speed-up of which little is known is less of a gain than a smaller one that is sure.
     least = ratios.ends[0]
+    answers = {(answer.row["cell"], answer.row["fingerprint"]) for answer, _ in table.answers if answer.row is not None}
+    cells = zip(table.ok["cell"].iloc[rows], table.ok["fingerprint"].iloc[rows], strict=True)
+    rank = np.where([cell in answers for cell in cells], np.inf, least)
 
     def answer(sure: Places, adjusted: NDArray[np.float64]) -> list[Finding]:
         models, lanes = table.codes(*_WHERE, "workload")[rows], table.codes(*_WHERE, "compiler_label")[rows]
-        best = np.array([own[np.argmax(least[own])] for own in groups(models, sure)], np.int64)
+        best = np.array([own[np.argmax(rank[own])] for own in groups(models, sure)], np.int64)
         findings = []
         for group in groups(lanes, best):
             ranked = group[np.argsort(-least[group], kind="stable")]
@@ -94,5 +97,4 @@ def _beside(table: Table, rows: Places, ratios: Estimate, of_model: Places, lead
 
 
 def _times(ratios: Estimate, place: int) -> str:
-    value, low, high = figures_of(ratios, place).values()
-    return f"{value:.2f}" if missing(low) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
+    return times(*figures_of(ratios, place).values())

@@ -11,13 +11,13 @@ import numpy as np
 import pandas as pd
 
 from mlflow_ngraph.analysis import significance
-from mlflow_ngraph.analysis.comparison import TIED_FROM
+from mlflow_ngraph.analysis.comparison import TIED_FROM, Comparison
 from mlflow_ngraph.analysis.report import style, texts
 from mlflow_ngraph.analysis.report.blocks import Figure, Missing
 from mlflow_ngraph.analysis.report.curves import shortened
 from mlflow_ngraph.analysis.report.model_tables import NEEDS_MODELS
 from mlflow_ngraph.analysis.report.prepared import Prepared, batch_sizes, order_of_families, order_of_series
-from mlflow_ngraph.metrics import with_estimates
+from mlflow_ngraph.metrics import METRICS, with_estimates
 from mlflow_ngraph.text import counted
 
 if TYPE_CHECKING:
@@ -131,12 +131,7 @@ def pairs_that_turn(ranked: pd.DataFrame, series: str) -> tuple[int, int, bool]:
         for name in (order_of_series(ranked)[0], series)
     )
     first, second = np.array(list(combinations(range(len(labels)), 2))).T
-    before, after = (
-        significance.figures(frame, "throughput")
-        .take(first)
-        .over(significance.figures(frame, "throughput").take(second))
-        for frame in (base, other)
-    )
+    before, after = (Comparison(frame, METRICS["throughput"]).ratios(first, second) for frame in (base, other))
     turned = np.sign(before.log) * np.sign(after.log) < 0
     p_values = significance.holm(np.where(turned, np.maximum(before.p_differs(), after.p_differs()), 1.0))
     tested = bool(np.isfinite(before.error).any())

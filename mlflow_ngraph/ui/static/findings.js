@@ -7,6 +7,7 @@ const KINDS = {
   gain: "gain",
   regression: "regression",
   undecided: "undecided",
+  tie: "tie",
   failed: "failed",
   "reversal-compiled": "reversal",
   "reversal-devices": "reversal",

@@ -1,0 +1,135 @@
+"""The cells that could beat an answer, how near they come, and what would tell them from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis.comparison import CHOICE, FIELD, Comparison, Places
+from mlflow_ngraph.analysis.undecided import COLUMNS, Rival
+from mlflow_ngraph.estimates import LEVEL, Estimate, quantile
+from mlflow_ngraph.metrics import BEATEN_BY, with_estimates
+from mlflow_ngraph.objectives import AS_GOOD, SECOND
+from mlflow_ngraph.text import plain
+
+_COST = ("rounds", "repetitions", "throughput", "batch", "speedup", "load_s", "first_inference_s")
+"""Columns from which the time of more rounds is estimated."""
+_STARTING_S = 2.0
+"""Seconds that a fresh process of a lane takes before it loads its engine, about."""
+_MORE = np.geomspace(1, 1e4, 400)
+"""Factors by which more rounds are considered."""
+
+
+def needed(metric: str) -> set[str]:
+    """The columns of the tidy table that comparisons and their rivals look at."""
+    return {*COLUMNS, *_COST, *FIELD, *CHOICE, *SECOND, BEATEN_BY, *with_estimates([metric])}
+
+
+def rivals_of(compared: Comparison, answer: int | None, places: ArrayLike | None = None) -> tuple[Rival, ...]:
+    """The cells that could beat an answer: first those that rank, then those that cannot, the best first.
+
+    Of those that rank `Comparison.near` says it. One that does not could if the good end of its interval, or its figure where
+    it has none, is better by more than `AS_GOOD`; or if nobody measured it.
+
+    Parameters
+    ----------
+    answer : int or None
+        The place of the answer; None where there is none.
+    places : ArrayLike or None
+        The cells that could have been the answer; all where left out.
+    """
+    asked = np.arange(len(compared.frame)) if places is None else np.asarray(places, int)
+    unsure, near = asked[compared.doubtful[asked]], asked[:0]
+    if answer is not None:
+        unsure = unsure[compared.untried[unsure] | compared.better_than(compared.hopes[unsure], answer)]
+        ranked = asked[compared.ranks[asked]]
+        near = ranked[compared.near(answer, ranked)]
+    return (
+        *(_told(compared, near, answer) if answer is not None else ()),
+        *(Rival(**fields) for fields in _described(compared, unsure, answer)),
+    )
+
+
+def _told(compared: Comparison, places: Places, answer: int) -> Iterator[Rival]:
+    """Cells that rank, with how they compare with the answer and what would tell."""
+    places = places[np.argsort(compared.badness[places], kind="stable")]
+    ratios = compared.ratios(places, np.full(len(places), answer))
+    low, high = ratios.interval()
+    for place, fields in enumerate(_described(compared, places, answer)):
+        rival, best = compared.frame.iloc[places[place]], compared.frame.iloc[answer]
+        repetitions, minutes = _again(rival, best, ratios.take(place), compared.low_is_better)
+        yield Rival(
+            **fields,
+            ratio=plain(ratios.value[place]),
+            ratio_ci_low=plain(low[place]),
+            ratio_ci_high=plain(high[place]),
+            how=str(ratios.how[place]),
+            repetitions=repetitions,
+            minutes=minutes,
+        )
+
+
+def _described(compared: Comparison, places: Places, answer: int | None) -> Iterator[dict[str, Any]]:
+    """The fields of each cell as a rival, the best figure first."""
+    metric = compared.metric
+    places = places[np.argsort(compared.badness[places], kind="stable")]
+    rows = compared.frame.iloc[places]
+    cells = rows.reindex(columns=list(COLUMNS))
+    texts = cells.astype(object).where(cells.notna(), None).to_dict("records")
+    values = [compared.numbers[places], *significance.interval(rows, metric.name)]
+    choice = np.zeros(len(places), bool) if answer is None else ~compared.other_choice(answer, places)
+    same = np.zeros(len(places), bool)
+    for name in ("model_id", "engine"):
+        if answer is not None and name in rows and (own := plain(compared.frame[name].iat[answer])):
+            same |= choice & (rows[name] == own).fillna(False).to_numpy(bool)
+    for place, row in enumerate(texts):
+        value, low, high = (plain(part[place]) for part in values)
+        yield {
+            "row": row,
+            "metric": metric.name,
+            "unit": metric.unit,
+            "better": metric.better,
+            "value": value,
+            "ci_low": low,
+            "ci_high": high,
+            "same_choice": bool(choice[place]),
+            "same_engine": bool(same[place]),
+        }
+
+
+def _again(
+    rival: pd.Series[Any], answer: pd.Series[Any], ratio: Estimate, low_is_better: bool
+) -> tuple[int, float] | tuple[None, None]:
+    """Repetitions that would tell the two apart if both are as they seem, and minutes that they take, as far as known."""
+    rounds, repetitions = _number(rival, "rounds"), _number(rival, "repetitions")
+    if not (rounds >= 2 and repetitions > 0 and ratio.known):
+        return None, None
+    gain = float(ratio.log) * (-1 if low_is_better else 1)
+    enough = max(math.log(1 + AS_GOOD) - gain, gain)
+    # Of few rounds the interval is wide because they are few: more of them help by more than their root.
+    freedom = float(ratio.freedom) * (rounds * _MORE - 1) / (rounds - 1)
+    reach = quantile(freedom, LEVEL) * float(ratio.error) / np.sqrt(_MORE)
+    wanted = math.ceil(rounds * (_MORE[reach <= enough][0] if reach[-1] <= enough else _MORE[-1]))
+    seconds = wanted * sum(_round_s(row) for row in (rival, answer))
+    return math.ceil(wanted * repetitions / rounds), seconds / 60
+
+
+def _round_s(row: pd.Series[Any]) -> float:
+    """Seconds of a round of a lane and of its baseline, about: fresh processes, and the repetitions of both."""
+    call_s = _number(row, "batch") / _number(row, "throughput")
+    calls = _number(row, "repetitions") / _number(row, "rounds")
+    loading = [_number(row, name) for name in ("load_s", "first_inference_s")]
+    gain = _number(row, "speedup")
+    parts = [call_s * calls * (1 + (gain if math.isfinite(gain) else 0.0)), *loading]
+    return _STARTING_S + sum(part for part in parts if math.isfinite(part))
+
+
+def _number(row: pd.Series[Any], name: str) -> float:
+    value: Any = row.get(name)
+    return math.nan if value is None or pd.isna(value) else float(value)
