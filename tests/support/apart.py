@@ -63,6 +63,6 @@ class OnTorch:
 
     @classmethod
     def _run(cls, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        if step is steps.ask:  # what it imports is the question
-            return steps.in_fresh_process(step, *args, **kwargs)
-        return with_torch(step, *args, **kwargs)
+        # What the asked process imports is the question.
+        run = steps.in_fresh_process if step is steps.ask else with_torch
+        return run(step, *args, **kwargs)
