@@ -12,7 +12,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from mlflow_ngraph.testing import steps
+from mlflow_ngraph_testing import steps
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -63,7 +63,6 @@ class OnTorch:
 
     @classmethod
     def _run(cls, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        asks = step is steps.ask  # what it imports is the question
-        if asks:
-            return steps.in_fresh_process(step, *args, **kwargs)
-        return with_torch(step, *args, **kwargs)
+        # What the asked process imports is the question.
+        run = steps.in_fresh_process if step is steps.ask else with_torch
+        return run(step, *args, **kwargs)
