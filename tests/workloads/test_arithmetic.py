@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,7 +19,7 @@ from mlflow_ngraph.workloads.arithmetic import AcrossSteps, Disturbed, Naive, Wi
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 from mlflow_ngraph.workloads.baseline import ModuleBaseline, OnnxBaseline
 from mlflow_ngraph.workloads.onnx_torch.converter import OnnxModule
-from mlflow_ngraph.workloads.trial_references import Trials, collect
+from mlflow_ngraph.workloads.trial_references import Trials, collect, observed
 from mlflow_ngraph.workloads.trials import draw
 
 
@@ -284,3 +285,24 @@ def test_a_number_falls_to_the_other_side_of_a_step_also_where_one_before_it_did
     given = np.full((1, 2), 0.4999, np.float32)
     assert baseline.run([given])[0].item() == 0.0
     assert 1.0 in [moved.item() for _, (moved,) in baseline.disturbances([given], 0)]
+
+
+class Chaotic(ModuleBaseline):
+    """Its disturbances show the first two times nothing of what rounding does."""
+
+    drawn = 0
+
+    def exact(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        return [-inputs[0].astype(np.float64)]
+
+    def disturbances(self, inputs: Sequence[NDArray[Any]], seed: int) -> list[tuple[float, list[NDArray[Any]]]]:
+        self.drawn += 1
+        return [(1.0, [inputs[0] * np.float32(1 if self.drawn < 3 else -1)])]
+
+
+def test_disturbances_are_drawn_again_before_double_precision_is_doubted() -> None:
+    given = [np.ones((2, 3), np.float32)]
+    trial, _ = observed(Chaotic(nn.Identity()), 0, "normal", given, given, [None])
+    assert not trial.unchecked
+    assert trial.rounding[0] is not None
+    assert not trial.rounding[0].tells
