@@ -7,7 +7,7 @@ to be changed: wrapped, scripted and hooked modules run as they are. Imports tor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, cast
@@ -177,30 +177,23 @@ class Disturbed(TorchDispatchMode):  # type: ignore[misc]
     coherent : bool
         Every channel is off by a factor of its own, the same at all places and in all samples, as where all of them run
         through the same kernel; else each number is.
-    at_steps : bool
-        What lies beside the end of a range that is rounded to one number falls to its other side, always; nothing else is off.
     """
 
-    def __init__(self, seed: int, *, coherent: bool = False, at_steps: bool = False) -> None:
+    def __init__(self, seed: int, *, coherent: bool = False) -> None:
         super().__init__()
         self._generator = torch.Generator().manual_seed(seed)
         self._coherent = coherent
-        self._at_steps = at_steps
         self.steps = 0
-        """Operations that have such ends."""
+        """Operations that round to steps, or compare."""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if function in _STEPS or function in _JUMPS:
-            self.steps += 1
-            if self._at_steps:
-                step = partial(function, **kwargs) if kwargs else function
-                args = (self._across(step, *args), *args[1:])
+        self.steps += _has_ends(function)
         if function in _ORDERS and args[0].dtype in _ROUND_OFF:
             # Which of several equal numbers comes first is left to each compiler.
             args = (self.disturb(args[0]), *args[1:])
         result = function(*args, **kwargs)
-        if self._at_steps or _is_view(function):
+        if _is_view(function):
             return result  # what was off by chance could be put back to the side where it is
         leaves, structure = tree_flatten(result)
         moved = [self._moved(leaf, _inner(function, args, kwargs, leaf)) for leaf in leaves]
@@ -240,29 +233,65 @@ class Disturbed(TorchDispatchMode):  # type: ignore[misc]
             drawn = torch.rand(shape, generator=self._generator, dtype=torch.float32).mul_(2).sub_(1)
         return drawn.to(tensor.dtype) * (TIMES * _ROUND_OFF[tensor.dtype])
 
-    def _across(self, function: Any, given: torch.Tensor, *rest: Any) -> torch.Tensor:
-        """What lies beside the end of a range, put to its other side."""
-        if given.dtype not in _ROUND_OFF or not given.numel():
-            return given
-        roundings = BESIDE * _ROUND_OFF[given.dtype]
-        if function in _JUMPS:
-            # A zero is one, unless something comes near it.
-            near = roundings * (given.abs() + torch.as_tensor(rest[0]).abs()).to(given.dtype)
-        else:
-            # What large numbers cancel each other to has their roundings.
-            near = roundings * (given.abs() + given.abs().amax())
-            if function is _ATEN.round.default:
-                near = near.clamp(min=FIXED_POINT)
-            quantises = function in (
-                _ATEN.fake_quantize_per_tensor_affine.default,
-                _ATEN.quantize_per_tensor.default,
-            )
-            near = torch.clamp(near, max=float(rest[0]) / 4 if quantises else 0.25)
-        low, here, high = (_plain(function(value, *rest)) for value in (given - near, given, given + near))
-        # Where it does not jump, the remainder of a division moves as far as what is divided.
-        slope = 2 * near if here.is_floating_point() and function in _JUMPS else 0.0
-        down, up = ((other != here) & ((other - here).abs() > slope) for other in (low, high))
-        return torch.where(up, given + near, torch.where(down, given - near, given))
+
+class AcrossSteps(TorchDispatchMode):  # type: ignore[misc]
+    """Within the block what lies beside the end of a range that is rounded to one number falls to its other side.
+
+    Parameters
+    ----------
+    only : Container[int] | None
+        The operations that this happens in, counted from 0 among those that have such ends; None is all of them.
+    """
+
+    def __init__(self, only: Container[int] | None = None) -> None:
+        super().__init__()
+        self._only = only
+        self._met = 0
+        self.beside: list[int] = []
+        """The operations in which something lay beside an end."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if _has_ends(function):
+            step = partial(function, **kwargs) if kwargs else function
+            moved = _across(step, *args)
+            if moved is not args[0]:
+                self.beside.append(self._met)
+            if self._only is None or self._met in self._only:
+                args = (moved, *args[1:])
+            self._met += 1
+        return function(*args, **kwargs)
+
+
+def _has_ends(function: Any) -> bool:
+    return function in _STEPS or function in _JUMPS
+
+
+def _across(function: Any, given: torch.Tensor, *rest: Any) -> torch.Tensor:
+    """What lies beside the end of a range, put to its other side; the same object where nothing does."""
+    if given.dtype not in _ROUND_OFF or not given.numel():
+        return given
+    roundings = BESIDE * _ROUND_OFF[given.dtype]
+    if function in _JUMPS:
+        # A zero is one, unless something comes near it.
+        near = roundings * (given.abs() + torch.as_tensor(rest[0]).abs()).to(given.dtype)
+    else:
+        # What large numbers cancel each other to has their roundings.
+        near = roundings * (given.abs() + given.abs().amax())
+        if function is _ATEN.round.default:
+            near = near.clamp(min=FIXED_POINT)
+        quantises = function in (
+            _ATEN.fake_quantize_per_tensor_affine.default,
+            _ATEN.quantize_per_tensor.default,
+        )
+        near = torch.clamp(near, max=float(rest[0]) / 4 if quantises else 0.25)
+    low, here, high = (_plain(function(value, *rest)) for value in (given - near, given, given + near))
+    # Where it does not jump, the remainder of a division moves as far as what is divided.
+    slope = 2 * near if here.is_floating_point() and function in _JUMPS else 0.0
+    down, up = ((other != here) & ((other - here).abs() > slope) for other in (low, high))
+    if not (up | down).any():
+        return given
+    return torch.where(up, given + near, torch.where(down, given - near, given))
 
 
 FIXED_POINT = 1 / 128

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _SEEDS = 0.0, 0.5
 """Of the forms of a file in which every node is a little off."""
+_ALONE = 8
+"""Runs in which a part of the operations that round to steps does so to the other side, at most."""
 _PROBES = (2, 3)
 """Batch sizes that tell which axis of an output is the batch axis. Not every model takes a sample alone: one that
 normalises by its batch does not."""
@@ -70,12 +72,17 @@ class ModuleBaseline:
         Exception
             Whatever the model's code makes of it.
         """
-        from mlflow_ngraph.workloads.arithmetic import OF_STEPS, TIMES, Disturbed, Naive
+        from mlflow_ngraph.workloads.arithmetic import OF_STEPS, TIMES, AcrossSteps, Disturbed, Naive
 
         modes = [Disturbed(seed), Disturbed(seed, coherent=True)]
         found = [(TIMES, self._within(mode, inputs, mode.disturb)) for mode in modes]
         if modes[0].steps:
-            found.append((OF_STEPS, self._within(Disturbed(seed, at_steps=True), inputs)))
+            beside = AcrossSteps(())
+            self._within(beside, inputs)
+            # Each alone, too: what falls to its other side may take what comes later away from there.
+            alone = np.array_split(beside.beside, _ALONE)
+            modes = [AcrossSteps(), *(AcrossSteps(some) for some in alone if len(some))] if beside.beside else []
+            found += [(OF_STEPS, self._within(mode, inputs)) for mode in modes]
         return [*found, (1.0, self._within(Naive(), inputs))]
 
     def exact(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,11 +15,11 @@ from onnx import TensorProto, helper
 from torch import nn
 
 from mlflow_ngraph import parity
-from mlflow_ngraph.workloads.arithmetic import Disturbed, Naive, Wide
+from mlflow_ngraph.workloads.arithmetic import AcrossSteps, Disturbed, Naive, Wide
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 from mlflow_ngraph.workloads.baseline import ModuleBaseline, OnnxBaseline
 from mlflow_ngraph.workloads.onnx_torch.converter import OnnxModule
-from mlflow_ngraph.workloads.trial_references import Trials, collect
+from mlflow_ngraph.workloads.trial_references import Trials, collect, observed
 from mlflow_ngraph.workloads.trials import draw
 
 pytestmark = pytest.mark.usefixtures("all_trials")
@@ -63,6 +64,13 @@ class Logarithm(nn.Module):
 
     def forward(self, given: torch.Tensor) -> torch.Tensor:
         return torch.log(given)
+
+
+class TwoSteps(nn.Module):
+    """Rounds twice."""
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        return torch.round(given[:, 1:] - 0.3 * torch.round(given[:, :1]))
 
 
 class Cache(nn.Module):
@@ -162,7 +170,7 @@ def test_as_near_to_the_truth_as_the_model_itself_is_right_and_a_fault_is_not(mo
 
 def test_what_is_rounded_to_decimals_falls_to_the_other_side_of_a_tie() -> None:
     given = torch.tensor([[0.25, 0.31]])
-    with torch.no_grad(), Disturbed(0, at_steps=True):
+    with torch.no_grad(), AcrossSteps():
         moved = torch.round(given, decimals=1)
     torch.testing.assert_close(moved, torch.tensor([[0.3, 0.3]]), rtol=1e-4, atol=1e-4)
 
@@ -228,9 +236,9 @@ def test_a_function_may_be_off_by_roundings_of_what_it_computes_with(
 
 def test_a_remainder_and_a_comparison_fall_to_the_other_side_where_two_numbers_are_equal() -> None:
     first, second = torch.tensor([2.0, 2.0, 3.0]), torch.tensor([2.0, 1.5, 2.0])
-    with Disturbed(0, at_steps=True) as mode:
+    with AcrossSteps() as mode:
         left, larger = torch.fmod(first, second), first > second
-    assert mode.steps == 2
+    assert mode.beside == [0, 1]
     assert left.tolist() == pytest.approx([2.0, 0.5, 1.0], rel=1e-4)
     assert larger.tolist() == [True, True, True]
     assert torch.fmod(first, second).tolist() == [0.0, 0.5, 1.0]
@@ -271,3 +279,32 @@ def test_the_nodes_of_a_file_without_a_form_in_pytorch_are_disturbed(tmp_path: P
         assert 0 < np.abs(moved - own).max() < times * 1e-6 * np.abs(own).max()
     edge = [np.full((4, 16), 0.025 * (1 + 2e-7), np.float32)]
     assert max(np.abs(moved - steps.run(edge)[0]).max() for _, (moved,) in steps.disturbances(edge, 0)) > 0.04
+
+
+def test_a_number_falls_to_the_other_side_of_a_step_also_where_one_before_it_did_not() -> None:
+    """Both lie beside a step; where the first falls to the other side the second is away from there."""
+    baseline = ModuleBaseline(TwoSteps().eval())
+    given = np.full((1, 2), 0.4999, np.float32)
+    assert baseline.run([given])[0].item() == 0.0
+    assert 1.0 in [moved.item() for _, (moved,) in baseline.disturbances([given], 0)]
+
+
+class Chaotic(ModuleBaseline):
+    """Its disturbances show the first two times nothing of what rounding does."""
+
+    drawn = 0
+
+    def exact(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        return [-inputs[0].astype(np.float64)]
+
+    def disturbances(self, inputs: Sequence[NDArray[Any]], seed: int) -> list[tuple[float, list[NDArray[Any]]]]:
+        self.drawn += 1
+        return [(1.0, [inputs[0] * np.float32(1 if self.drawn < 3 else -1)])]
+
+
+def test_disturbances_are_drawn_again_before_double_precision_is_doubted() -> None:
+    given = [np.ones((2, 3), np.float32)]
+    trial, _ = observed(Chaotic(nn.Identity()), 0, "normal", given, given, [None])
+    assert not trial.unchecked
+    assert trial.rounding[0] is not None
+    assert not trial.rounding[0].tells
