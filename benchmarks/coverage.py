@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from support.drawn_study import derived
 
-from mlflow_ngraph.analysis.report import combined
 from mlflow_ngraph.estimates import Estimate
 from mlflow_ngraph.measure import statistics
 from mlflow_ngraph.study_settings import Adaptive
+from mlflow_ngraph_report import combined
 
 ROUNDS, REPETITIONS, GAP = 10, 10, 40
 MOST_ROUNDS, SHORT_SLICE = 40, 5

@@ -5,7 +5,7 @@
 Each of `support.reported.CASES` is a network in which an old release of ONNX Runtime, OpenVINO or TVM computes some nodes wrongly. The
 releases are installed by pip, each into an environment of its own in ``--environments``, and stay there. A study of the network with the
 release has to say ``parity_failed``: the reference outputs and the rules are those of the packages that are installed here. Then
-``mlflow-ngraph explain --why`` has to name the operator, and to write a model of at most ten nodes. Printed is a line for each case.
+``mlflow-ngraph results bisect`` has to name the operator, and to write a model of at most ten nodes. Printed is a line for each case.
 Exit code 1: there are fewer than 20 cases, fewer than 18 are found within 60 s each, or fewer than 15 are named.
 """
 
@@ -145,7 +145,7 @@ def _explained(outcome: Outcome, cell: str, home: Path) -> None:
     """Ask the command line for the first wrong operator."""
     into = Path(tempfile.mkdtemp(dir=home)) / "why"
     ended = subprocess.run(
-        [sys.executable, "-m", "mlflow_ngraph", "explain", "--why", cell, "--json", "--home", home, "--into", into],
+        [sys.executable, "-m", "mlflow_ngraph", "results", "bisect", cell, "--json", "--home", home, "--into", into],
         capture_output=True,
         text=True,
         timeout=_LIMIT_S,

@@ -26,10 +26,10 @@ from support.resumed import BRIEFLY, measured
 
 from mlflow_ngraph.execute import fold
 from mlflow_ngraph.execute.record import CellRecord, StudyRecord
-from mlflow_ngraph.reduction.onnx_program import OnnxProgram
-from mlflow_ngraph.reduction.program import InseparableError
 from mlflow_ngraph.study import Study, parse
 from mlflow_ngraph.verdicts import Verdict
+from mlflow_ngraph_bisect.onnx_program import OnnxProgram
+from mlflow_ngraph_bisect.program import InseparableError
 
 WITHIN = 4.0
 """How many times as far from float64 as eager execution a right engine may be."""

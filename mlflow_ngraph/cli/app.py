@@ -20,6 +20,7 @@ from mlflow_ngraph.text import harmless
 from mlflow_ngraph.version import __version__
 
 _HERE = "mlflow_ngraph.cli"
+_BISECT, _REPORT = "mlflow-ngraph-bisect", "mlflow-ngraph-report"
 _SERVE, _TESTING = "mlflow-ngraph-serve", "mlflow-ngraph-testing"
 _VERBS: Verbs = {
     "benchmark": (f"{_HERE}.benchmark:benchmark", "Compile, verify, measure and record what a study describes."),
@@ -29,11 +30,12 @@ _VERBS: Verbs = {
     "results": (
         {
             "findings": (f"{_HERE}.findings:findings", "Say in words what results show, the most important first."),
-            "report": (f"{_HERE}.report:report", "Write the paper's tables and figures, as one page."),
+            "report": (_REPORT, "Write the paper's tables and figures, as one page."),
             "gate": (f"{_HERE}.gate:gate", "Fail when a candidate is worse than its baseline allows, for CI."),
             "history": (f"{_HERE}.history:history", "Follow one cell over time and commits."),
             "diff": (f"{_HERE}.diff:diff", "Show what differs between two runs: flags, versions, machine, results."),
             "explain": (f"{_HERE}.explain:explain", "Show what compilers made of a model."),
+            "bisect": (_BISECT, "Find the first operator that a compiler computes wrongly."),
             "recompute": (f"{_HERE}.recompute:recompute", "Derive recorded figures again from their raw samples."),
             "variance": (f"{_HERE}.scatter:scatter", "Show where variance comes from, and what to measure more of."),
         },

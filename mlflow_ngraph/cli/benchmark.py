@@ -354,13 +354,15 @@ def _notes(plan: StudyPlan, home: Path | None) -> list[str]:
 
 
 def _of_the_paper(plan: StudyPlan) -> Iterator[str]:
-    """What a study that repeats the paper's will be compared with, where its machine is none of the paper's kinds."""
-    from mlflow_ngraph.analysis.report import paper
+    """Notes on a study that repeats the paper's, by the plugin that compares the two, where it is installed."""
+    from mlflow_ngraph.entry_points import brought
 
-    if plan.study.name in paper.STUDIES and not plan.study.build_for:
+    if plan.study.name.startswith("paper-") and not plan.study.build_for:
         from mlflow_ngraph.devices.fingerprint import fingerprint
 
-        yield from filter(None, [paper.told_before(plan.device, fingerprint())])
+        with suppress(DependencyError):
+            told_before = brought("mlflow-ngraph-report", "mlflow_ngraph.study", "paper", "report --paper")
+            yield from filter(None, [told_before(plan.study.name, plan.device, fingerprint())])
 
 
 def show_outcome(outcome: Outcome, *, as_json: bool) -> None:

@@ -12,7 +12,6 @@ import click
 from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.cli import output, writing
 from mlflow_ngraph.cli.lists import items, whole
-from mlflow_ngraph.cli.why import first_wrong
 from mlflow_ngraph.errors import NGraphError, UsageError
 from mlflow_ngraph.tables.sheet import Head, Sheet, number, prose
 from mlflow_ngraph.text import rounded
@@ -36,12 +35,6 @@ _NAMED_NODES = 6
 @click.option("--experiment", "experiments", metavar="NAME,...", help="Read from the tracking server: experiments.")
 @click.option("--run", metavar="ID", help="Read from the tracking server: a study run or a lane run.")
 @click.option("--kernels", metavar="N", help=f"How many kernels to list, 0 for none (default: {_KERNELS}).")
-@click.option("--why", is_flag=True, help="Name the first operator that the compiler computes wrongly.")
-@click.option(
-    "--into",
-    type=click.Path(path_type=Path),
-    help="With --why: a new folder for the smallest model that is wrong (default: why-CELL).",
-)
 @click.option("--format", "form", metavar="|".join(FORMATS), help="How to print (default: table).")
 @output.json_option
 def explain(
@@ -52,8 +45,6 @@ def explain(
     experiments: str | None,
     run: str | None,
     kernels: str | None,
-    why: bool,
-    into: Path | None,
     form: str | None,
     as_json: bool,
 ) -> int:
@@ -62,16 +53,7 @@ def explain(
     CELL is WORKLOAD/COMPILER/bBATCH as the results show them, such as resnet18/openvino/b8, or the id of a cell. The *
     stands for any text: 'resnet18/*/b8' puts all compilers side by side. Where studies had more than one precision it
     may stand before the batch size. The newest study of this machine that has the cell counts.
-
-    With --why, parts of one cell's model are compiled anew until the first operator is found whose output is further
-    from the truth in float64 than rounding explains. The smallest model that shows it is written into a folder.
     """
-    if why:
-        if tracking_uri or experiments or run:
-            raise UsageError("--why compiles the model again, on the machine that has its study: leave the server out")
-        return first_wrong(cells, home_directory.directory(home), study, into, as_json=as_json)
-    if into is not None:
-        raise UsageError("--into names the folder of --why: give both")
     form = "json" if as_json else form or "table"
     if form not in FORMATS:
         raise UsageError(f"format: expected {', '.join(FORMATS)}, found {form!r}")

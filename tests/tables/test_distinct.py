@@ -7,9 +7,9 @@ from typing import Any
 import pandas as pd
 
 from mlflow_ngraph.analysis.compare import compare, latest
-from mlflow_ngraph.analysis.report.prepared import prepare
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.tables.distinct import distinct, notes
+from mlflow_ngraph_report.prepared import prepare
 from tests.support.tidy import cells
 
 EPYC = "AMD EPYC 7B13"

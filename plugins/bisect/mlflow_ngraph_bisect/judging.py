@@ -1,0 +1,65 @@
+"""Whether the outputs of a part's engine are wrong, by the rule that a study judges engines by. For child processes only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from mlflow_ngraph.execute.verifying import Judge, Verification
+from mlflow_ngraph.workloads.bands import bands
+from mlflow_ngraph.workloads.trial_references import observed
+from mlflow_ngraph_bisect.program import Arrays, Part, Program
+
+if TYPE_CHECKING:
+    from mlflow_ngraph.workloads.baseline import Baseline
+
+
+def judge(program: Program, part: Part, exact: Arrays, engine: Arrays, precision: str) -> dict[str, str]:
+    """How outputs of a part are wrong, in words, by name; those that rounding may explain are left out.
+
+    Parameters
+    ----------
+    exact : Arrays
+        What is right in float64.
+    engine : Arrays
+        What is judged.
+    precision : str
+        That the engine computes in.
+
+    Raises
+    ------
+    InseparableError
+        Nobody computes the part in its own element types.
+    """
+    native = program.rounded(part)
+    # Only of what the program itself gives it is worth knowing: between nodes small numbers beside large ones are chance.
+    small = [
+        band if name in program.outputs else None for name, band in zip(part.outputs, bands([native]), strict=True)
+    ]
+    baseline = cast("Baseline", _Baseline(lambda: exact, lambda: program.disturbed(part)))
+    trial, _ = observed(baseline, 0, "part", list(part.inputs.values()), native, small)
+    found = {}
+    for index, (name, ours, own, truth) in enumerate(zip(part.outputs, engine, native, exact, strict=True)):
+        this = slice(index, index + 1)
+        alone = replace(trial, rounding=trial.rounding[this], small=trial.small[this])
+        asked = Judge(Verification(), cast("Any", None), precision, Path(), small[this])
+        problem = asked.problem(alone, [ours], [own], [truth])
+        if problem is not None:
+            found[name] = problem
+    return found
+
+
+@dataclass(frozen=True)
+class _Baseline:
+    """A part in other arithmetic than its own, in the form in which a workload's baseline is asked for it."""
+
+    in_float64: Callable[[], Arrays]
+    off: Callable[[], Sequence[tuple[float, Arrays]]]
+
+    def exact(self, inputs: Arrays) -> Arrays:
+        return self.in_float64()
+
+    def disturbances(self, inputs: Arrays, seed: int) -> Sequence[tuple[float, Arrays]]:
+        return self.off()

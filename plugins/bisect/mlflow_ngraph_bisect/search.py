@@ -1,0 +1,227 @@
+"""The search for the first wrong operator, and for the smallest model that shows it.
+
+A compiler fuses across nodes, and an output in the middle of a graph keeps it from doing so. Whether some nodes are
+compiled wrongly is therefore asked of a model of these nodes alone, whose inputs are the right values there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+from mlflow_ngraph.errors import NGraphError
+from mlflow_ngraph_bisect.judging import judge
+from mlflow_ngraph_bisect.program import Arrays, InseparableError, Part, Program
+
+Run = Callable[[Part], Arrays]
+"""Compiles a part and runs it on its inputs. Raises `FailedError` where it cannot."""
+
+
+class FailedError(NGraphError):
+    """A part could not be compiled or run."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A part that shows that something is wrong."""
+
+    part: Part
+    outputs: Arrays
+    """The engine's."""
+    exact: Arrays
+    wrong: dict[str, str] = field(default_factory=dict)
+    """How, in words, by output in the order in which the program computes them."""
+    inner: Shown | None = None
+    """The first of its values that is wrong when it is no output, where that is not the first output itself."""
+
+    @property
+    def first(self) -> str:
+        """The output that is wrong first."""
+        return next(iter(self.wrong))
+
+    @property
+    def culprit(self) -> str:
+        """The value that is wrong first."""
+        return (self.inner or self).first
+
+    @property
+    def how(self) -> str:
+        """How that value is wrong, in words."""
+        return (self.inner or self).wrong[self.culprit]
+
+
+class Search:
+    """Takes a program apart.
+
+    Parameters
+    ----------
+    until : float
+        By `time.monotonic`: from then on nothing further is tried, and what was found by then counts.
+    tell : Callable[[str], None]
+        Says what is being done.
+    largest : int
+        Bytes of all values together up to which they may be outputs of one model.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        run: Run,
+        *,
+        precision: str = "fp32",
+        until: float = float("inf"),
+        tell: Callable[[str], None] = lambda text: None,
+        largest: int = 1 << 29,
+    ) -> None:
+        self._program = program
+        self._run = run
+        self._precision = precision
+        self._until = until
+        self._tell = tell
+        self._largest = largest
+        self._producers = program.producers()
+        self._tried: dict[tuple[tuple[int, ...], tuple[str, ...], bool], Shown | None] = {}
+        self.failed = ""
+        """Why the last part that could not be compiled or run could not be."""
+
+    @property
+    def tries(self) -> int:
+        """How many models were compiled."""
+        return len(self._tried)
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the search has ended before it was done."""
+        return time.monotonic() >= self._until
+
+    def whole(self) -> Shown | None:
+        """The whole program, where it is wrong. One that cannot be run raises `FailedError`."""
+        outputs = [name for name in self._program.outputs if name in self._producers]
+        found = self._asked(self._program.ancestors(outputs, range(len(self._program.nodes))), outputs)
+        if found is None and self.failed:
+            raise FailedError(self.failed)
+        return found
+
+    def smallest(self, whole: Shown) -> Shown:
+        """The smallest part that is still wrong, from the whole program."""
+        found = self._near_first_visible(whole) or self._halved(self._ending_at_first(whole))
+        smallest = self._without_needless(found)
+        return replace(smallest, inner=self._inner(smallest))
+
+    def _near_first_visible(self, whole: Shown) -> Shown | None:
+        """Make every value an output, and look around the node whose output is wrong first. None: then nothing is wrong."""
+        nodes = whole.part.nodes
+        within = set(nodes)
+        values = [name for name in self._program.visible() if self._producers.get(name) in within]
+        seen = self._asked(nodes, values)
+        if seen is None:
+            return None
+        self._tell(f"{self._program.nodes[self._producers[seen.first]].operator} is wrong first: taking it out")
+        return self._grown(seen.first, nodes)
+
+    def _grown(self, output: str, within: Sequence[int]) -> Shown | None:
+        """The node of an output with as few of the nodes before it as it takes to be wrong."""
+        before = self._program.ancestors([output], within)
+        count = 1
+        while True:
+            found = self._asked(before[-count:], [output])
+            if found is not None or count >= len(before) or self.out_of_time:
+                return found
+            count *= 2
+
+    def _ending_at_first(self, shown: Shown) -> Shown:
+        """The nodes that the first wrong output depends on, if these are wrong by themselves."""
+        nodes = self._program.ancestors([shown.first], shown.part.nodes)
+        if len(nodes) == len(shown.part.nodes) and len(shown.part.outputs) == 1:
+            return shown
+        return self._asked(nodes, [shown.first]) or shown
+
+    def _halved(self, shown: Shown) -> Shown:
+        """The earliest half that is wrong, of the earliest half that is wrong, and so on, as long as one is."""
+        while len(shown.part.nodes) > 1 and not self.out_of_time:
+            nodes = shown.part.nodes
+            self._tell(f"{len(nodes)} nodes are wrong: halving them")
+            first, last = nodes[: len(nodes) // 2], nodes[len(nodes) // 2 :]
+            outputs = [name for name in shown.part.outputs if self._producers[name] in set(last)]
+            found = self._asked(first, self._program.leaving(first)) or self._asked(last, outputs)
+            if found is None:
+                return shown
+            shown = self._ending_at_first(found)
+        return shown
+
+    def _without_needless(self, shown: Shown) -> Shown:
+        """Leave out groups of nodes as long as it stays wrong, then smaller groups, down to each node by itself."""
+        size = max(1, len(shown.part.nodes) // 2)
+        while len(shown.part.nodes) > 1 and not self.out_of_time:
+            smaller = self._one_group_less(shown, size)
+            if smaller is not None:
+                shown = smaller
+                size = max(1, min(size, len(shown.part.nodes) // 2))
+            elif size == 1:
+                break
+            else:
+                size //= 2
+        return self._ending_at_first(shown)
+
+    def _one_group_less(self, shown: Shown, size: int) -> Shown | None:
+        nodes = shown.part.nodes
+        self._tell(f"{len(nodes)} nodes are wrong: leaving out {size}")
+        for start in range(0, len(nodes), size):
+            left_out, rest = set(nodes[start : start + size]), {*nodes[:start], *nodes[start + size :]}
+            outputs = [name for name in shown.part.outputs if self._producers[name] in rest]
+            # Where the last nodes are left out, one of the values comes out that they read.
+            read = [[name] for name in self._read(left_out) if self._producers[name] in rest]
+            asked = (
+                self._asked(self._program.ancestors(names, rest), names) for names in ([outputs] if outputs else read)
+            )
+            found = next(filter(None, asked), None)
+            if found is not None or self.out_of_time:
+                return found
+        return None
+
+    def _read(self, nodes: Collection[int]) -> list[str]:
+        """The values of other nodes that some read, the last one first."""
+        read = {name for place in nodes for name in self._program.nodes[place].inputs}
+        return sorted(read & set(self._producers), key=self._producers.__getitem__, reverse=True)
+
+    def _inner(self, shown: Shown) -> Shown | None:
+        """The earliest of the nodes that are wrong together whose value is.
+
+        Their last node may do no more than keep what is fused before it from being an output. So it is left out, and its place
+        is taken by one that negates.
+        """
+        found: Shown | None = None
+        last: Shown | None = shown
+        while last is not None:
+            nodes = last.part.nodes
+            values = [name for name in self._read([self._producers[last.first]]) if self._producers[name] in set(nodes)]
+            asked = (self._asked(self._program.ancestors([name], nodes), [name], negated=True) for name in values)
+            last = next(filter(None, asked), None)
+            found = last or found
+        return found
+
+    def _asked(self, nodes: Collection[int], outputs: Sequence[str], *, negated: bool = False) -> Shown | None:
+        """Compile and run a model of some nodes, once; None where it is not wrong, or is no model."""
+        key = tuple(nodes), tuple(outputs), negated
+        if key not in self._tried:
+            if not outputs or (self.out_of_time and self._tried):
+                return None
+            self.failed = ""
+            self._tried[key] = self._try(nodes, outputs, negated=negated)
+        return self._tried[key]
+
+    def _try(self, nodes: Collection[int], outputs: Sequence[str], *, negated: bool) -> Shown | None:
+        try:
+            part = self._program.part(nodes, outputs, negated=negated)
+            exact = self._program.exact(part)
+            if sum(array.nbytes for array in exact) > self._largest:
+                return None
+            found = self._run(part)
+            found = [-array for array in found] if negated else found
+            wrong = judge(self._program, part, exact, found, self._precision)
+        except (InseparableError, FailedError) as error:
+            self.failed = str(error)
+            return None
+        ordered = dict(sorted(wrong.items(), key=lambda item: self._producers[item[0]]))
+        return Shown(part, found, exact, ordered) if wrong else None

@@ -1,0 +1,94 @@
+"""Why an engine is wrong: asks a process of its own for the first operator that its compiler computes wrongly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from mlflow_ngraph.errors import NGraphError
+from mlflow_ngraph.processes import environment
+from mlflow_ngraph.processes.child import Child, ChildFailure
+
+SECONDS = 600.0
+"""After which the smallest model that was found by then is the answer."""
+LIMIT_S = 120.0
+"""Of one compilation with its run."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """An engine, as it was compiled in a study."""
+
+    workload: Mapping[str, Any]
+    """The fields of its `WorkloadRef`."""
+    init: Mapping[str, Any]
+    seed: int
+    digest: str
+    """What the model was when it was measured; empty where nobody knows."""
+    batch: int
+    compiler: str
+    flags: Mapping[str, Any]
+    target: Mapping[str, Any]
+    """The fields of its `Target`."""
+    kept: str
+    """The file of inputs for which engine and baseline disagreed; empty for those that it was timed on."""
+    directory: str
+    """Where the smallest model is written."""
+    seconds: float = SECONDS
+    limit_s: float = LIMIT_S
+
+
+@dataclass
+class Answer:
+    """What was found."""
+
+    nodes: int = 0
+    """Of the whole model."""
+    output: str = ""
+    """Of the model, which is wrong; empty where none is."""
+    wrong: str = ""
+    """How, in words."""
+    right: str = ""
+    """Why no output is wrong; empty where one is."""
+    operator: str = ""
+    """That is computed wrongly first."""
+    node: str = ""
+    """Its node."""
+    node_output: str = ""
+    """The value of the model that is wrong."""
+    smallest: str = ""
+    """How it is wrong in the smallest model, in words."""
+    together: list[str] = field(default_factory=list)
+    """The operators of the smallest model, the wrong one among them."""
+    directory: str = ""
+    files: list[str] = field(default_factory=list)
+    reproduced: bool | None = None
+    """Whether the script shows it without this package; None where there is no script for the compiler."""
+    remarks: list[str] = field(default_factory=list)
+    tries: int = 0
+    """Models that were compiled."""
+    seconds: float = 0.0
+    out_of_time: bool = False
+    """Whether a smaller model may be found with more time."""
+
+
+def ask(question: Question) -> Answer:
+    """Look for the first wrong operator in a process of its own.
+
+    Raises
+    ------
+    NGraphError
+        It cannot be looked for; says why.
+    """
+    env = environment.of_threads(question.target["threads"], patient=True, logins=True)
+    with closing(Child("mlflow_ngraph_bisect.process", env)) as child:
+        try:
+            return Answer(**child.request("look", math.inf, question=asdict(question)))
+        except ChildFailure as failure:
+            if not child.closed:
+                raise NGraphError(failure.reason) from None
+            ended = f"the process that looked for the first wrong operator has ended: {failure.reason}"
+            raise NGraphError(f"{ended}: {failure.last_line}") from None

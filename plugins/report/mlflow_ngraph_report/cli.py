@@ -1,0 +1,147 @@
+"""``mlflow-ngraph report``: the tables and figures of the paper from one's own results."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli.filters import Asked, FilteredCommand, filter_options
+from mlflow_ngraph.cli.lists import items
+from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph.verdicts import Verdict
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mlflow_ngraph.analysis.listing import Server
+    from mlflow_ngraph_report.files import Drawn
+
+_TARGET = "ngraph-report"
+
+
+@click.command(cls=FilteredCommand)
+@click.argument("runs", metavar="[RUN]...", nargs=-1)
+@filter_options
+@click.option(
+    "--output", "target", metavar="DIR|FILE.html", default=_TARGET, show_default=True,
+    help="A directory for everything, or a file for the page alone.",
+)  # fmt: skip
+@click.option("--paper", is_flag=True, help="Set each table beside the paper's own numbers.")
+@click.option("--include", metavar="VERDICT,...", help="Also count numbers with these verdicts.")
+@click.option("--title", metavar="TEXT", help="The heading of the report.")
+@click.option("--no-log", is_flag=True, help="Do not log the report to its study runs.")
+@output.json_option
+def report(
+    runs: tuple[str, ...],
+    target: str,
+    paper: bool,
+    include: str | None,
+    title: str | None,
+    no_log: bool,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Write a report: the environment, tables 3 to 8 and figures 1 and 5 to 12 of the paper from your own results.
+
+    RUN is the id of a study run, or of one of its lane runs, or the name or id of a study: of a name the latest one; without any, all results that fit the filters are meant.
+    The page works offline. It is logged to the runs that are named, or to the study run if the results come from one alone.
+    """
+    asked = Asked(given)
+    included = items(include)
+    for name in included:
+        if name not in {str(verdict) for verdict in Verdict}:
+            raise UnknownNameError("verdict", name, map(str, Verdict))
+    selection = asked.selection()
+
+    from mlflow_ngraph.analysis.listing import Server
+    from mlflow_ngraph_report.build import build
+    from mlflow_ngraph_report.files import draw, write
+
+    every = _of_runs(asked.read(), runs)
+    selection.check(every)
+    frame = selection.of(every)
+    read = [Server(uri) for uri in asked.uris] if asked.uris else [Server()]
+    servers = {server.name: server for server in read}
+    named = {"title": title} if title else {}
+    made = build(frame, servers=servers, include=included, paper=paper, scope=shlex.join(asked.scope()), **named)
+    drawn = draw(made)
+    written = write(drawn, Path(target))
+    logged = [] if no_log else _log(drawn, frame, servers, named=bool(runs))
+    _tell(drawn, written, logged, as_json=as_json)
+    return 0
+
+
+def _of_runs(frame: pd.DataFrame, runs: tuple[str, ...]) -> pd.DataFrame:
+    """The results of the study runs that are named."""
+    if not runs:
+        return frame
+    from mlflow_ngraph.analysis import study_names
+
+    known = frame[["run_id", "lane_run_id"]].astype("string")
+    study_runs: set[str] = set()
+    for run in runs:
+        of_run = set(frame.loc[(known == run).any(axis=1), "run_id"].dropna())
+        study = None if of_run else study_names.find(frame, run)
+        if not of_run and study is None:
+            raise UsageError(
+                f"no results of {run}: name a study, or a study run or lane run, of the server that is read, with --tracking-uri"
+            )
+        study_runs.update(of_run if study is None else [study.run_id])
+    chosen: pd.DataFrame = frame[frame["run_id"].isin(study_runs)]
+    return chosen
+
+
+def _log(drawn: Drawn, frame: pd.DataFrame, servers: dict[str, Server], *, named: bool) -> list[str]:
+    """Log everything to the runs that the report is about; to none where it is about all that there is."""
+    from mlflow_ngraph_report import report_log
+    from mlflow_ngraph_report.files import PAGE, write
+
+    where = frame[["tracking_uri", "run_id"]].dropna().drop_duplicates()
+    if not named and len(where) > 1:
+        return []
+    with tempfile.TemporaryDirectory() as temporary:
+        write(drawn, Path(temporary))
+        return [
+            report_log.log(servers[str(uri)].uri, str(run_id), Path(temporary), PAGE)
+            for uri, run_id in where.itertuples(index=False)
+        ]
+
+
+def _tell(drawn: Drawn, written: list[Path], logged: list[str], *, as_json: bool) -> None:
+    from mlflow_ngraph.tables.sheet import Sheet
+    from mlflow_ngraph_report.blocks import Figure, Missing, Text
+    from mlflow_ngraph_report.overview import ANSWER
+
+    parts = [
+        {
+            "key": block.key,
+            "title": block.title,
+            "kind": "missing" if isinstance(block, Missing) else "table" if isinstance(block, Sheet) else "figure",
+            "reason": block.reason if isinstance(block, Missing) else "",
+        }
+        for block in drawn.report.blocks()
+        if isinstance(block, (Missing, Sheet, Figure))
+    ]
+    if as_json:
+        files = [str(path) for path in written]
+        output.print_json({"page": files[0], "files": files, "logged": logged, "parts": parts})
+        return
+    console = output.console()
+    answers = [block for block in drawn.report.blocks() if isinstance(block, Text) and block.key == ANSWER]
+    for line in (line for block in answers for line in block.paragraphs):
+        console.print(line, style="bold", soft_wrap=True)
+    counts = {kind: sum(part["kind"] == kind for part in parts) for kind in ("table", "figure")}
+    console.print(f"wrote {written[0]}: {counts['table']} tables, {counts['figure']} figures", soft_wrap=True)
+    console.print(f"open {written[0].resolve().as_uri()}", soft_wrap=True)
+    missing = [str(part["title"]).partition(":")[0] for part in parts if part["kind"] == "missing"]
+    if missing:
+        console.print(
+            f"not there: {', '.join(dict.fromkeys(missing))}; its end says what each needs", style="dim", soft_wrap=True
+        )
+    for address in logged:
+        console.print(f"logged as {address}", soft_wrap=True)

@@ -1,0 +1,83 @@
+"""A report as files: one page, Markdown, and beside them every figure and the numbers of everything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.tables.sheet import Sheet
+from mlflow_ngraph.text import csv_table
+from mlflow_ngraph_report import markdown, page, style
+from mlflow_ngraph_report.blocks import Figure, Report
+
+PAGE, MARKDOWN = "report.html", "report.md"
+FIGURES, DATA = "figures", "data"
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A report whose figures are drawn."""
+
+    report: Report
+    svg: Mapping[str, str]
+    """Figures by key."""
+    png: Mapping[str, bytes]
+
+    def html(self) -> str:
+        """The page, with everything in it."""
+        return page.render(self.report, self.svg)
+
+    def files(self) -> dict[str, bytes]:
+        """The content of every file by its path."""
+        contents: dict[str, bytes] = {}
+        where: dict[str, dict[str, str]] = {}
+        for key, text in self.svg.items():
+            where[key] = {"svg": f"{FIGURES}/{key}.svg", "png": f"{FIGURES}/{key}.png"}
+            contents[where[key]["svg"]] = text.encode()
+            contents[where[key]["png"]] = self.png[key]
+        for block in self.report.blocks():
+            if isinstance(block, (Sheet, Figure)) and block.data is not None:
+                path = f"{DATA}/{block.key}.csv"
+                where.setdefault(block.key, {})["csv"] = path
+                contents[path] = csv_table(block.data).encode()
+        text = markdown.render(self.report, where)
+        return {PAGE: self.html().encode(), MARKDOWN: text.encode(), **contents}
+
+
+def draw(report: Report) -> Drawn:
+    """Draw the figures of a report."""
+    svg, png = {}, {}
+    for block in report.blocks():
+        if isinstance(block, Figure):
+            with style.drawing():
+                figure = block.draw()
+                svg[block.key], png[block.key] = style.svg(figure), style.png(figure)
+    return Drawn(report, svg, png)
+
+
+def write(drawn: Drawn, target: Path) -> list[Path]:
+    """Write a report: the page alone where ``target`` ends with ``.html``, else everything into that directory.
+
+    Returns
+    -------
+    list[Path]
+        The files, the page first.
+
+    Raises
+    ------
+    UsageError
+        It cannot be written there.
+    """
+    alone = target.suffix.lower() in (".html", ".htm")
+    contents = (
+        {target: drawn.html().encode()} if alone else {target / path: text for path, text in drawn.files().items()}
+    )
+    try:
+        for path, content in contents.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+    except OSError as error:
+        raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
+    return list(contents)

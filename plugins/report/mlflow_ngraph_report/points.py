@@ -1,0 +1,100 @@
+"""The numbers that figures draw: means over cells, one point a group, in a form that panels of curves can take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.metrics import METRICS, is_complement
+from mlflow_ngraph.text import counted
+from mlflow_ngraph_report import combined, texts
+from mlflow_ngraph_report.prepared import batch_sizes, order_of_series
+
+PLACE = ("row", "column", "x")
+COLUMNS = ("row", "column", "compiler", "series", "x", "value", "ci_low", "ci_high", "cells", "of")
+"""``row`` and ``column`` say which panel a point belongs to, ``cells`` how many it is the mean of, and ``of`` how many
+the best covered series of the same place has."""
+
+
+def means(
+    frame: pd.DataFrame, metric: str, *, row: str | None, column: str, order: Sequence[Any], x: str = "batch"
+) -> pd.DataFrame:
+    """Means of a metric over the cells that are equal in row, column, series and x.
+
+    Geometric means with intervals, but for metrics that have none: these are arithmetic.
+
+    Parameters
+    ----------
+    row : str | None
+        A column of ``frame``; one row of panels when left out.
+    column, order : str, Sequence[Any]
+        A column of ``frame``, and the order of its values.
+    """
+    known = frame[frame[metric].notna()]
+    known = known.assign(_row="" if row is None else known[row], _column=known[column])
+    places = {value: index for index, value in enumerate(order)}
+    series = {name: index for index, name in enumerate(order_of_series(known))}
+    entries = []
+    for (above, beside, compiler, name, at), cells in known.groupby(["_row", "_column", "compiler", "series", x]):
+        point = dict(zip(COLUMNS[:5], (str(above), str(beside), compiler, name, int(at)), strict=True))
+        entries.append((above, places[beside], series[name], int(at), {**point, **_mean(cells, metric)}))
+    ordered = [point for *_, point in sorted(entries, key=lambda entry: entry[:4])]
+    data: pd.DataFrame = pd.DataFrame(ordered, columns=list(COLUMNS))
+    data["of"] = data.groupby(list(PLACE))["cells"].transform("max")
+    return data
+
+
+def named(data: pd.DataFrame, **names: str) -> pd.DataFrame:
+    """Points for those who read them: columns by what they are; those that say nothing are left out."""
+    silent = [name for name in ("row", "column") if name not in names]
+    frame: pd.DataFrame = data.drop(columns=silent).rename(columns=names)
+    return frame
+
+
+def lacks(frame: pd.DataFrame, metric: str, needs: str) -> str:
+    """Why curves of a metric over batch size cannot be drawn; empty if they can.
+
+    Parameters
+    ----------
+    needs : str
+        What to do where there is no cell at all.
+    """
+    if frame.empty:
+        return needs
+    known = frame[frame[metric].notna()]
+    if known.empty and metric in ("ase", "bsr"):
+        return f"needs batch size 1, which scaling is relative to; there is {texts.listed(batch_sizes(frame))}"
+    if known.empty:
+        return f"no cell that counts has the metric {metric}"
+    if known.groupby(["device", "label", "series"])["batch"].nunique().max() < 2:
+        there = texts.listed(batch_sizes(known))
+        return f"needs several batch sizes: run with --batch-sizes 1,2,4,8; there is only {there}"
+    return ""
+
+
+def alternative(data: pd.DataFrame, what: str, over: str) -> str:
+    """A figure in words."""
+    names = texts.listed(list(dict.fromkeys(data["series"])))
+    return f"Curves of {what} over {over} for {names}; the numbers are in the CSV file."
+
+
+def incomplete(data: pd.DataFrame) -> list[str]:
+    """That points are means over fewer cells than others beside them."""
+    few = int((data["cells"] < data["of"]).sum())
+    if not few:
+        return []
+    number = counted(few, "point is a mean", "points are means")
+    return [f"{number} over fewer cells than another compiler's at the same place: see cells and of in the CSV file."]
+
+
+def _mean(cells: pd.DataFrame, metric: str) -> dict[str, float]:
+    count = {"cells": len(cells)}
+    if METRICS[metric].interval == "none":
+        return {"value": float(cells[metric].mean()), "ci_low": float("nan"), "ci_high": float("nan"), **count}
+    mean = combined.geometric_mean(significance.figures(cells, metric))
+    if is_complement(metric):
+        return {"value": 1 - mean.value, "ci_low": 1 - mean.high, "ci_high": 1 - mean.low, **count}
+    return {"value": mean.value, "ci_low": mean.low, "ci_high": mean.high, **count}
