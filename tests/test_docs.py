@@ -20,7 +20,11 @@ from mlflow_ngraph.study import Study
 from mlflow_ngraph.verdicts import Verdict
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted(ROOT.glob("plugins/*/README.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 
 
 def blocks(path: Path, info: str) -> list[str]:
