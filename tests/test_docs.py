@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from click import Context
 from click.testing import CliRunner
 from pydantic import BaseModel
 
@@ -58,7 +59,7 @@ def test_other_commands_of_the_readme_name_what_exists() -> None:
             if words[0] != "mlflow-ngraph":
                 continue
             assert words[1] in _VERBS
-            command = cli.get_command(None, words[1])  # type: ignore[arg-type]
+            command = cli.get_command(Context(cli, info_name="mlflow-ngraph"), words[1])
             assert command is not None
             known = {option for parameter in command.params for option in parameter.opts}
             assert {word for word in words if word.startswith("--")} <= known
