@@ -115,6 +115,6 @@ ui: $(STAMP)
 	@mlflow server --app-name ngraph --backend-store-uri "$$MLFLOW_TRACKING_URI" --port 5000
 
 clean:
-	rm -rf $(VENV) .nox mutants build dist *.egg-info htmlcov .coverage .coverage.*
+	rm -rf $(VENV) .nox mutants build dist *.egg-info plugins/*/build plugins/*/*.egg-info htmlcov .coverage .coverage.*
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -21,7 +21,11 @@ from mlflow_ngraph.study import Study
 from mlflow_ngraph.verdicts import Verdict
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted(ROOT.glob("plugins/*/README.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 
 
 def blocks(path: Path, info: str) -> list[str]:
@@ -52,7 +56,7 @@ def test_other_commands_of_the_readme_name_what_exists() -> None:
             program, *words = shlex.split(line.removeprefix("$ "), comments=True)
             if program != "mlflow-ngraph":
                 continue
-            context = click.Context(cli)
+            context = click.Context(cli, info_name="mlflow-ngraph")
             command: click.Command | None = cli
             while isinstance(command, click.Group):
                 _, command, words = command.resolve_command(context, words)

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-import mlflow_ngraph
 from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph.engines import compatibility
+from tests.support.sources import PACKAGES
 from tests.support.specs import engine_spec
 
-ROOT = Path(mlflow_ngraph.__file__).parent
 PICKLING = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 BETWEEN_PARENT_AND_CHILD = {"compilers/tvm/pool.py", "compilers/tvm/worker.py", "compilers/tvm/tuning.py"}
 """They pickle what they send through a pipe to a process that they have started."""
 
 
 def modules() -> Iterator[tuple[str, str]]:
-    paths = list(ROOT.rglob("*.py"))
+    paths = [(package, path) for package in PACKAGES for path in package.rglob("*.py")]
     assert len(paths) > 100
-    for path in paths:
-        yield path.relative_to(ROOT).as_posix(), path.read_text()
+    for package, path in paths:
+        yield path.relative_to(package).as_posix(), path.read_text()
 
 
 def test_pickles_travel_between_parent_and_child_only() -> None:

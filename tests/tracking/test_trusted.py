@@ -23,8 +23,8 @@ from mlflow_ngraph.tracking.trusted import trusted_manifest
 from tests.support.keys import write_key
 from tests.support.logged import Logged
 from tests.support.published import directory_of, publish, rewrite
+from tests.support.sources import PACKAGES
 
-SOURCE = Path(mlflow_ngraph.__file__).parent
 PACKAGE = "mlflow_ngraph"
 DOOR = f"{PACKAGE}.tracking.trusted"
 
@@ -187,10 +187,11 @@ def test_a_server_that_lies_about_the_digest_is_found_out_by_the_signature(
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        parts = path.relative_to(SOURCE.parent).with_suffix("").parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        yield name, ast.parse(path.read_text(encoding="utf-8"))
+    for package in PACKAGES:
+        for path in sorted(package.rglob("*.py")):
+            parts = path.relative_to(package.parent).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            yield name, ast.parse(path.read_text(encoding="utf-8"))
 
 
 def used(tree: ast.AST) -> set[str]:

@@ -22,7 +22,7 @@ from mlflow_ngraph.tracking.recorder import Recorder
 from mlflow_ngraph.tracking.schema import Artifact, Tag
 from tests.support.records import study_record
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 Cli = Callable[..., tuple[int, str, str]]
 
 
