@@ -32,7 +32,7 @@ def digest_files(directory: Path) -> dict[str, str]:
 
 
 def damage(directory: Path, files: Mapping[str, str]) -> str:
-    """What is wrong with the files of an engine; empty when they are what was compiled.
+    """What is wrong with the files of an engine or a package; empty when they are what was written.
 
     Parameters
     ----------
@@ -41,12 +41,13 @@ def damage(directory: Path, files: Mapping[str, str]) -> str:
     """
     for path, digest in sorted(files.items()):
         file = directory / path
-        if file.is_symlink():
-            return f"{file} is a link"
+        inside = PurePosixPath(path)
+        if any((directory / part).is_symlink() for part in (inside, *inside.parents[:-1])):
+            return f"{file} is a link, which could lead anywhere"
         if not file.is_file():
             return f"{file} is missing"
         if sha256(file) != digest:
-            return f"{file} has changed since it was compiled"
+            return f"{file} has changed since it was written"
     return ""
 
 

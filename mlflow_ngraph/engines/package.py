@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from mlflow_ngraph import documents
 from mlflow_ngraph.engines import signing
-from mlflow_ngraph.engines.files import sha256
+from mlflow_ngraph.engines.files import damage
 from mlflow_ngraph.engines.manifest import (
     BESIDE,
     DIGEST_FILE,
@@ -99,14 +99,8 @@ def check_files(package: Package) -> None:
         A file is missing, has changed, is a link, or is not in the manifest, or their sizes are others; the message names it.
     """
     directory, listed = package.directory, package.manifest.files
-    for path, digest in sorted(listed.items()):
-        file = directory / path
-        if _leaves(directory, path):
-            raise EngineError(f"{file} is a link: a package has files of its own")
-        if not file.is_file():
-            raise EngineError(f"{file} is missing")
-        if sha256(file) != digest:
-            raise EngineError(f"{file} has changed since it was packaged")
+    if problem := damage(directory, listed):
+        raise EngineError(problem)
     size = sum((package.engine / path).stat().st_size for path in package.manifest.engine_files())
     if size != package.manifest.size_bytes:
         said = f"{size} bytes, and its manifest says {package.manifest.size_bytes}"
@@ -170,16 +164,6 @@ def _content(path: Path) -> bytes:
         return documents.content(path, MAX_BYTES)
     except OSError as error:
         raise EngineError(f"{path} is not readable: {error.strerror}") from None
-
-
-def _leaves(directory: Path, path: str) -> bool:
-    """Whether a file, or a directory that it lies in, is a link, which could lead anywhere."""
-    place = directory
-    for part in path.split("/"):
-        place = place / part
-        if place.is_symlink():
-            return True
-    return False
 
 
 def _present(directory: Path) -> Iterator[str]:

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlflow_ngraph import addresses
+from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.engines.files import damage
-from mlflow_ngraph.errors import TrackingError
+from mlflow_ngraph.errors import EngineError, TrackingError
 from mlflow_ngraph.execute.record import EngineRecord, StudyRecord
 from mlflow_ngraph.tracking import connection, description, engine_log, files, schema, views
 from mlflow_ngraph.tracking.content import Content, came_to_something, lane_content, study_content, study_tags
@@ -139,7 +140,7 @@ class Recorder:
         problems = {
             engine.id: problem
             for engine in lane.engines
-            if (problem := damage(self._directory / engine.directory, engine.files))
+            if (problem := _unfit(self._directory / engine.directory, engine))
         }
         with self._talking(f"record lane {lane_id}"):
             run = self._lane_run(study, record, lane_id, content)
@@ -282,6 +283,17 @@ class Recorder:
             lambda token: self.client.search_logged_models([study.experiment_id], query, page_token=token)
         )
         return lanes, {model.tags[Tag.ENGINE_ID]: model.model_id for model in models if Tag.ENGINE_ID in model.tags}
+
+
+def _unfit(directory: Path, engine: EngineRecord) -> str:
+    """Why an engine cannot be logged; empty when nothing speaks against it."""
+    if problem := damage(directory, engine.files):
+        return problem
+    try:
+        EngineSpec.read(directory)
+    except EngineError as error:
+        return str(error)
+    return ""
 
 
 def _metrics(run_id: str, content: Content, slots: dict[str, ModelSlot]) -> list[Metric]:

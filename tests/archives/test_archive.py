@@ -159,7 +159,7 @@ def test_an_engine_that_has_changed_is_left_out_and_named(measured: Path, tmp_pa
     damaged.write_bytes(b"other")
     exported = export([tmp_path / measured.name], tmp_path / "study.tar")
     assert list(exported.lacking) == [damaged.parent.name]
-    assert "has changed since it was compiled" in exported.lacking[damaged.parent.name]
+    assert "has changed since it was written" in exported.lacking[damaged.parent.name]
     (arrived,) = take(exported.path, tmp_path / "lab")
     assert not (arrived.directory / "engines" / damaged.parent.parent.name / damaged.parent.name).exists()
 

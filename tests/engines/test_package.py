@@ -124,7 +124,7 @@ def test_swapped_files_are_found(logged: Logged, tmp_path: Path) -> None:
     one.rename(tmp_path / "aside")
     other.rename(one)
     (tmp_path / "aside").rename(other)
-    refused(package, "spec.json")
+    refused(package, PROBE)
 
 
 def test_engines_do_not_change_places(logged: Logged, tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_a_damaged_engine_is_said_and_compiled_again(tmp_path: Path) -> None:
     second = run(study(), tmp_path)
     assert compiled(second) == ["fake"]
     (problem,) = events(second, "cache_problem")
-    assert "spec.json has changed since it was packaged" in problem["reason"]
+    assert "spec.json has changed since it was written" in problem["reason"]
     assert len(kept(tmp_path)) == 2
     assert all(kept_whole(tmp_path, key) for key in kept(tmp_path)), "it has been replaced"
 

@@ -143,7 +143,7 @@ def test_a_plan_that_is_not_what_was_built_is_not_loaded(built: Built, ada: None
     plan.write_bytes(content)
     found = verify(package)
     assert [check.status for check in found.checks] == ["problem", "skipped", "skipped"]
-    assert found.checks[0].found.endswith("model-b1.plan has changed since it was packaged")
+    assert found.checks[0].found.endswith("model-b1.plan has changed since it was written")
     with pytest.raises(EngineError, match=r"model-b1\.plan has changed"):
         open_package(package)
 

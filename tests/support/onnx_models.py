@@ -11,7 +11,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from mlflow_ngraph.workloads.base import TensorSpec
+from mlflow_ngraph.workloads.base import Init, TensorSpec, WorkloadInfo, WorkloadRef
+from mlflow_ngraph.workloads.materials import Materials
 
 CHANNELS = 16
 IMAGE = TensorSpec("image", "float32", ("batch", 3, 16, 16))
@@ -33,6 +34,12 @@ class OnnxSource:
 
     def onnx(self, _batch: int | None = None) -> Path:
         return self.path
+
+    @property
+    def materials(self) -> Materials:
+        ref = WorkloadRef("onnx", str(self.path))
+        info = WorkloadInfo(str(ref), self.path.stem, "onnx", self.inputs)
+        return Materials(ref, Init(), 0, info, digest="", reference_by="identity", versions={})
 
 
 def residual_block(directory: Path) -> OnnxSource:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from itertools import accumulate, cycle
 from pathlib import Path
@@ -14,6 +15,7 @@ import yaml
 from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
 
+from mlflow_ngraph.engines.files import digest_files
 from mlflow_ngraph.engines.package import open_package
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.metrics import CELL_METRICS
@@ -279,15 +281,18 @@ def test_engines_are_models_with_manifest_and_files(sqlite_uri: str, tmp_path: P
     assert ("batch/speedup", 4) not in metrics
 
 
-def test_an_engine_that_changed_on_disk_is_not_logged(sqlite_uri: str, tmp_path: Path) -> None:
+def test_an_engine_that_changed_on_disk_or_is_of_another_version_is_not_logged(sqlite_uri: str, tmp_path: Path) -> None:
     record = small(study_record(tmp_path / "study"))
-    (engine,) = record.lanes[lane_id(record, "resnet18", "identity")].engines
-    Path(engine.directory, "model.bin").write_bytes(b"other")
+    engines = record.lanes[lane_id(record, "resnet18", "identity")].engines
+    Path(engines[0].directory, "model.bin").write_bytes(b"other")
+    old = shutil.copytree(engines[0].directory, tmp_path / "old", ignore=shutil.ignore_patterns("spec.json"))
+    engines.append(engines[0].model_copy(update={"id": "old", "directory": str(old), "files": digest_files(old)}))
     recorder = Recorder(sqlite_uri)
     write(recorder, record, tmp_path / "study")
     assert models(recorder.client, record) == []
     run = lane_run(recorder.client, record, "resnet18", "identity")
-    assert "model.bin has changed since it was compiled" in run.data.tags[Tag.ENGINE_PROBLEM]
+    assert "model.bin has changed since it was written" in run.data.tags[Tag.ENGINE_PROBLEM]
+    assert "spec.json is not readable: No such file or directory; compile" in run.data.tags[Tag.ENGINE_PROBLEM]
     assert run.data.metrics["speedup"] == 1
 
 
