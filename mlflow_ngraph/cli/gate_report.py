@@ -34,8 +34,10 @@ def show(table: pd.DataFrame) -> None:
 def markdown(table: pd.DataFrame) -> str:
     """The judgement for a pull request, what failed first."""
     title = f"{_SIGNS[table.attrs['outcome']]} {_verdict(table)}"
-    sheet = first(_sheet(table, _notes(table), title), _SHOWN, f"are {_outcomes(table.iloc[_SHOWN:])}")
-    return f"{of_sheet(*_apart(table), sheet)}\n"
+    sheet = first(
+        _sheet(table, [*_apart(table), *_notes(table)], title), _SHOWN, f"are {_outcomes(table.iloc[_SHOWN:])}"
+    )
+    return f"{of_sheet(sheet)}\n"
 
 
 def _sheet(table: pd.DataFrame, notes: Iterable[str | Cell], title: str = "") -> Sheet:
