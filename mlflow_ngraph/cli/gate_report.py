@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 from mlflow_ngraph.cli import output, tables
-from mlflow_ngraph.tables.sheet import Cell, Column, Sheet, Tone, faint, first, number, prose
+from mlflow_ngraph.tables.sheet import Cell, Column, Sheet, Tone, escaped, faint, first, number, prose
 from mlflow_ngraph.tables.sheet import markdown as of_sheet
 from mlflow_ngraph.text import counted, missing, percent, plain, records, rounded
 
@@ -33,13 +33,13 @@ def show(table: pd.DataFrame) -> None:
 
 def markdown(table: pd.DataFrame) -> str:
     """The judgement for a pull request, what failed first."""
-    title = f"{_SIGNS[table.attrs['outcome']]} {_verdict(table)}"
-    sheet = first(_sheet(table, _notes(table), title), _SHOWN, f"are {_outcomes(table.iloc[_SHOWN:])}")
-    return f"{of_sheet(*_apart(table), sheet)}\n"
+    head = f"### {_SIGNS[table.attrs['outcome']]} {escaped(_verdict(table))}"
+    sheet = first(_sheet(table, _notes(table)), _SHOWN, f"are {_outcomes(table.iloc[_SHOWN:])}")
+    return f"{head}\n\n{of_sheet(*_apart(table), sheet)}\n"
 
 
-def _sheet(table: pd.DataFrame, notes: Iterable[str | Cell], title: str = "") -> Sheet:
-    return Sheet(title, _COLUMNS, [_cells(row) for _, row in table.iterrows()], list(notes))
+def _sheet(table: pd.DataFrame, notes: Iterable[str | Cell]) -> Sheet:
+    return Sheet("", _COLUMNS, [_cells(row) for _, row in table.iterrows()], list(notes))
 
 
 def json(table: pd.DataFrame) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,9 +14,6 @@ from mlflow_ngraph.cli.waiting import waiting
 from mlflow_ngraph.errors import JournalError
 from mlflow_ngraph.tables.sheet import Column, Head, Sheet, number, prose
 from mlflow_ngraph.text import counted
-
-if TYPE_CHECKING:
-    from mlflow_ngraph.tracking.dead_runs import RunningRun
 
 
 @click.command()
@@ -53,7 +50,7 @@ def reap(
         found = runs.find(items(experiment) or None)
         ended = {run.run_id for run in found if yes and run.state == "dead" and runs.end(run)}
     if as_json:
-        output.print_json({"ended": yes, "runs": [_document(run, run.run_id in ended) for run in found]})
+        output.print_json({"ended": yes, "runs": [{**asdict(run), "ended": run.run_id in ended} for run in found]})
         return 0
     rows = [
         (
@@ -86,18 +83,3 @@ def _is_gone(studies: Path, study_id: str) -> bool | None:
             return True
     except (JournalError, OSError):
         return False
-
-
-def _document(run: RunningRun, ended: bool) -> dict[str, Any]:
-    return {
-        "run_id": run.run_id,
-        "kind": run.kind,
-        "experiment": run.experiment,
-        "study": run.study,
-        "study_id": run.study_id,
-        "host": run.host,
-        "silent_s": run.silent_s,
-        "state": run.state,
-        "why": run.why,
-        "ended": ended,
-    }

@@ -64,7 +64,7 @@ def _table(console: Console, sheet: Sheet) -> None:
             return
         left_out.append(max(known, key=lambda place: (columns[place].spare, place)))
         places.remove(left_out[-1])
-    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold", show_header=any(titles))
     for place, width in zip(places, widths, strict=True):
         column = columns[place]
         table.add_column(

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from mlflow_ngraph.analysis.champion import Duel
 from mlflow_ngraph.metrics import BASELINE_COLUMN, CELL_METRICS, EAGER, METRICS
 from mlflow_ngraph.release.logged_engine import LoggedEngine
+from mlflow_ngraph.tables import sheet
+from mlflow_ngraph.tables.sheet import Cell, Part, Sheet
 from mlflow_ngraph.tables.summary import precisions
+from mlflow_ngraph.text import decimals, rounded
 from mlflow_ngraph.tracking import schema
 from mlflow_ngraph.tracking.model_registry import MAX_DESCRIPTION
 
@@ -24,6 +28,7 @@ _SHOWN = (
     ("parity_max_rel", "parity: relative error"),
     ("parity_cosine", "parity: cosine similarity"),
 )
+_TEXTS = {"verdict": "verdict", "batch": "batch size"}
 _LONGEST_FLAGS = 1500
 
 
@@ -48,24 +53,21 @@ def markdown(
     manifest = candidate.manifest
     sizes = ", ".join(map(str, manifest.spec.batch_sizes))
     precision = precisions(manifest.spec.target.precision, manifest.precision_in_force)
-    lines = [f"**{manifest.origin.label}** by {manifest.spec.compiler}, {precision}, batch {sizes}", ""]
+    title = f"{manifest.origin.label} by {manifest.spec.compiler}, {precision}, batch {sizes}"
+    parts: list[Part] = [Cell(title, tone="heading")]
     if overruled:
-        lines += ["Promoted by force, although:", "", *(f"- {_inline(reason)}" for reason in overruled), ""]
-    lines += _figures(cell, over)
-    if comparison is not None:
-        lines += ["", f"Against the champion before: {comparison.said}."]
-    lines += ["", *_facts(candidate, precision)]
-    return schema.cut("\n".join(lines) + "\n", MAX_DESCRIPTION)
+        parts.append(Sheet("Promoted by force, although:", (), (), overruled))
+    against = [] if comparison is None else [f"Against the champion before: {comparison.said}."]
+    parts += [_figures(cell, over), *against, _facts(candidate, precision)]
+    return schema.cut(f"{sheet.markdown(*parts)}\n", MAX_DESCRIPTION)
 
 
-def _figures(cell: Mapping[str, Any] | None, over: tuple[str, Mapping[str, Any] | None] | None) -> list[str]:
+def _figures(cell: Mapping[str, Any] | None, over: tuple[str, Mapping[str, Any] | None] | None) -> Sheet:
     """A table of figures, with those of the champion beside them where there is one."""
     columns: list[tuple[str, Mapping[str, Any]]] = [("this engine", cell or {})]
     if over is not None:
         columns.append((f"version {over[0]} before", over[1] or {}))
-    lines = [_row(["", *(title for title, _ in columns)]), _row([":--", *("--:" for _ in columns)])]
-    lines.append(_row(["verdict", *(_text(values.get("verdict")) for _, values in columns)]))
-    lines.append(_row(["batch size", *(_text(values.get("batch")) for _, values in columns)]))
+    rows = [[title, *(values.get(name, "") for _, values in columns)] for name, title in _TEXTS.items()]
     for name, title in _SHOWN:
         unit = CELL_METRICS[name].unit
         shown = [figure(values, name) for _, values in columns]
@@ -74,33 +76,33 @@ def _figures(cell: Mapping[str, Any] | None, over: tuple[str, Mapping[str, Any] 
                 text and f"{text} over {_baseline(values)}" for text, (_, values) in zip(shown, columns, strict=True)
             ]
         if any(shown):
-            lines.append(_row([title if unit == "1" else f"{title} [{unit}]", *shown]))
-    return lines
+            rows.append([title if unit == "1" else f"{title} [{unit}]", *shown])
+    return Sheet("", ["", *(sheet.number(title) for title, _ in columns)], rows)
 
 
-def _facts(candidate: LoggedEngine, precision: str) -> list[str]:
+def _facts(candidate: LoggedEngine, precision: str) -> Sheet:
     manifest = candidate.manifest
     spec, origin, target = manifest.spec, manifest.origin, manifest.spec.target
     flags = ", ".join(f"{name}={value}" for name, value in sorted(manifest.flags.items()))
     cpu = origin.fingerprint.get("hardware", {}).get("cpu", {}).get("model", "")
     compiled = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(manifest.made_by.compiled_at))
     facts = {
-        "workload": f"`{spec.workload}`",
+        "workload": spec.workload,
         "compiler": f"{spec.compiler} {manifest.compiler_version or ''}".strip(),
-        "flags": f"`{schema.cut(flags, _LONGEST_FLAGS)}`" if flags else "none",
+        "flags": schema.cut(flags, _LONGEST_FLAGS) or "none",
         "precision": precision,
         "mode, threads": f"{target.mode}, {'default' if target.threads is None else target.threads}",
         "outputs compared with": f"those of {spec.reference_by}" if spec.reference_by else "unknown",
         "device": origin.device,
-        "machine": f"`{origin.fingerprint.get('digest', 'unknown')}` {cpu}".strip(),
-        "study": f"{origin.study} `{origin.study_id}`",
-        "lane run": f"`{origin.run_id}`" if origin.run_id else "not on this server",
-        "source commit": f"`{origin.source_commit}`" if origin.source_commit else "unknown",
+        "machine": f"{origin.fingerprint.get('digest', 'unknown')} {cpu}".strip(),
+        "study": f"{origin.study} {origin.study_id}",
+        "lane run": origin.run_id or "not on this server",
+        "source commit": origin.source_commit or "unknown",
         "compiled": compiled,
-        "engine": f"`models:/{candidate.model_id}`",
-        "manifest": f"sha256 `{candidate.remote.digest}`",
+        "engine": f"models:/{candidate.model_id}",
+        "manifest": f"sha256 {candidate.remote.digest}",
     }
-    return [_row(["", ""]), _row([":--", ":--"]), *(_row([name, value]) for name, value in facts.items())]
+    return Sheet("", ["", ""], list(facts.items()))
 
 
 def figure(values: Mapping[str, Any], name: str) -> str:
@@ -108,11 +110,11 @@ def figure(values: Mapping[str, Any], name: str) -> str:
     value = _number(values.get(name))
     if value is None:
         return ""
-    digits = ".7f" if name == "parity_cosine" else ".4g"
+    written = partial(decimals, places=7) if name == "parity_cosine" else rounded
     low, high, spread = (_number(values.get(f"{name}_{end}")) for end in ("ci_low", "ci_high", "std"))
     if low is not None and high is not None:
-        return f"{value:{digits}} [{low:{digits}}, {high:{digits}}]"
-    return f"{value:{digits}}" + ("" if spread is None else f" ± {spread:{digits}}")
+        return f"{written(value)} [{written(low)}, {written(high)}]"
+    return written(value) + ("" if spread is None else f" ± {written(spread)}")
 
 
 def _baseline(values: Mapping[str, Any]) -> str:
@@ -123,15 +125,3 @@ def _baseline(values: Mapping[str, Any]) -> str:
 
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)
-
-
-def _row(parts: Sequence[str]) -> str:
-    return f"| {' | '.join(_inline(part).replace('|', chr(92) + '|') for part in parts)} |"
-
-
-def _inline(text: str) -> str:
-    return " ".join(text.split())

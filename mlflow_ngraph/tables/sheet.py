@@ -186,7 +186,7 @@ def _of_sheet(sheet: Sheet) -> Iterator[str]:
         yield from (f"### {escaped(sheet.title)}", "")
     if sheet.rows:
         yield from grid(sheet)
-    if sheet.lines:
+    if sheet.rows and sheet.lines:
         yield ""
     for line in sheet.lines:
         yield f"- {_worded(line)}"

@@ -52,8 +52,8 @@ def test_the_first_one_is_the_champion(shelf: Shelf) -> None:
     for told in (
         "by openvino, fp32",
         "| throughput [samples/s] | 100 [99, 101] |",
-        f"`models:/{model}`",
-        "`f1`",
+        f"| models:/{model} |",
+        "| machine | f1",
         "| flags |",
     ):
         assert told in version.description
@@ -214,7 +214,7 @@ def test_an_engine_of_a_study_is_judged_by_the_table(logged: Logged) -> None:
     assert found.candidate.model_id == logged.models["openvino"]
     assert set(found.candidate.cells["batch"]) == {1, 4}
     assert found.candidate.cells["run_id"].notna().all()
-    assert f"`{lane}`" in found.description
+    assert f"| {lane} |" in found.description
     other = promotion.promote(logged.models["onnxruntime"], "of-a-study", alias=found.alias, tracking_uri=logged.uri)
     assert other.comparison is not None
     study = client.get_run(lane).data.tags["mlflow.parentRunId"]

@@ -281,7 +281,10 @@ def _equal(key: str, what: str, rows: Sequence[tuple[str, str, float, float]], n
     return Sheet(
         title,
         [what, "number", *map(number, ("here", "paper", "equal"))],
-        [[name, figure, *(whole(float(value)) for value in pair), pair[0] == pair[1]] for name, figure, *pair in rows],
+        [
+            [name, figure, *(whole(float(value)) for value in pair), bool(pair[0] == pair[1])]
+            for name, figure, *pair in rows
+        ],
         caption=f"{same} of {len(rows)} numbers are equal to the paper's.",
         key=f"{key}-paper",
         data=pd.DataFrame(rows, columns=[what, "number", "here", "paper"]),
