@@ -13,7 +13,7 @@ from mlflow_ngraph.cli import costs, output, tables, writing
 from mlflow_ngraph.cli.filters import Asked, bound_options, filter_options
 from mlflow_ngraph.cli.kept import KeptCommand
 from mlflow_ngraph.cli.lists import items
-from mlflow_ngraph.errors import TrackingError, UsageError
+from mlflow_ngraph.errors import NO_GOOD_ANSWER, TrackingError, UsageError
 from mlflow_ngraph.metrics import METRICS, titled
 from mlflow_ngraph.objectives import BOUNDS, Limit
 from mlflow_ngraph.text import NO_INTERVAL, UNSTEADY_MARK, counted, csv_table, markdown_table, missing, plain, rounded
@@ -25,8 +25,6 @@ FORMATS = ("table", "markdown", "csv", "json")
 _ENDINGS = {".md": "markdown", ".csv": "csv", ".json": "json"}
 _FRONT = "throughput,latency,cpu,memory"
 _ALTERNATIVES = 3
-UNDECIDED = 3
-"""Exit code where another cell could beat the best one, for all that can be told."""
 
 
 @click.command(cls=KeptCommand)
@@ -99,7 +97,7 @@ def recommend(
         _show(table, alternatives)
     else:
         writing.write(_text(table, form, alternatives), target)
-    return UNDECIDED if table.attrs["undecided"] else 0
+    return NO_GOOD_ANSWER if table.attrs["undecided"] else 0
 
 
 def _withdraw_engines(table: pd.DataFrame, uris: Sequence[str] | None) -> None:

@@ -11,12 +11,13 @@ import numpy as np
 import pandas as pd
 
 from mlflow_ngraph.analysis import significance
-from mlflow_ngraph.analysis.comparison import TIED_FROM, Comparison
+from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.report import style, texts
 from mlflow_ngraph.analysis.report.blocks import Figure, Missing
 from mlflow_ngraph.analysis.report.curves import shortened
 from mlflow_ngraph.analysis.report.model_tables import NEEDS_MODELS
 from mlflow_ngraph.analysis.report.prepared import Prepared, batch_sizes, order_of_families, order_of_series
+from mlflow_ngraph.estimates import ALPHA
 from mlflow_ngraph.metrics import METRICS, with_estimates
 from mlflow_ngraph.text import counted
 
@@ -135,7 +136,7 @@ def pairs_that_turn(ranked: pd.DataFrame, series: str) -> tuple[int, int, bool]:
     turned = np.sign(before.log) * np.sign(after.log) < 0
     p_values = significance.holm(np.where(turned, np.maximum(before.p_differs(), after.p_differs()), 1.0))
     tested = bool(np.isfinite(before.error).any())
-    return int(turned.sum()), int((turned & (p_values < TIED_FROM)).sum()), tested
+    return int(turned.sum()), int((turned & (p_values < ALPHA)).sum()), tested
 
 
 def _ranked(frame: pd.DataFrame) -> pd.DataFrame | None:
