@@ -42,6 +42,12 @@ _SHOWN, _CLOSE, _LIKELY = 20, 5, 2
 """Names that a message lists: all of them up to this many, else the closest ones; and how many it proposes."""
 
 
+NO_GOOD_ANSWER = 3
+"""Exit code where nothing went wrong and the answer is none to act on: cells that are not ok, an engine that is not promoted, what
+could not be told.
+"""
+
+
 class NGraphError(Exception):
     """Base of every error of this package."""
 

@@ -1,7 +1,7 @@
 """Answers that were computed before: the same question about the same results has the same answer.
 
-An answer is named by a digest of everything that it depends on: the question, the run and the sha256 of every table, and
-the code that computed it. So nothing has to be found out about whether it still holds; what has changed has another name.
+An answer is named by a digest of everything that it depends on: the question, the code that computes it, and the results: the run
+and the sha256 of every table, or of a database on this machine the state of its file (`cli/kept.py`). So nothing has to be found out about whether it still holds; what has changed has another name.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def answer(
     read : Callable[[dict[str, Any]], A]
         Makes an answer of what its ``to_plain`` gave.
     """
-    name = name_of(question, found) if found is not None else None
-    if name is None:
+    called = name_of(question, found) if found is not None else None
+    if called is None:
         return compute()
     answers = Answers()
-    kept = answers.get(name)
+    kept = answers.get(called)
     with suppress(ValueError, KeyError, TypeError, IndexError):
         if found is not None and kept is not None:
             old = read(kept["answer"])
@@ -64,7 +64,7 @@ def answer(
     new = compute()
     if found is not None:
         about = {"notes": found.notes, "lanes": found.lanes, "withdrawn": found.withdrawn}
-        answers.put(name, {"answer": new.to_plain(), **about})
+        answers.put(called, {"answer": new.to_plain(), **about})
     return new
 
 
@@ -114,15 +114,19 @@ def name_of(question: Mapping[str, Any], found: Found) -> str | None:
     ]
     if not all(digest for _, _, digest, _, _ in runs):
         return None
-    basis = json.dumps([__version__, code(), question, sorted(runs)], sort_keys=True, default=str)
-    return hashlib.sha256(basis.encode()).hexdigest()
+    return name(question, sorted(runs))
 
 
-def _digest(content: bytes) -> bytes:
-    return hashlib.sha256(content).hexdigest().encode()
+def name(*basis: Any) -> str:
+    """The name of the answer that depends on these plain values, and on the code."""
+    return _digest(json.dumps([__version__, code(), *basis], sort_keys=True, default=str).encode()).decode()
 
 
 def code() -> list[tuple[str, int, int]]:
     """What computes answers; in a checkout it changes without the version changing."""
     files = ((path, path.stat()) for path in Path(__file__).parent.parent.rglob("*.py"))
     return sorted((str(path), about.st_size, about.st_mtime_ns) for path, about in files)
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()

@@ -10,10 +10,11 @@ import numpy as np
 import pandas as pd
 
 from mlflow_ngraph.analysis import comparison
-from mlflow_ngraph.analysis.comparison import TIED_FROM, Comparison
+from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.rivals import rivals_of
 from mlflow_ngraph.analysis.undecided import Rival
 from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph.estimates import ALPHA
 from mlflow_ngraph.metrics import COLUMNS, METRICS, is_complement
 from mlflow_ngraph.tables import baselines
 from mlflow_ngraph.tables.columns import typed
@@ -50,7 +51,7 @@ class Duel:
     @property
     def better(self) -> bool:
         """Whether the candidate is better, and chance alone would rarely make it look so."""
-        if self.p_value is None or self.p_value >= TIED_FROM:
+        if self.p_value is None or self.p_value >= ALPHA:
             return False
         higher = METRICS[self.metric].better == "higher" and not is_complement(self.metric)
         return self.ratio > 1 if higher else self.ratio < 1

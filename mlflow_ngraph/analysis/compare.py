@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 
 from mlflow_ngraph.analysis import rivals, significance
-from mlflow_ngraph.analysis.comparison import SAME_ROUNDS, TIED_FROM, Comparison, Mask, Places
+from mlflow_ngraph.analysis.comparison import SAME_ROUNDS, Comparison, Mask, Places
 from mlflow_ngraph.analysis.selection import FILTER_COLUMNS, FILTERED, Selection
 from mlflow_ngraph.errors import UnknownNameError, UsageError
-from mlflow_ngraph.estimates import Array, Estimate
+from mlflow_ngraph.estimates import ALPHA, Array, Estimate
 from mlflow_ngraph.metrics import NOISE, VARIABLES, Metric, with_estimates
 from mlflow_ngraph.tables import baselines, vocabulary
 from mlflow_ngraph.tables.summary import fallback_nodes
@@ -213,7 +213,7 @@ class Shown:
             else:
                 others = own[own != lead]
                 against = self.divided.take(others).over(self.divided.take(np.full(len(others), lead)))
-                ties[others] = significance.holm(against.p_differs()) >= TIED_FROM
+                ties[others] = significance.holm(against.p_differs()) >= ALPHA
         return leads, ties
 
     def _best(self, own: Places) -> int:
@@ -227,7 +227,7 @@ class Shown:
         """What a reader has to know about each number; plain values, so that the table can be copied."""
         leads, ties = self.marks(rows)
         if relative and self.divided is not None:
-            ties = significance.holm(self.divided.p_differs()) >= TIED_FROM
+            ties = significance.holm(self.divided.p_differs()) >= ALPHA
         low, high = self.interval
         estimate = self.compared.figures.take(self.places) if self.divided is None else self.divided
         touched = significance.unsteady(self.frame, self.metric.name) if self.touched is None else self.touched

@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from mlflow_ngraph.analysis import significance
-from mlflow_ngraph.estimates import Array, Estimate, exactly, unknown
+from mlflow_ngraph.estimates import ALPHA, Array, Estimate, exactly, unknown
 from mlflow_ngraph.measure import statistics
 from mlflow_ngraph.metrics import BEATEN_BY, METRICS, ROUNDS, Metric, is_complement
 from mlflow_ngraph.objectives import AS_GOOD, SECOND
@@ -34,8 +34,6 @@ CHOICE = ("device", "workload", "compiler_label", "precision", "mode", "threads"
 """Columns in which cells are equal that differ in their batch size alone."""
 PER_SAMPLE = ("throughput",)
 """Metrics that compare batch sizes by shared rounds as well, where these race with each other."""
-TIED_FROM = 0.05
-"""p-value from which on two figures are not told apart."""
 _RETRYABLE = frozenset(str(verdict) for verdict in Verdict if verdict.retryable)
 """Verdicts of cells that may be right and could end differently; of all others the function or the compiler is at fault."""
 Mask = NDArray[np.bool_]
@@ -183,7 +181,7 @@ class Comparison:
         asked = np.asarray(places, int)
         p_values = self.ratios(asked, np.full(len(asked), lead)).p_differs()
         unlike = asked != lead
-        ties: Mask = significance.holm(np.where(unlike, p_values, np.nan)) >= TIED_FROM
+        ties: Mask = significance.holm(np.where(unlike, p_values, np.nan)) >= ALPHA
         if ties.any():
             ties &= ~(self._beaten(asked) | self._covered(lead, asked))
         ties[np.isin(asked, self.equals(lead, asked))] = True

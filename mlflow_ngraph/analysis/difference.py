@@ -19,6 +19,7 @@ from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.listing import Server, study_run
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.errors import TrackingError, UnknownNameError, UsageError
+from mlflow_ngraph.estimates import ALPHA
 from mlflow_ngraph.metrics import Metric
 from mlflow_ngraph.tables import baselines, vocabulary
 from mlflow_ngraph.text import counted, rounded
@@ -33,7 +34,6 @@ STATE = ("clock_mhz", "temperature_c", "foreign_cpu_percent", "power_w")
 """What the results tell about the machine while it was measured: medians over the cells that both runs have."""
 _STATE_MARGIN = 0.05
 _LANE = ("workload", "compiler_label", "precision", "mode")
-_ALPHA = 0.05
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def _results(both: pd.DataFrame, pairs: Sequence[tuple[int, int]], asked: Metric
     ok: NDArray[np.bool_] = (both["verdict"] == str(Verdict.OK)).to_numpy(bool)
     adjusted = significance.holm(np.where(ok[old] & ok[new], ratios.p_differs(), np.nan))
     low, high = ratios.interval()
-    notices = np.expm1(ratios.notices(_ALPHA / max(int(np.isfinite(adjusted).sum()), 1)))
+    notices = np.expm1(ratios.notices(ALPHA / max(int(np.isfinite(adjusted).sum()), 1)))
     rows = []
     for place, (left, right) in enumerate(pairs):
         first, second = both.iloc[left], both.iloc[right]
@@ -224,7 +224,7 @@ def _results(both: pd.DataFrame, pairs: Sequence[tuple[int, int]], asked: Metric
         apart = baselines.differ(both, asked, [left], [right])[0]
         over = [f" over {label}" if apart else "" for label in baselines.labels(both.iloc[[left, right]])]
         with np.errstate(invalid="ignore"):
-            differs = bool(adjusted[place] < _ALPHA)
+            differs = bool(adjusted[place] < ALPHA)
         rows.append(
             {
                 "aspect": "results",

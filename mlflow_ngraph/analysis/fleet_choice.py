@@ -9,8 +9,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from mlflow_ngraph.analysis import significance
-from mlflow_ngraph.analysis.comparison import TIED_FROM, Comparison
-from mlflow_ngraph.estimates import Estimate, satterthwaite
+from mlflow_ngraph.analysis.comparison import Comparison
+from mlflow_ngraph.estimates import ALPHA, Estimate, satterthwaite
 from mlflow_ngraph.metrics import Metric, is_complement
 
 CONFIGURATION = ("compiler_label", "precision", "mode", "batch")
@@ -81,7 +81,7 @@ def _of_workload(
     for rank, choice in enumerate(order, 1):
         equal = choice != lead and scores[choice] == scores[lead]
         with np.errstate(invalid="ignore"):
-            tied = bool(adjusted[choice] >= TIED_FROM) or bool(equal)
+            tied = bool(adjusted[choice] >= ALPHA) or bool(equal)
         records += [
             {
                 "place": int(rows[choice, column]),

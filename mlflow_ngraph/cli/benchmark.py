@@ -17,7 +17,14 @@ from mlflow_ngraph.cli.filters import bound_options
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.cli.request import DEFAULT_STUDY, overrides, requested
 from mlflow_ngraph.cli.waiting import waiting
-from mlflow_ngraph.errors import DependencyError, DeviceBusyError, DeviceError, UnknownNameError, UsageError
+from mlflow_ngraph.errors import (
+    NO_GOOD_ANSWER,
+    DependencyError,
+    DeviceBusyError,
+    DeviceError,
+    UnknownNameError,
+    UsageError,
+)
 from mlflow_ngraph.objectives import BOUNDS, OBJECTIVES
 from mlflow_ngraph.tables.sheet import Column, Sheet, number, prose
 from mlflow_ngraph.text import duration
@@ -265,7 +272,7 @@ def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
 
     with waiting("looking at the models, in a process that imports torch", logged=True):
         plan = plan_study(study, home)
-    failing = 3 if any(workload.refused for workload in plan.workloads) else 0
+    failing = NO_GOOD_ANSWER if any(workload.refused for workload in plan.workloads) else 0
     expected = expected_time.of_study(plan)
     rows = _plan_rows(plan)
     if as_json:

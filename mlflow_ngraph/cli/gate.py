@@ -12,7 +12,7 @@ import click
 from mlflow_ngraph.cli import gate_report, output, writing
 from mlflow_ngraph.cli.filters import Asked, FilteredCommand, filter_options
 from mlflow_ngraph.cli.lists import items
-from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.errors import NO_GOOD_ANSWER, UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mlflow_ngraph.analysis.selection import Selection
 
 FORMATS = ("table", "markdown", "json")
-_CODES = {"passed": 0, "failed": 1, "could not tell": 3}
+_CODES = {"passed": 0, "failed": 1, "could not tell": NO_GOOD_ANSWER}
 """Exit codes by outcome."""
 _SOURCE = "a run's id, a study's name (its latest run, NAME~1 the one before), models:/NAME@ALIAS, commit:SHA, or a file of results."
 

@@ -5,8 +5,6 @@ The database is not even opened then: an answer is kept under the state of its f
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +17,6 @@ import click
 from mlflow_ngraph.cli import output, streams
 from mlflow_ngraph.cli.filters import FilteredCommand
 from mlflow_ngraph.cli.lists import items
-from mlflow_ngraph.version import __version__
 
 
 class KeptCommand(FilteredCommand):
@@ -47,7 +44,7 @@ class KeptCommand(FilteredCommand):
 
 def _name(ctx: click.Context) -> str | None:
     """What the answer is kept under; None where it cannot be, for its results are not in files that tell their state."""
-    from mlflow_ngraph.analysis.answer_cache import code
+    from mlflow_ngraph.analysis import answer_cache
     from mlflow_ngraph.tracking import connection, sqlite_file
 
     states = []
@@ -61,8 +58,7 @@ def _name(ctx: click.Context) -> str | None:
         (console.width, console.is_terminal, console.color_system, console.encoding)
         for console in (output.console(), output.console(stderr=True))
     ]
-    basis = [__version__, code(), ctx.command.name, sorted(ctx.params.items()), states, shown, Path.cwd()]
-    return hashlib.sha256(json.dumps(basis, default=str).encode()).hexdigest()
+    return answer_cache.name(ctx.command.name, sorted(ctx.params.items()), states, shown, Path.cwd())
 
 
 @contextmanager

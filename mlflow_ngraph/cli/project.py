@@ -12,9 +12,7 @@ import click
 from mlflow_ngraph.cli import output
 from mlflow_ngraph.cli.benchmark import RESUME, WHEN_BUSY, execute, study_options
 from mlflow_ngraph.cli.request import DEFAULT_STUDY, overrides, requested
-from mlflow_ngraph.errors import StudyError
-
-_SOME_NOT_OK = 3
+from mlflow_ngraph.errors import NO_GOOD_ANSWER, StudyError
 
 
 @click.command(hidden=True)
@@ -61,7 +59,7 @@ def _run(study: str, resume: str, when_busy: str, given: dict[str, Any], *, in_p
     code = execute(wanted, as_json=False, resume=resume, when_busy=when_busy)
     # MLflow knows runs that finished and runs that failed. A study whose compilers refuse a model has finished, and
     # says so cell by cell; it did not fail.
-    return 0 if code == _SOME_NOT_OK else code
+    return 0 if code == NO_GOOD_ANSWER else code
 
 
 def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> str:

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlflow_ngraph.cli import keys, output
+from mlflow_ngraph.errors import NO_GOOD_ANSWER
 
 if TYPE_CHECKING:
     from mlflow_ngraph.release.promotion import Promotion
 
-REFUSED = 3
-"""Exit code where the engine is not good enough."""
 _STYLES = {"promoted": "green", "possible": "green", "unchanged": "", "refused": "yellow"}
 
 
@@ -63,7 +62,7 @@ def promote(
         output.print_json(document(outcome))
     else:
         _show(outcome)
-    return REFUSED if outcome.state == "refused" else 0
+    return NO_GOOD_ANSWER if outcome.state == "refused" else 0
 
 
 def document(found: Promotion) -> dict[str, Any]:
@@ -87,8 +86,7 @@ def document(found: Promotion) -> dict[str, Any]:
 def _show(promotion: Promotion) -> None:
     console = output.console()
     called = f"{promotion.name}@{promotion.alias}"
-    spec, label = promotion.candidate.manifest.spec, promotion.candidate.manifest.origin.label
-    engine = f"{label} by {spec.compiler}, {spec.target.precision}"
+    engine = promotion.candidate.name
     before = f" in place of version {promotion.over}" if promotion.over else ""
     said = {
         "promoted": f"{called} is version {promotion.version} now{before}: {engine}",

@@ -15,7 +15,7 @@ from mlflow_ngraph.cli import output
 from mlflow_ngraph.cli.filters import Asked, FilteredCommand, bound_options, filter_options, tell
 from mlflow_ngraph.cli.keys import trust_option
 from mlflow_ngraph.cli.lists import items
-from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.errors import NO_GOOD_ANSWER, UsageError
 from mlflow_ngraph.objectives import Limit
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 HERE = "here"
-UNDECIDED = 3
-"""Exit code where another cell could beat the best one, for all that can be told."""
 _OF_RUN = ("workloads", "compilers", "precision", "batch_sizes")
 """Filters that also choose among the engines of a run."""
 _BOUNDS = ("max_latency_ms", "max_cpu_percent", "max_memory_mb", "max_size_mb", "max_energy_j", "min_throughput")
@@ -105,7 +103,7 @@ def pull(
             output.print_json(_document(None, answer))
         elif undecided:
             output.console().print("--accept-undecided brings it nevertheless", soft_wrap=True)
-        return UNDECIDED if undecided else 0
+        return NO_GOOD_ANSWER if undecided else 0
     pulled = _pull(source, answer, given, target=target, force=force, trust=trust, home=home)
     if as_json:
         output.print_json(_document(pulled, answer))

@@ -13,7 +13,7 @@ from mlflow_ngraph.cli import costs, output, writing
 from mlflow_ngraph.cli.filters import Asked, bound_options, filter_options
 from mlflow_ngraph.cli.kept import KeptCommand
 from mlflow_ngraph.cli.lists import items
-from mlflow_ngraph.errors import TrackingError, UsageError
+from mlflow_ngraph.errors import NO_GOOD_ANSWER, TrackingError, UsageError
 from mlflow_ngraph.metrics import METRICS, titled
 from mlflow_ngraph.objectives import BOUNDS, Limit
 from mlflow_ngraph.tables.sheet import Cell, Column, Part, Sheet, faint, number
@@ -26,8 +26,6 @@ FORMATS = ("table", "markdown", "csv", "json")
 _ENDINGS = {".md": "markdown", ".csv": "csv", ".json": "json"}
 _FRONT = "throughput,latency,cpu,memory"
 _ALTERNATIVES = 3
-UNDECIDED = 3
-"""Exit code where another cell could beat the best one, for all that can be told."""
 
 
 @click.command(cls=KeptCommand)
@@ -102,7 +100,7 @@ def recommend(
         writing.write(output.json_text({**table.attrs, "choices": records(table)}), target)
     else:
         writing.give(form, target, *_parts(table, alternatives))
-    return UNDECIDED if table.attrs["undecided"] else 0
+    return NO_GOOD_ANSWER if table.attrs["undecided"] else 0
 
 
 def _withdraw_engines(table: pd.DataFrame, uris: Sequence[str] | None) -> None:

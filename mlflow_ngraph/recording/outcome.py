@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mlflow_ngraph.errors import NO_GOOD_ANSWER
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.verdicts import Verdict
 
@@ -30,4 +31,4 @@ class Outcome:
         if self.unrecorded:
             return 1
         cells = [cell for lane in self.record.lanes.values() for cell in lane.cells.values()]
-        return 0 if cells and all(cell.verdict in (Verdict.OK, Verdict.BUILT) for cell in cells) else 3
+        return 0 if cells and all(cell.verdict in (Verdict.OK, Verdict.BUILT) for cell in cells) else NO_GOOD_ANSWER

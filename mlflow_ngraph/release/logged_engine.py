@@ -13,9 +13,10 @@ import pandas as pd
 from mlflow_ngraph.analysis import champion, results
 from mlflow_ngraph.analysis.compare import latest
 from mlflow_ngraph.analysis.selection import Selection
+from mlflow_ngraph.devices.registry import accelerator
 from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph.execute import journal
-from mlflow_ngraph.metrics import COLUMNS
+from mlflow_ngraph.metrics import COLUMNS, PROFILE
 from mlflow_ngraph.tables.columns import typed
 from mlflow_ngraph.tracking import download, sources
 from mlflow_ngraph.tracking.schema import Tag
@@ -48,6 +49,12 @@ class LoggedEngine:
     def model_id(self) -> str:
         """Of its LoggedModel."""
         return str(self.model.model_id)
+
+    @property
+    def name(self) -> str:
+        """The model as results call it, the compiler with its flags, and the precision."""
+        row = self.cells.iloc[0]
+        return f"{row['label']} by {row['compiler_label']}, {row['precision']}"
 
     @property
     def doubts(self) -> list[str]:
@@ -109,13 +116,14 @@ def rivals(candidate: LoggedEngine, metric: str, batch: int | None) -> tuple[Map
     spec, origin = candidate.manifest.spec, candidate.manifest.origin
     meant = Selection(
         workloads=(spec.workload,),
-        devices=(origin.device,),
         precisions=(spec.target.precision,),
         batch_sizes=() if batch is None else (batch,),
     )
     frame = latest(results.select(meant, candidate.remote.tracking_uri))
     others = frame["model_id"].fillna("") != candidate.model_id
+    # One machine may have been measured under several profiles.
     here = frame["fingerprint"] == origin.fingerprint.get("digest")
+    here &= frame[PROFILE].fillna(frame["device"]).map(accelerator) == accelerator(origin.device)
     return champion.rivals(candidate.cells, frame[others & here.fillna(False)], metric, batch)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from mlflow_ngraph.analysis import results
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.tracking.recorder import Recorder
 from mlflow_ngraph.ui import answers
@@ -36,16 +37,20 @@ def alike(record: StudyRecord) -> StudyRecord:
 def recorded(sqlite_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both models in a study; and again, measured on the same machine under another profile."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", sqlite_uri)
+    monkeypatch.setenv("NGRAPH_HOME", str(tmp_path / "home"))
     for number, device in enumerate(("xeon", "host")):
-        directory = tmp_path / device
-        record = alike(study_record(directory, device=device, study_id=f"quick-{number}"))
+        record = alike(study_record(tmp_path / device, device=device, study_id=f"quick-{number}"))
         record.started_at += number
-        recorder = Recorder(sqlite_uri)
-        recorder.open(record, directory)
-        for lane in record.lanes:
-            recorder.record_lane(record, lane)
-        recorder.close(record, "FINISHED")
+        put(sqlite_uri, record, tmp_path / device)
     return sqlite_uri
+
+
+def put(uri: str, record: StudyRecord, directory: Path) -> None:
+    recorder = Recorder(uri)
+    recorder.open(record, directory)
+    for lane in record.lanes:
+        recorder.record_lane(record, lane)
+    recorder.close(record, "FINISHED")
 
 
 def test_no_verb_merges_them(recorded: str, tmp_path: Path, cli: Cli, cli_json: Callable[..., Any]) -> None:
@@ -102,3 +107,61 @@ def test_what_a_name_means_is_said_once(recorded: str, cli: Cli) -> None:
     for request in (["gate", "quick"], ["gate", "quick", "--devices", "xeon", "--baseline", "quick~1"], ["recommend"]):
         err = cli(*request)[2]
         assert err.count("host and xeon are one machine") == 1, err
+
+
+def test_pull_asks_which_of_them(recorded: str, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlflow_ngraph.engines.compatibility.misfit", lambda manifest: "")
+    code, _, err = cli("pull", "--workload", "classifier", "--dry-run")
+    assert code == 2
+    assert "engines of several models fit" in err
+    assert all(ref in err for ref in REFS.values())
+    for name in NAMES:
+        code, out, err = cli("pull", "--workload", name, "--dry-run", "--accept-undecided", "--json")
+        assert code == 0, err
+        chosen = json.loads(out)["answer"]["chosen"]
+        assert chosen["label"] == name
+        assert chosen["device"] == "host"
+
+
+def test_promote_judges_an_engine_beside_those_of_its_own_model(recorded: str, cli: Cli) -> None:
+    frame = results.load(recorded).sort_values("throughput", ascending=False)
+    torch, onnx = (
+        frame[(frame["label"] == f"classifier ({name})") & (frame["compiler"] != "identity")]
+        for name in ("torch", "onnx")
+    )
+    before = torch[(torch["study_id"] == "quick-0") & (torch["compiler"] == "onnxruntime")].iloc[0]
+    code, out, _ = cli("promote", before["model_id"], "--name", "shop", "--dry-run", "--batch", str(before["batch"]))
+    assert code == 3
+    assert "classifier (torch) by onnxruntime[opt_level=2], fp32 is not promoted" in out
+    assert "openvino at batch" in out, "it was measured under the other profile, too"
+    code, out, err = cli("promote", torch["model_id"].iloc[0], "--name", "shop", "--alias", "best", "--force")
+    assert code == 0, err
+    assert "is version 1 now: classifier (torch) by" in out
+    code, out, _ = cli("promote", onnx["model_id"].iloc[0], "--name", "shop", "--alias", "best")
+    assert code == 3
+    assert "has another workload: torch:shop:classifier, not onnx:classifier.onnx" in out
+
+
+def test_two_flag_sets_of_one_compiler_are_two(
+    sqlite_uri: str, tmp_path: Path, cli: Cli, cli_json: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", sqlite_uri)
+    monkeypatch.setattr("mlflow_ngraph.engines.compatibility.misfit", lambda manifest: "")
+    record = study_record(tmp_path / "study")
+    for lane in record.lanes.values():
+        if lane.lane.compiler == "openvino":
+            other = {"compiler": "onnxruntime", "compiler_label": "onnxruntime[opt_level=1]", "flags": {"opt_level": 1}}
+            lane.lane = replace(lane.lane, **other)
+    put(sqlite_uri, record, tmp_path / "study")
+    labels = {"onnxruntime[opt_level=1]", "onnxruntime[opt_level=2]"}
+    asked = ("--workloads", "resnet18", "--compilers", "onnxruntime")
+    assert {value["compiler_label"] for value in cli_json("compare", "--all", *asked)["values"]} == labels
+    assert {row["compiler_label"] for row in cli_json("recommend", *asked)["choices"]} == labels
+    code, out, _ = cli("pull", "--workload", "resnet18", "--compilers", "onnxruntime[opt_level=2]", "--dry-run")
+    assert (code, "resnet18 by onnxruntime[opt_level=2], fp32" in out) == (0, True)
+    frame = results.load(sqlite_uri, workloads=["resnet18"], compilers=["onnxruntime"])
+    slower = frame.sort_values("throughput")["model_id"].iloc[0]
+    code, out, _ = cli("promote", slower, "--name", "r18", "--dry-run")
+    assert code == 3
+    assert sum(f"by {label}, fp32 is not promoted" in out for label in labels) == 1
+    assert "- undecided" in out or "could beat" in out

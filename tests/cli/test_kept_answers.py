@@ -18,7 +18,6 @@ from mlflow import MlflowClient
 from benchmarks import seed_server
 from mlflow_ngraph.analysis import answer_cache, results
 from mlflow_ngraph.analysis.pivot import Pivot
-from mlflow_ngraph.cli import kept
 from mlflow_ngraph.tracking import connection, sqlite_file
 from mlflow_ngraph.tracking.schema import Tag
 from tests.support.served import Served
@@ -144,7 +143,7 @@ def test_what_the_log_alone_has_is_read(unread, settled: str) -> None:
 def test_another_version_of_the_package_answers_anew(unread, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [unread()[1], unread()[1]] == [True, False]
     with monkeypatch.context() as patch:
-        patch.setattr(kept, "__version__", "0.2.0")
+        patch.setattr(answer_cache, "__version__", "0.2.0")
         assert unread()[1]
     with monkeypatch.context() as patch:
         patch.setattr(answer_cache, "code", list)

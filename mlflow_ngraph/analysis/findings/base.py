@@ -35,8 +35,6 @@ NEEDED = tuple(dict.fromkeys((
 """The columns of the tidy table that findings look at."""
 ABOVE, BELOW = 1 + AS_GOOD, 1 / (1 + AS_GOOD)
 """Differences up to the margin are trivial: every test is against it, not against no difference."""
-ALPHA = 0.05
-"""Of the whole family of hypotheses."""
 _SHOWN = 4
 """Places that a text names before it counts the others."""
 

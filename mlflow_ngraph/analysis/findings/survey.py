@@ -9,7 +9,8 @@ import pandas as pd
 
 from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.findings import against, changes, doubts, gains, health, reversals, scaling
-from mlflow_ngraph.analysis.findings.base import ALPHA, Finding, Table
+from mlflow_ngraph.analysis.findings.base import Finding, Table
+from mlflow_ngraph.estimates import ALPHA
 from mlflow_ngraph.text import counted
 
 _KINDS = (

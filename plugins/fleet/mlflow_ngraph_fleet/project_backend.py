@@ -21,7 +21,7 @@ from mlflow.projects.utils import fetch_and_validate_project, get_or_create_run
 
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.cli.request import overrides, requested
-from mlflow_ngraph.errors import FleetError, NGraphError, UnknownNameError
+from mlflow_ngraph.errors import NO_GOOD_ANSWER, FleetError, NGraphError, UnknownNameError
 from mlflow_ngraph.tracking.study_run import HANDED_OVER
 from mlflow_ngraph_fleet import description
 from mlflow_ngraph_fleet.cli.benchmark import measure
@@ -29,7 +29,6 @@ from mlflow_ngraph_fleet.cli.benchmark import measure
 NAME = "ngraph"
 _ENTRY_POINT = "benchmark"
 _BACKEND_TAG = "mlflow.project.backend"
-_SOME_NOT_OK = 3
 
 
 class NGraphBackend(AbstractBackend):  # type: ignore[misc]  # MLflow gives the base no types
@@ -85,7 +84,7 @@ class NGraphBackend(AbstractBackend):  # type: ignore[misc]  # MLflow gives the 
         except BaseException as error:
             _fail(client, run_id, "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
             raise
-        if code not in (0, _SOME_NOT_OK):
+        if code not in (0, NO_GOOD_ANSWER):
             raise ExecutionException(f"run {run_id} failed on a device of the fleet; its last lines are above")
         return _EndedRun(run_id)
 

@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from mlflow_ngraph.analysis import significance
-from mlflow_ngraph.analysis.comparison import TIED_FROM, Comparison
+from mlflow_ngraph.analysis.comparison import Comparison
+from mlflow_ngraph.estimates import ALPHA
 from mlflow_ngraph.metrics import METRICS, with_estimates
 from mlflow_ngraph.text import counted
 from mlflow_ngraph_report import style, texts
@@ -135,7 +136,7 @@ def pairs_that_turn(ranked: pd.DataFrame, series: str) -> tuple[int, int, bool]:
     turned = np.sign(before.log) * np.sign(after.log) < 0
     p_values = significance.holm(np.where(turned, np.maximum(before.p_differs(), after.p_differs()), 1.0))
     tested = bool(np.isfinite(before.error).any())
-    return int(turned.sum()), int((turned & (p_values < TIED_FROM)).sum()), tested
+    return int(turned.sum()), int((turned & (p_values < ALPHA)).sum()), tested
 
 
 def _ranked(frame: pd.DataFrame) -> pd.DataFrame | None:
