@@ -57,7 +57,7 @@ def trouble(findings: list[Finding]) -> list[Finding]:
     return [one for one in findings if one.kind not in ("gain", "tie")]
 
 
-def always(drawn: Drawn, kind: str, seeds: int = 4) -> Finding:
+def always(drawn: Drawn, kind: str, seeds: int = 2) -> Finding:
     """The finding of a kind, which every draw has to have, exactly once and with nothing else."""
     for seed in range(seeds):
         findings = found_in(drawn, seed)

@@ -24,3 +24,4 @@ class TestOpenVINO(CompilerContract):
 
 class TestOpenVINOBlobs(TestOpenVINO):
     flags: ClassVar = {"save": "blob"}
+    cycles = 80

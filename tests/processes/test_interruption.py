@@ -218,7 +218,7 @@ class Started:
         while not reached(self.events()):
             assert self.process.poll() is None, self.process.communicate()[1]
             assert time.monotonic() < deadline
-            time.sleep(0.02)
+            time.sleep(0.1)
         self.family = psutil.Process(self.process.pid).children(recursive=True)
 
     def ended(self) -> tuple[int, str]:
