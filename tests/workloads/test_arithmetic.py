@@ -289,6 +289,22 @@ def test_a_number_falls_to_the_other_side_of_a_step_also_where_one_before_it_did
     assert 1.0 in [moved.item() for _, (moved,) in baseline.disturbances([given], 0)]
 
 
+class Stepped(nn.Module):
+    """Small elements beside large ones; all of them are whole numbers where it rounds."""
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        return torch.cat([1000.0 * torch.round(given[:, :2]), given[:, 2:]], 1)
+
+
+def test_small_elements_are_not_compared_by_themselves_where_a_step_decides() -> None:
+    clear, tied = (np.full((2, 8), number, np.float32) for number in (0.9, 0.5))
+    bands_ = [np.array([0, 0, 2, 2, 2, 2, 2, 2], np.int8)]
+    for given, judged in ((clear, True), (tied, False)):
+        baseline = ModuleBaseline(Stepped().eval())
+        trial, _ = observed(baseline, 0, "normal", [given], baseline.run([given]), bands_)
+        assert bool(trial.small[0]) is judged
+
+
 class Chaotic(ModuleBaseline):
     """Its disturbances show the first two times nothing of what rounding does."""
 

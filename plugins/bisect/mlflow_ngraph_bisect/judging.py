@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -38,7 +39,7 @@ def judge(program: Program, part: Part, exact: Arrays, engine: Arrays, precision
     small = [
         band if name in program.outputs else None for name, band in zip(part.outputs, bands([native]), strict=True)
     ]
-    baseline = cast("Baseline", _Baseline(lambda: exact, lambda: program.disturbed(part)))
+    baseline = cast("Baseline", _Baseline(lambda: exact, partial(program.disturbed, part)))
     trial, _ = observed(baseline, 0, "part", list(part.inputs.values()), native, small)
     found = {}
     for index, (name, ours, own, truth) in enumerate(zip(part.outputs, engine, native, exact, strict=True)):
@@ -56,10 +57,10 @@ class _Baseline:
     """A part in other arithmetic than its own, in the form in which a workload's baseline is asked for it."""
 
     in_float64: Callable[[], Arrays]
-    off: Callable[[], Sequence[tuple[float, Arrays]]]
+    off: Callable[[int], Sequence[tuple[float, Arrays]]]
 
     def exact(self, inputs: Arrays) -> Arrays:
         return self.in_float64()
 
     def disturbances(self, inputs: Arrays, seed: int) -> Sequence[tuple[float, Arrays]]:
-        return self.off()
+        return self.off(seed)

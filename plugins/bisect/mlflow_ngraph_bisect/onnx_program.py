@@ -121,12 +121,12 @@ class OnnxProgram(Program):
     def rounded(self, part: Part) -> list[NDArray[Any]]:
         return self._computed(part, wide=False)
 
-    def disturbed(self, part: Part) -> list[tuple[float, list[NDArray[Any]]]]:
+    def disturbed(self, part: Part, seed: int) -> list[tuple[float, list[NDArray[Any]]]]:
         from mlflow_ngraph.workloads.arithmetic import TIMES
 
         found = []
         for coherent in (False, True):
-            disturb = partial(_disturbed, rng=np.random.default_rng(1), times=TIMES, coherent=coherent)
+            disturb = partial(_disturbed, rng=np.random.default_rng(seed), times=TIMES, coherent=coherent)
             values = self._given(part, disturb)
             self._compute(part.nodes, values, wide=False, disturb=disturb)
             found.append((TIMES, [values[name] for name in part.outputs]))

@@ -88,7 +88,7 @@ class Program(ABC):
         """The same computed in its own element types, node by node and without any optimisation."""
 
     @abstractmethod
-    def disturbed(self, part: Part) -> list[tuple[float, list[NDArray[Any]]]]:
+    def disturbed(self, part: Part, seed: int) -> list[tuple[float, list[NDArray[Any]]]]:
         """The same in arithmetic that is worse than its own, and how many times as large its roundings are."""
 
     @abstractmethod

@@ -102,8 +102,8 @@ class TorchProgram(Program):
     def rounded(self, part: Part) -> list[NDArray[Any]]:
         return self._baseline(part).run(list(part.inputs.values()))
 
-    def disturbed(self, part: Part) -> list[tuple[float, list[NDArray[Any]]]]:
-        return self._baseline(part).disturbances(list(part.inputs.values()), 1)
+    def disturbed(self, part: Part, seed: int) -> list[tuple[float, list[NDArray[Any]]]]:
+        return self._baseline(part).disturbances(list(part.inputs.values()), seed)
 
     def visible(self) -> list[str]:
         return [node.outputs[0] for node in self.nodes if isinstance(self._values[node.outputs[0]], torch.Tensor)]
