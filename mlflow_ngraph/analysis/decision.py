@@ -17,7 +17,7 @@ from mlflow_ngraph.analysis.undecided import Rival
 from mlflow_ngraph.metrics import METRICS, Metric, is_complement
 from mlflow_ngraph.objectives import AS_GOOD
 from mlflow_ngraph.tables import baselines
-from mlflow_ngraph.text import missing, plain, rounded
+from mlflow_ngraph.text import UNSTEADY_MARK, missing, plain, rounded
 
 _three = partial(rounded, digits=3)
 
@@ -30,11 +30,14 @@ class Gain:
     value: float
     ci_low: float | None
     ci_high: float | None
+    unsteady: bool
+    """Whether other load on the machine has touched it."""
 
     @property
     def said(self) -> str:
-        """The number with its interval, where it has one."""
-        return times(self.value, self.ci_low, self.ci_high)
+        """The number with its interval, or that it has none."""
+        none = "" if self.ci_low is not None else " (no interval)"
+        return f"{times(self.value, self.ci_low, self.ci_high, unsteady=self.unsteady)}{none}"
 
 
 @dataclass(frozen=True)
@@ -108,8 +111,12 @@ class Answer:
             )
         elif self.gains and self.gains[0].batch == row["batch"]:
             yield f"{named.removesuffix(',')}, {self.gains[0].said} times {baselines.over(row)} {at}"
-            if rest := [f"{gain.value:.2f} at batch {gain.batch}" for gain in self.gains[1:]]:
+            if rest := [
+                f"{times(gain.value, unsteady=gain.unsteady)} at batch {gain.batch}" for gain in self.gains[1:]
+            ]:
                 yield ", ".join(rest)
+            if any(gain.unsteady for gain in self.gains):
+                yield f"{UNSTEADY_MARK} beside other load, which slows eager execution most"
         else:
             yield f"{named} {at}"
 
@@ -126,9 +133,15 @@ class Answer:
             yield f"its batch size is undecided: {could} could be better; {undecided.again(self.rivals, row)}"
 
 
-def times(value: float, low: float | None, high: float | None) -> str:
-    """How many times as fast something is, with the interval where there is one."""
-    return f"{value:.2f}" if missing(low) or missing(high) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
+def times(value: float, low: float | None = None, high: float | None = None, *, unsteady: bool = False) -> str:
+    """A speed-up in words of three digits or more, with its interval where there is one, and the mark of unsteady figures."""
+    mark = UNSTEADY_MARK if unsteady else ""
+    ends = f" [{_ratio(low)}, {_ratio(high)}]" if low is not None and high is not None else ""
+    return f"{mark}{_ratio(value)}{ends}"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}" if value < 100 else rounded(float(f"{value:.3g}"))
 
 
 def answers(
@@ -227,10 +240,10 @@ def _gains(comparison: Comparison, lead: int, ranked: Places) -> list[Gain]:
     own = rows["cell"] == comparison.frame["cell"].iloc[lead]
     rows = pd.concat([rows[own], rows[~own]])
     low, high = significance.interval(rows, "speedup")
-    columns = rows["batch"], rows["speedup"], low, high
+    columns = rows["batch"], rows["speedup"], low, high, significance.unsteady(rows, "speedup")
     return [
-        Gain(int(batch), float(value), plain(left), plain(right))
-        for batch, value, left, right in zip(*columns, strict=True)
+        Gain(int(batch), float(value), plain(left), plain(right), bool(touched))
+        for batch, value, left, right, touched in zip(*columns, strict=True)
         if not missing(value)
     ]
 

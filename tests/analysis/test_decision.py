@@ -14,6 +14,7 @@ import pytest
 from mlflow_ngraph.analysis import champion
 from mlflow_ngraph.analysis.compare import compare
 from mlflow_ngraph.analysis.comparison import Comparison
+from mlflow_ngraph.analysis.decision import Gain
 from mlflow_ngraph.analysis.ranking import EngineQuestion, rank
 from mlflow_ngraph.analysis.recommend import recommend
 from mlflow_ngraph.analysis.rivals import rivals_of
@@ -241,3 +242,25 @@ def test_what_no_option_can_say_is_measured_again_from_the_file_of_the_study(
     file.touch()
     (doubt,) = recommend(frame).attrs["undecided"]
     assert f" would tell: mlflow-ngraph benchmark {file} --compilers " in doubt["said"]
+
+
+@pytest.mark.parametrize(
+    ("figures", "unsteady", "text"),
+    [
+        ((2.0, 1.96, 2.05), False, "2.00 [1.96, 2.05]"),
+        ((4271.44, 3000.2, 6001.0), True, "~4270 [3000, 6000]"),
+        ((9.5, None, None), True, "~9.50 (no interval)"),
+    ],
+)
+def test_a_gain_says_how_far_it_can_be_trusted(
+    figures: tuple[float, float | None, float | None], unsteady: bool, text: str
+) -> None:
+    assert Gain(1, *figures, unsteady=unsteady).said == text
+
+
+def test_a_gain_beside_other_load_says_so() -> None:
+    (answer,) = recommend(measured(200.0).assign(noise="others used 60 %", unsteady="throughput,speedup")).attrs[
+        "answers"
+    ]
+    assert " openvino, ~4." in answer["said"]
+    assert "~ beside other load, which slows eager execution most" in answer["said"]

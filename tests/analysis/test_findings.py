@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mlflow_ngraph.analysis.findings import KINDS, Finding, Survey, base, find, gains, markdown, survey
-from mlflow_ngraph.estimates import Estimate
+from mlflow_ngraph.analysis.findings import KINDS, Finding, Survey, base, find, markdown, survey
 from mlflow_ngraph.metrics import is_uncertainty
 from mlflow_ngraph.verdicts import Verdict
 from tests.support.tidy import Drawn, cells, grid
@@ -365,8 +364,3 @@ def test_ratios_as_changes(ratio: float, text: str) -> None:
 def test_what_was_tested_is_counted_in_words() -> None:
     assert Survey([], 1, 1).tested == "1 hypothesis about 1 cell"
     assert Survey([], 12, 36).tested == "12 hypotheses about 36 cells"
-
-
-def test_a_gain_of_which_little_is_known_has_no_interval() -> None:
-    ratios = Estimate(np.log([2.0, 2.0]), np.array([0.01, 5.0]), np.array([9.0, 2.0]))
-    assert [gains._times(ratios, place) for place in range(2)] == ["2.00 [1.96, 2.05]", "2.00"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,7 +25,9 @@ from mlflow_ngraph.analysis.findings.base import (
     weight,
 )
 from mlflow_ngraph.estimates import Estimate, unknown
+from mlflow_ngraph.metrics import TOUCHED
 from mlflow_ngraph.tables import baselines
+from mlflow_ngraph.text import UNSTEADY_MARK, plain
 
 _WHERE = ("place", "threads", "precision", "mode", "baseline")
 
@@ -32,12 +36,15 @@ def gains(table: Table) -> Questions:
     """Cells in which a compiler is faster than the baseline."""
     known = significance.figures(table.ok, "speedup") if "speedup" in table.ok else unknown(len(table.ok))
     rows = np.flatnonzero(table.compiled())
-    ratios = known.take(rows)
+    ratios, touched = known.take(rows), significance.unsteady(table.ok, "speedup")[rows]
     # A large speed-up of which little is known is less of a gain than a smaller one that is sure.
     least = ratios.ends[0]
     answers = {(answer.row["cell"], answer.row["fingerprint"]) for answer, _ in table.answers if answer.row is not None}
     cells = zip(table.ok["cell"].iloc[rows], table.ok["fingerprint"].iloc[rows], strict=True)
     rank = np.where([cell in answers for cell in cells], np.inf, least)
+
+    def said(place: int) -> str:
+        return times(*map(plain, figures_of(ratios, place).values()), unsteady=bool(touched[place]))
 
     def answer(sure: Places, adjusted: NDArray[np.float64]) -> list[Finding]:
         models, lanes = table.codes(*_WHERE, "workload")[rows], table.codes(*_WHERE, "compiler_label")[rows]
@@ -48,18 +55,19 @@ def gains(table: Table) -> Questions:
             cells = table.ok.iloc[rows[ranked]]
             first, lead = cells.iloc[0], int(ranked[0])
             also = [
-                f"{_times(ratios, int(place))} on {row['label']} at batch {row['batch']}"
+                f"{said(int(place))} on {row['label']} at batch {row['batch']}"
                 for place, (_, row) in zip(ranked[1:], cells.iloc[1:].iterrows(), strict=True)
             ]
             of_model = np.flatnonzero((models == models[lead]) & ~np.isnan(ratios.log))
             findings.append(
                 Finding(
                     "gain",
-                    f"{first['compiler_label']} is {_times(ratios, lead)} times {baselines.over(first)} on {first['label']} at batch "
+                    f"{first['compiler_label']} is {said(lead)} times {baselines.over(first)} on {first['label']} at batch "
                     f"{first['batch']} on {table.context(first)}",
                     sentence([
-                        _beside(table, rows, ratios, of_model, lead),
+                        _beside(table, rows, ratios, of_model, lead, said),
                         f"It gains most of all on other models, too: {listed(also)}." if also else "",
+                        f"{UNSTEADY_MARK} {TOUCHED}." if touched[ranked].any() else "",
                     ]),
                     [
                         identity_of(table.row(rows[place]))
@@ -79,22 +87,20 @@ def gains(table: Table) -> Questions:
     return Questions(ratios.p_above(ABOVE), answer)
 
 
-def _beside(table: Table, rows: Places, ratios: Estimate, of_model: Places, lead: int) -> str:
+def _beside(
+    table: Table, rows: Places, ratios: Estimate, of_model: Places, lead: int, said: Callable[[int], str]
+) -> str:
     """The same compiler at other batch sizes, and the one that comes nearest at this one."""
     first = table.row(rows[lead])
     rest = [(int(place), table.row(rows[place])) for place in of_model if place != lead]
     own = [(place, row) for place, row in rest if row["compiler_label"] == first["compiler_label"]]
     others = [(place, row) for place, row in rest if row["batch"] == first["batch"]]
-    said = []
+    clauses = []
     if own:
-        others_of_it = [f"{_times(ratios, place)} at batch {row['batch']}" for place, row in own]
-        said.append(f"it is {listed(others_of_it)}")
+        others_of_it = [f"{said(place)} at batch {row['batch']}" for place, row in own]
+        clauses.append(f"it is {listed(others_of_it)}")
     if others:
         place, row = max(others, key=lambda other: float(ratios.log[other[0]]))
-        said.append(f"{row['compiler_label']} is {_times(ratios, place)} at batch {row['batch']}")
-    text = "; ".join(said)
+        clauses.append(f"{row['compiler_label']} is {said(place)} at batch {row['batch']}")
+    text = "; ".join(clauses)
     return f"{text[0].upper()}{text[1:]}." if text else ""
-
-
-def _times(ratios: Estimate, place: int) -> str:
-    return times(*figures_of(ratios, place).values())
