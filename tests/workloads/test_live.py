@@ -201,7 +201,7 @@ class Net(nn.Module):
 if __name__ == "__main__":
     study = Study(
         workloads=[Live(Net(), torch.ones(2, 4), name="mine")], compilers=["torchscript"], batch_sizes=[1, 3],
-        repetitions=2, warmup={"max_seconds": 0.1}, threads=1,
+        repetitions=2, warmup={"max_seconds": 0.1}, threads=1, limits={"reload_seconds": 0},
     )
     for lane in run_study(study, offline=True).record.lanes.values():
         print(lane.lane.label, *(cell.verdict.value for cell in lane.cells.values()))
