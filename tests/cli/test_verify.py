@@ -82,6 +82,17 @@ def test_an_engine_that_breaks_its_process_is_a_problem(
     assert "the process that tried the engine has ended: killed by SIGABRT" in out
 
 
+def test_what_lies_in_the_current_directory_is_not_run(
+    logged: Logged, cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("json", "numpy", "openvino", "mlflow_ngraph"):
+        (tmp_path / f"{name}.py").write_text("import os\nos.abort()\n")
+    package = logged.packages["openvino"].absolute()
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = cli("verify", str(package))
+    assert code == 0, out
+
+
 def test_there_is_no_such_place(cli: Cli) -> None:
     code, out, _ = cli("verify", "nowhere")
     assert code == 1
