@@ -118,6 +118,7 @@ class Worker:
 
     def _build(self, command: Command) -> Built:
         from mlflow_ngraph.compilers.base import Workbench
+        from mlflow_ngraph.compilers.spec import EngineSpec
         from mlflow_ngraph.engines.probe import write_probe
         from mlflow_ngraph.workloads.materials import Source
 
@@ -127,7 +128,7 @@ class Worker:
         directory.mkdir(parents=True)
         start = time.perf_counter()
         build = compiler.compile(source, batch_sizes, _target(command), directory, bench)
-        write_probe(directory, source, min(batch_sizes))
+        write_probe(directory, source, EngineSpec.read_for(compiler, directory, _target(command)).probe_batch)
         seconds = time.perf_counter() - start
         if build.export_format is not None:
             bench.seconds["export"] = source.export_seconds(build.export_format, batch_sizes[0])

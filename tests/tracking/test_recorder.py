@@ -264,7 +264,7 @@ def test_engines_are_models_with_manifest_and_files(sqlite_uri: str, tmp_path: P
     root = Path(recorder.client._tracking_client.store.get_logged_model(model.model_id).artifact_location)
     assert (root / "engine/nested/meta.json").read_bytes() == engine.id.encode()
     manifest = json.loads((root / "manifest.json").read_text())
-    assert manifest["schema_version"] == 1
+    assert manifest["schema_version"] == 2
     own = {path: digest for path, digest in manifest["files"].items() if path.startswith("engine/")}
     assert own == {f"engine/{path}": digest for path, digest in engine.files.items()}
     assert {path.partition("/")[0] for path in manifest["files"]} == PACKAGE - {"manifest.json", "manifest.json.sha256"}
