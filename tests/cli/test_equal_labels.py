@@ -150,8 +150,8 @@ def test_two_flag_sets_of_one_compiler_are_two(
     record = study_record(tmp_path / "study")
     for lane in record.lanes.values():
         if lane.lane.compiler == "openvino":
-            label = "onnxruntime[opt_level=1]"
-            lane.lane = replace(lane.lane, compiler="onnxruntime", compiler_label=label, flags={"opt_level": 1})
+            label, flags = "onnxruntime[opt_level=1]", {"opt_level": 1}
+            lane.lane = replace(lane.lane, compiler="onnxruntime", compiler_label=label, flags=flags)
     put(sqlite_uri, record, tmp_path / "study")
     labels = {"onnxruntime[opt_level=1]", "onnxruntime[opt_level=2]"}
     asked = ("--workloads", "resnet18", "--compilers", "onnxruntime")
