@@ -12,6 +12,9 @@ from mlflow_ngraph.errors import UsageError
 STUDY_FILE = "study.yaml"
 """In the directory of a study: the study itself, as it was asked for."""
 
+STARTED_IN = "started-in"
+"""Beside it: the directory that the study was started in, which names of its modules and files are relative to."""
+
 
 def engine_store(home_directory: Path) -> Path:
     """Engines that studies share."""

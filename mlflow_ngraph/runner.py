@@ -380,6 +380,7 @@ def _room_for(plan: StudyPlan, root: Path, key: str, tracking_uri: str | None) -
 
 def _start(journal: Journal, directory: Path, plan: StudyPlan, machine: Mapping[str, Any]) -> None:
     (directory / home_directory.STUDY_FILE).write_text(plan.study.to_yaml(), encoding="utf-8")
+    (directory / home_directory.STARTED_IN).write_text(str(Path.cwd()), encoding="utf-8")
     journal.append(
         "study_started",
         schema_version=SCHEMA_VERSION,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
@@ -16,7 +17,7 @@ from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, fi
 from mlflow_ngraph import documents, study_metrics
 from mlflow_ngraph.compilers.base import Mode, Precision, Transfers
 from mlflow_ngraph.devices.elsewhere import Elsewhere
-from mlflow_ngraph.errors import DeviceError, StudyError, UnknownNameError
+from mlflow_ngraph.errors import DeviceError, StudyError, UnknownNameError, WorkloadError
 from mlflow_ngraph.metrics import EAGER
 from mlflow_ngraph.objectives import BOUNDS, OBJECTIVES, Limit, Raced, limits
 from mlflow_ngraph.process_memory import FreedMemory
@@ -24,7 +25,7 @@ from mlflow_ngraph.study_metrics import CustomMetric
 from mlflow_ngraph.study_settings import Adaptive, Arrivals, Limits, Section, Stability, WarmUp
 from mlflow_ngraph.text import shortened
 from mlflow_ngraph.validation import duration_s, explain
-from mlflow_ngraph.workloads.base import Init, WorkloadRef
+from mlflow_ngraph.workloads.base import DIGEST, Init, WorkloadRef
 from mlflow_ngraph.workloads.live import Live, is_module
 
 BASELINE = EAGER
@@ -391,11 +392,25 @@ def load(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Study
     if not isinstance(content, dict):
         raise StudyError(f"{path}: expected a mapping of keys, found {type(content).__name__}")
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
+    if isinstance(given.get("workloads"), list):
+        given["workloads"] = _with_options(given["workloads"], content.get("workloads"), path)
     own = Arrivals.from_rates(content.get("arrivals"))
     if isinstance(own, Mapping) and isinstance(given.get("arrivals"), Mapping):
         # Rates and bound are said apart; the file may have one of them.
         given["arrivals"] = {**own, **given["arrivals"]}
     return parse({"name": path.stem, **content, **given}, str(path))
+
+
+def _with_options(asked: Sequence[Any], own: Any, path: Path) -> list[Any]:
+    """Workloads that override a study's own: of these, named as they are written there or in results, with their options."""
+    known = {}
+    for workload in own if isinstance(own, list) else ():
+        with suppress(WorkloadError, ValidationError):
+            known.update(dict.fromkeys(WorkloadChoice.model_validate(_workload(workload)).names, workload))
+    for text in asked:
+        if text not in known and isinstance(text, str) and DIGEST.search(text):
+            raise UnknownNameError(f"workload in {path}", text, known)
+    return [known.get(text, text) if isinstance(text, str) else text for text in asked]
 
 
 def parse(content: Mapping[str, Any], origin: str = "study") -> Study:

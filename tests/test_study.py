@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlflow_ngraph import study
-from mlflow_ngraph.errors import StudyError, WorkloadError
+from mlflow_ngraph.errors import StudyError, UnknownNameError, WorkloadError
 
 MINIMAL = {"workloads": ["resnet18"], "compilers": ["openvino"], "batch_sizes": [1]}
 
@@ -228,3 +228,22 @@ def test_yaml_that_nobody_can_read_is_refused(tmp_path, content):
     path.write_text(content)
     with pytest.raises(StudyError, match="not readable as YAML"):
         study.load(str(path))
+
+
+def test_a_workload_of_the_file_is_taken_with_its_options(tmp_path):
+    def inputs(size):
+        return {"inputs": [{"shape": ["batch", size]}]}
+
+    mine = [{"ref": "torch:nets:mlp", "options": inputs(size)} for size in (3, 5)]
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump({**MINIMAL, "workloads": ["resnet18", *mine]}))
+    of_file = study.load(str(path)).workloads
+    named = str(of_file[2].parsed())
+    assert named.startswith("torch:nets:mlp#")
+    assert study.load(str(path), {"workloads": [named]}).workloads == [of_file[2]]
+    assert study.load(str(path), {"workloads": ["paper:resnet18"]}).workloads == [of_file[0]]
+    assert study.load(str(path), {"workloads": ["timm:resnet50"]}).workloads[0].ref == "timm:resnet50"
+    with pytest.raises(
+        UnknownNameError, match=r"unknown workload in .*mine.yaml 'torch:nets:mlp#01234567': did you mean"
+    ):
+        study.load(str(path), {"workloads": ["torch:nets:mlp#01234567"]})

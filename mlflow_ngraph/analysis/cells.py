@@ -63,7 +63,7 @@ class Cell:
 
 
 def choose(queries: Sequence[str], studies: Iterable[Sequence[Cell]]) -> list[Cell]:
-    """The cells that ``queries`` name, in their order; each from the newest study that has it.
+    """The cells that ``queries`` name, in their order; each from the newest study that has measured it, or else has it.
 
     Parameters
     ----------
@@ -79,14 +79,16 @@ def choose(queries: Sequence[str], studies: Iterable[Sequence[Cell]]) -> list[Ce
         No study has such a cell, or a name without ``*`` fits several.
     """
     matches: dict[str, list[Cell]] = {}
+    unmeasured: dict[str, list[Cell]] = {}
     seen: list[Cell] = []
     for cells in studies:
         seen += cells
         for query in queries:
             if query not in matches and (hits := _matching(query, cells)):
-                matches[query] = hits
+                (matches if all(cell.verdict for cell in hits) else unmeasured).setdefault(query, hits)
         if all(query in matches for query in queries):
             break
+    matches = unmeasured | matches
     for query in queries:
         if query not in matches:
             raise UsageError(_unknown(query, seen))

@@ -24,6 +24,10 @@ from mlflow_ngraph.verdicts import Verdict
 
 ALIKE = ("device", "workload", "compiler_label", "precision", "mode", "threads", "batch")
 """What tells cells apart within a study; a baseline shares all but what it is the baseline of."""
+_TELLS_APART = ("label", *dict.fromkeys(("workload", *ALIKE)))
+"""What tells the cells of a pivot apart, in the order in which it is asked for; a label is one workload's where tables are read."""
+_REFINED = {"compiler": "compiler_label"}
+"""Columns in whose place one stands that tells cells apart which they merge."""
 _SETS_APART = {"compiler": ("compiler_label",), "study": (), "study_id": (), "git_commit": (), "label": ("workload",)}
 """Of `ALIKE`, what a baseline that is chosen by a column need not share, where it is not that column itself."""
 
@@ -31,7 +35,17 @@ _SETS_APART = {"compiler": ("compiler_label",), "study": (), "study_id": (), "gi
 def needed(rows: Sequence[str], columns: Sequence[str], metric: str, more: Collection[str] = ()) -> list[str]:
     """The columns of the tidy table that `compare` looks at."""
     figures = [*sorted(rivals.needed(metric)), *with_estimates(["speedup"])]
-    own = ["cell", "verdict", "flags", "precision_in_force", "study_id", "started_at", "finished_at", "fingerprint"]
+    own = [
+        "cell",
+        "label",
+        "verdict",
+        "flags",
+        "precision_in_force",
+        "study_id",
+        "started_at",
+        "finished_at",
+        "fingerprint",
+    ]
     return list(dict.fromkeys([*rows, *columns, *figures, *own, *ALIKE, *FILTER_COLUMNS, *more]))
 
 
@@ -50,8 +64,10 @@ def compare(
 ) -> pd.DataFrame:
     """A pivot of one metric over the newest results.
 
-    Of a cell that was measured several times the latest study counts, also where it ended worse. Where several
-    cells fall together, the best one is shown; one that is not ``ok`` only where no ``ok`` cell has a number.
+    Of a cell that was measured several times the latest study counts, also where it ended worse. Cells that differ in
+    workload, device, flags, precision, mode, threads or batch size stand in places of their own: what the rows and columns
+    do not tell apart is added to the rows, and ``compiler`` becomes ``compiler_label``. With ``best``, several cells may
+    fall together. Then the best one is shown; one that is not ``ok`` only where no ``ok`` cell has a number.
 
     Parameters
     ----------
@@ -69,7 +85,8 @@ def compare(
         A column and its value, such as ``("compiler", "identity")``: numbers are divided by those of the cell that has
         this value there and is otherwise alike. It need not fit the selection.
     best : Sequence[str]
-        Show only the best of all cells that are equal in these columns, and what cannot be told from it.
+        Show only the best of all cells that are equal in these columns, and what cannot be told from it. Nothing else is
+        added to the rows.
     sort : str | None
         A column of the pivot's rows, or ``value`` for the best number of a row; ascending unless it begins with ``-``.
     **filters : Sequence[Any] | None
@@ -80,8 +97,9 @@ def compare(
     pd.DataFrame
         The pivot. ``attrs["left_out"]`` counts by verdict the cells that were left out, ``attrs["cells"]`` the others,
         ``attrs["without_baseline"]`` those that there is nothing to divide by, and ``attrs["metric"]``,
-        ``attrs["unit"]``, ``attrs["relative_to"]`` and, of a ratio, ``attrs["baseline"]`` say what is shown. ``attrs["values"]`` says of every number which
-        cell it is of, with its verdict, interval, the precision in force and how many of its nodes fell back to another
+        ``attrs["unit"]``, ``attrs["relative_to"]`` and, of a ratio, ``attrs["baseline"]`` say what is shown, ``attrs["added"]`` what was added
+        to the rows, and ``attrs["refined"]`` what took the place of which column. ``attrs["values"]`` says of every number which
+        cell it is of, by ``which`` it is told from those that fall together with it, with its verdict, interval, the precision in force and how many of its nodes fell back to another
         provider; whether it is ``unsteady``, and the ``noise`` and ``variables`` of its cell; whether it is the ``best`` of its row; and whether it is ``tied``: not told apart from the best or,
         with ``relative_to``, from 1.
 
@@ -94,6 +112,9 @@ def compare(
         fits all filters.
     """
     measured = _check(frame, [*rows, *columns, *best], metric, include)
+    if best and measured.better == "neither":
+        raise UsageError(f"no {metric} is the better one: leave out best")
+    frame = frame.assign(threads=_threads(frame))
     given: dict[str, Any] = {name: tuple(value) for name, value in filters.items() if value}
     asked = replace(selection or Selection(), **given)
     asked.check(frame)
@@ -108,11 +129,13 @@ def compare(
         base = _baselines(frame, asked, relative_to, trusted)
         baselines.check_one(pd.concat([kept, base]), [measured])
         shown, without = _divided(shown, base, relative_to)
-    places = [*rows, *columns]
+    apart = _Apart(shown.known(), list(rows), list(columns))
+    apart.tell(best or _TELLS_APART)
+    places = [*apart.rows, *apart.columns]
     ranked = shown.best(places)
     if best:
         ranked = ranked.leaders(best)
-    table = _pivot(ranked, rows, columns, sort)
+    table = _pivot(ranked, apart.rows, apart.columns, sort)
     table.attrs = {
         "metric": metric,
         "unit": "1" if relative_to else measured.unit,
@@ -121,7 +144,9 @@ def compare(
         "cells": len(kept),
         "left_out": {str(name): int(count) for name, count in left_out["verdict"].value_counts().items()},
         "without_baseline": without,
-        "values": ranked.described(rows, places, relative=relative_to is not None),
+        "added": apart.rows[len(rows) :],
+        "refined": {old: new for old, new in _REFINED.items() if old in [*rows, *columns] and old not in places},
+        "values": ranked.described(apart.rows, places, apart.merged(), relative=relative_to is not None),
     }
     return table
 
@@ -173,6 +198,10 @@ class Shown:
         touched = None if self.touched is None else self.touched[own]
         return Shown(self.compared, self.places[own], divided, touched)
 
+    def known(self) -> pd.DataFrame:
+        """The rows of the cells that have a number."""
+        return self.frame[~np.isnan(self.values)]
+
     def best(self, by: Sequence[str]) -> Shown:
         """Of the cells that fall together the best one, a trustworthy one before all others."""
         known = ~np.isnan(self.values) & self.frame[list(by)].notna().all(axis=1).to_numpy(bool)
@@ -180,7 +209,7 @@ class Shown:
         keys = self.frame.iloc[positions][list(by)]
         if self.metric.better == "neither" and keys.duplicated().any():
             raise UsageError(
-                f"several cells fall together, and no {self.metric.name} is the better one: add 'batch' to the rows"
+                f"several cells fall together, and no {self.metric.name} is the better one: add 'cell' to the rows"
             )
         doubtful = (self.frame["verdict"].to_numpy(str) != str(Verdict.OK))[positions]
         order = positions[np.lexsort((self.badness[positions], doubtful))]
@@ -223,7 +252,9 @@ class Shown:
             return int((ranked if len(ranked) and self.divided is None else own)[0])
         return int(own[self.places[own] == self.compared.leader(self.places[ranked])][0])
 
-    def described(self, rows: Sequence[str], names: Sequence[str], *, relative: bool) -> list[dict[str, Any]]:
+    def described(
+        self, rows: Sequence[str], names: Sequence[str], which: Sequence[str], *, relative: bool
+    ) -> list[dict[str, Any]]:
         """What a reader has to know about each number; plain values, so that the table can be copied."""
         leads, ties = self.marks(rows)
         if relative and self.divided is not None:
@@ -240,6 +271,7 @@ class Shown:
                 "fallback_nodes": _fallback_nodes(row["flags"]),
                 "fingerprint": plain(row["fingerprint"]),
                 **{name: str(row[name]) for name in names},
+                "which": {name: str(row[name]) for name in which},
                 "value": float(value),
                 "ci_low": plain(low[place]),
                 "ci_high": plain(high[place]),
@@ -253,6 +285,41 @@ class Shown:
             }
             for place, (row, value) in enumerate(zip(records, self.values, strict=True))
         ]
+
+
+@dataclass(frozen=True)
+class _Apart:
+    """The rows and columns of a pivot, and what they merge."""
+
+    frame: pd.DataFrame
+    """The cells that have a place in it."""
+    rows: list[str]
+    columns: list[str]
+
+    def tell(self, names: Sequence[str]) -> None:
+        """Let cells that differ in one of these columns have places of their own."""
+        for name in names:
+            if not self._merges(name):
+                continue
+            for axis in (self.rows, self.columns):
+                axis[:] = [name if _REFINED.get(old) == name else old for old in axis]
+            if name not in [*self.rows, *self.columns]:
+                self.rows.append(name)
+
+    def merged(self) -> list[str]:
+        """By what the cells are told apart that fall together."""
+        names = list(filter(self._merges, _TELLS_APART))
+        return [name for name in names if name != "workload" or "label" not in names]
+
+    def _merges(self, name: str) -> bool:
+        places = [*self.rows, *self.columns]
+        return name not in places and bool((self.frame.groupby(places, observed=True)[name].nunique() > 1).any())
+
+
+def _threads(frame: pd.DataFrame) -> pd.Series[Any]:
+    """Numbers of threads; where a cell has none, as text, that of the runtime by its name in a study."""
+    known = frame["threads"]
+    return known.astype("string").fillna("default") if known.isna().any() else known
 
 
 def _fallback_nodes(flags: str | None) -> int:

@@ -19,7 +19,7 @@ from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.listing import Server, study_run
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.errors import TrackingError, UnknownNameError, UsageError
-from mlflow_ngraph.estimates import ALPHA
+from mlflow_ngraph.estimates import ALPHA, WIDEST
 from mlflow_ngraph.metrics import Metric
 from mlflow_ngraph.tables import baselines, vocabulary
 from mlflow_ngraph.text import counted, rounded
@@ -211,7 +211,8 @@ def _results(both: pd.DataFrame, pairs: Sequence[tuple[int, int]], asked: Metric
     ok: NDArray[np.bool_] = (both["verdict"] == str(Verdict.OK)).to_numpy(bool)
     adjusted = significance.holm(np.where(ok[old] & ok[new], ratios.p_differs(), np.nan))
     low, high = ratios.interval()
-    notices = np.expm1(ratios.notices(ALPHA / max(int(np.isfinite(adjusted).sum()), 1)))
+    reaches = ratios.notices(ALPHA / max(int(np.isfinite(adjusted).sum()), 1))
+    notices = np.expm1(np.where(reaches <= np.log(WIDEST), reaches, np.nan))
     rows = []
     for place, (left, right) in enumerate(pairs):
         first, second = both.iloc[left], both.iloc[right]

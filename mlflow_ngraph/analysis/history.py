@@ -18,8 +18,8 @@ from mlflow_ngraph.tables import baselines, vocabulary
 from mlflow_ngraph.verdicts import Verdict
 
 COLUMNS = ("started_at", "study_id", "study", "git_commit", "fingerprint", "verdict", "reason", "value", "ci_low", "ci_high",
-           "level", "change")  # fmt: skip
-"""Columns of a history; ``change`` is that of the level where a new one begins, as a share of the level before."""
+           "unsteady", "level", "change")  # fmt: skip
+"""Columns of a history; ``unsteady`` is whether what disturbed the machine is in the value, ``change`` is that of the level where a new one begins, as a share of the level before."""
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -65,6 +65,7 @@ def history(frame: pd.DataFrame, cell: str, metric: str = "throughput") -> pd.Da
     studies = rows.reindex(columns=[name for name in COLUMNS if name in rows.columns])
     studies["value"] = rows[metric].astype(float)
     studies["ci_low"], studies["ci_high"] = significance.interval(rows, metric)
+    studies["unsteady"] = significance.unsteady(rows, metric)
     starts = _add_levels(studies, rows, metric)
     table: pd.DataFrame = studies[list(COLUMNS)]
     table.attrs = {

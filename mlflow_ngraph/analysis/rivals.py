@@ -18,17 +18,13 @@ from mlflow_ngraph.metrics import BEATEN_BY, with_estimates
 from mlflow_ngraph.objectives import AS_GOOD, SECOND
 from mlflow_ngraph.text import plain
 
-_COST = ("rounds", "repetitions", "throughput", "batch", "speedup", "load_s", "first_inference_s")
-"""Columns from which the time of more rounds is estimated."""
-_STARTING_S = 2.0
-"""Seconds that a fresh process of a lane takes before it loads its engine, about."""
 _MORE = np.geomspace(1, 1e4, 400)
 """Factors by which more rounds are considered."""
 
 
 def needed(metric: str) -> set[str]:
     """The columns of the tidy table that comparisons and their rivals look at."""
-    return {*COLUMNS, *_COST, *FIELD, *CHOICE, *SECOND, BEATEN_BY, *with_estimates([metric])}
+    return {*COLUMNS, "rounds", "repetitions", *FIELD, *CHOICE, *SECOND, BEATEN_BY, *with_estimates([metric])}
 
 
 def rivals_of(compared: Comparison, answer: int | None, places: ArrayLike | None = None) -> tuple[Rival, ...]:
@@ -62,8 +58,7 @@ def _told(compared: Comparison, places: Places, answer: int) -> Iterator[Rival]:
     ratios = compared.ratios(places, np.full(len(places), answer))
     low, high = ratios.interval()
     for place, fields in enumerate(_described(compared, places, answer)):
-        rival, best = compared.frame.iloc[places[place]], compared.frame.iloc[answer]
-        repetitions, minutes = _again(rival, best, ratios.take(place), compared.low_is_better)
+        repetitions = _again(compared.frame.iloc[places[place]], ratios.take(place), compared.low_is_better)
         yield Rival(
             **fields,
             ratio=plain(ratios.value[place]),
@@ -71,7 +66,6 @@ def _told(compared: Comparison, places: Places, answer: int) -> Iterator[Rival]:
             ratio_ci_high=plain(high[place]),
             how=str(ratios.how[place]),
             repetitions=repetitions,
-            minutes=minutes,
         )
 
 
@@ -103,31 +97,18 @@ def _described(compared: Comparison, places: Places, answer: int | None) -> Iter
         }
 
 
-def _again(
-    rival: pd.Series[Any], answer: pd.Series[Any], ratio: Estimate, low_is_better: bool
-) -> tuple[int, float] | tuple[None, None]:
-    """Repetitions that would tell the two apart if both are as they seem, and minutes that they take, as far as known."""
+def _again(rival: pd.Series[Any], ratio: Estimate, low_is_better: bool) -> int | None:
+    """Repetitions that would tell a rival from the answer if both are as they seem, as far as known."""
     rounds, repetitions = _number(rival, "rounds"), _number(rival, "repetitions")
     if not (rounds >= 2 and repetitions > 0 and ratio.known):
-        return None, None
+        return None
     gain = float(ratio.log) * (-1 if low_is_better else 1)
     enough = max(math.log(1 + AS_GOOD) - gain, gain)
     # Of few rounds the interval is wide because they are few: more of them help by more than their root.
     freedom = float(ratio.freedom) * (rounds * _MORE - 1) / (rounds - 1)
     reach = quantile(freedom, LEVEL) * float(ratio.error) / np.sqrt(_MORE)
     wanted = math.ceil(rounds * (_MORE[reach <= enough][0] if reach[-1] <= enough else _MORE[-1]))
-    seconds = wanted * sum(_round_s(row) for row in (rival, answer))
-    return math.ceil(wanted * repetitions / rounds), seconds / 60
-
-
-def _round_s(row: pd.Series[Any]) -> float:
-    """Seconds of a round of a lane and of its baseline, about: fresh processes, and the repetitions of both."""
-    call_s = _number(row, "batch") / _number(row, "throughput")
-    calls = _number(row, "repetitions") / _number(row, "rounds")
-    loading = [_number(row, name) for name in ("load_s", "first_inference_s")]
-    gain = _number(row, "speedup")
-    parts = [call_s * calls * (1 + (gain if math.isfinite(gain) else 0.0)), *loading]
-    return _STARTING_S + sum(part for part in parts if math.isfinite(part))
+    return math.ceil(wanted * repetitions / rounds)
 
 
 def _number(row: pd.Series[Any], name: str) -> float:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.metrics import PROFILE
 from mlflow_ngraph.workloads.base import WorkloadRef
-from mlflow_ngraph.workloads.naming import stem
+from mlflow_ngraph.workloads.naming import may_mean, stem
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +46,8 @@ class Selection:
     """Machines, by the names that results show, or by a profile that they were measured under."""
     workloads: Sequence[str] = ()
     """Full or short names. A full one may leave out options, which then may have any value; without any, it is the model
-    without options or else the only one of this reference. A label that several models have means all of them."""
+    without options or else the only one of this reference. A label that several models have means all of them; one that once
+    told a model apart from others, that model."""
     families: Sequence[str] = ()
     compilers: Sequence[str] = ()
     """Names, with or without the flags that were given."""
@@ -97,12 +98,14 @@ class Selection:
         UnknownNameError
             There is nothing of a name that is asked for.
         UsageError
-            The filters let nothing through together.
+            A name may mean several workloads, or the filters let nothing through together.
         """
         for name in self._asked():
             known = _known(frame, name)
             for value in map(str, getattr(self, name)):
-                if not any(_any_means(name, _meant(name, [value], known), text) for text in known):
+                if not any(_any_means(name, _meant(name, [value], known, frame), text) for text in known):
+                    if name == "workloads" and len(several := _may_mean(value, frame)) > 1:
+                        raise UsageError(f"workload {value!r} is ambiguous: {', '.join(several)}")
                     named = known - _known(frame, name, ["run_id"])
                     raise UnknownNameError(FILTERED[name][0].replace("_", " "), value, named)
         if len(frame) and self.of(frame).empty:
@@ -130,7 +133,7 @@ class Selection:
     def _fits(self, frame: pd.DataFrame, name: str) -> pd.Series[bool]:
         import pandas as pd
 
-        wanted = _meant(name, list(map(str, getattr(self, name))), _known(frame, name))
+        wanted = _meant(name, list(map(str, getattr(self, name))), _known(frame, name), frame)
         fits: pd.Series[bool] = pd.Series(False, frame.index)
         for column in (frame[column].astype("string") for column in FILTERED[name] if column in frame):
             fits |= column.isin([text for text in column.dropna().unique() if _any_means(name, wanted, text)])
@@ -179,18 +182,24 @@ def baseline(text: str) -> tuple[str, str]:
     return column, value
 
 
-def _meant(name: str, wanted: Sequence[str], known: Collection[str]) -> list[str]:
-    """The values of a filter, with the whole reference for one without options that only one model has, and every name that a
-    label has got because several models have it.
+def _meant(name: str, wanted: Sequence[str], known: Collection[str], frame: pd.DataFrame) -> list[str]:
+    """The values of a filter, with the whole reference for a name that only one workload may have, and every name that a label has
+    got because several models have it.
     """
     if name != "workloads":
         return list(wanted)
     meant = []
     for value in wanted:
-        whole = [text for text in known if (ref := WorkloadRef.recorded(text)) is not None and ref.model == value]
+        whole = [] if value in known else _may_mean(value, frame)
         alike = [text for text in known if stem(text) == value]
-        meant += [value] if value in known else whole if len(whole) == 1 else alike or [value]
+        meant += whole if len(whole) == 1 else [value] if value in known else alike or [value]
     return meant
+
+
+def _may_mean(name: str, frame: pd.DataFrame) -> list[str]:
+    """The references of the workloads that a name may mean which none of them has."""
+    models = frame.reindex(columns=["workload", "label"]).dropna().drop_duplicates("workload")
+    return sorted(ref for ref, label in models.itertuples(index=False) if may_mean(name, ref, label))
 
 
 def _any_means(name: str, wanted: Sequence[str], text: str) -> bool:

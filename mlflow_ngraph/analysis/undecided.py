@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -50,8 +49,6 @@ class Rival:
     """How that was found: ``same rounds``, ``chain`` (of such pairs), or ``apart`` (figures as they stand)."""
     repetitions: int | None = None
     """How many would tell, if both are as they seem."""
-    minutes: float | None = None
-    """What these would take, about."""
 
     @property
     def said(self) -> str:
@@ -116,41 +113,41 @@ def again(rivals: Sequence[Rival], answer: Mapping[str, Any] | None) -> str:
         The row of the answer, which has to be measured beside those that come near it.
     """
     first = rivals[0].row
-    workload = str(first["workload"])
     same = ("workload", "device", "precision", "mode", "threads")
     meant = [rival for rival in rivals if all(rival.row[name] == first[name] for name in same)]
     rows = [rival.row for rival in meant]
     if answer is not None and any(rival.ratio is not None for rival in meant):
         rows = [answer, *rows]
     compilers = list(dict.fromkeys(_compiler(str(row["compiler_label"])) for row in rows))
-    before: list[list[str]] = []
-    words = ["mlflow-ngraph", "benchmark"]
-    if "#" in workload or "," in workload:  # the study has what no option can hold
-        before, file = _study_file(first)
-        words += [file]
-    else:
-        words += ["--workloads", workload]
+    before, study = _study(first)
+    words = ["mlflow-ngraph", "benchmark", *study]
+    if "," not in first["workload"]:
+        words += ["--workloads", str(first["workload"])]
     if not any("," in text for text in compilers):
         words += ["--compilers", ",".join(compilers)]
     words += ["--batch-sizes", ",".join(map(str, sorted({int(row["batch"]) for row in rows})))]
     words += ["--precision", str(first["precision"]), "--device", stem(str(first["device"]))]
     threads = "default" if first["threads"] is None else str(first["threads"])
     words += ["--mode", str(first["mode"]), "--threads", threads]
-    repetitions = [rival.repetitions for rival in meant if rival.repetitions is not None]
-    if repetitions:
-        words += ["--repetitions", str(max(repetitions))]
-    minutes = [rival.minutes for rival in meant if rival.minutes is not None]
-    does = f"about {_duration(max(minutes))} would tell:" if minutes else "measure again with"
+    repetitions = max((rival.repetitions for rival in meant if rival.repetitions is not None), default=None)
+    if repetitions is not None:
+        words += ["--repetitions", str(repetitions)]
+    does = "measure again with" if repetitions is None else f"{counted(repetitions, 'repetition')} would tell:"
     return f"{does} {' && '.join(map(shlex.join, [*before, words]))}"
 
 
-def _study_file(row: Mapping[str, Any]) -> tuple[list[list[str]], str]:
-    """The file of the study that measured a cell, and the command that brings it where it is not on this machine."""
-    kept = home.location() / "studies" / str(row["study_id"]) / home.STUDY_FILE
-    if kept.is_file() or not row["run_id"]:
-        return [], str(kept)
+def _study(row: Mapping[str, Any]) -> tuple[list[list[str]], list[str]]:
+    """The file of the study that measured a cell, with its limits, and commands that have to come before: that bring it, or go
+    where its modules and files are. Where it is not on this machine it is brought only for a model that no option can hold.
+    """
+    directory = home.location() / "studies" / str(row["study_id"])
+    file, started = directory / home.STUDY_FILE, directory / home.STARTED_IN
+    if file.is_file():
+        return [["cd", started.read_text(encoding="utf-8")]] if started.is_file() else [], [str(file)]
+    if not row["run_id"] or not {"#", ","} & {*str(row["workload"])}:
+        return [], []
     run = ["mlflow", "artifacts", "download", "--run-id", str(row["run_id"]), "--artifact-path", home.STUDY_FILE]
-    return [[*run, "--dst-path", "."]], home.STUDY_FILE
+    return [[*run, "--dst-path", "."]], [home.STUDY_FILE]
 
 
 def named(row: Mapping[str, Any]) -> str:
@@ -179,7 +176,3 @@ def listed(clauses: Sequence[str]) -> str:
     """Some clauses, and how many more there are."""
     more = f"; and {len(clauses) - _SHOWN} more" if len(clauses) > _SHOWN else ""
     return "; ".join(clauses[:_SHOWN]) + more
-
-
-def _duration(minutes: float) -> str:
-    return counted(math.ceil(minutes), "minute") if minutes < 100 else counted(math.ceil(minutes / 60), "hour")

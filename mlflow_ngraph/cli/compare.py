@@ -29,7 +29,11 @@ _ROWS, _COLUMNS, _METRIC = "label,batch", "device,compiler_label", "throughput"
 @click.option("--rows", metavar="COLUMN,...", help=f"What stands in rows (default: {_ROWS}).")
 @click.option("--columns", metavar="COLUMN,...", help=f"What stands in columns (default: {_COLUMNS}).")
 @click.option("--relative-to", metavar="COLUMN=VALUE", help="Divide by this baseline, such as compiler=identity.")
-@click.option("--best", metavar="COLUMN,...", help="Only the best of all that are equal in these, and its ties.")
+@click.option(
+    "--best",
+    metavar="COLUMN,...",
+    help="Only the best of all that are equal in these, and its ties; a cell says which one of several it is.",
+)
 @click.option(
     "--sort", metavar="COLUMN", help="Sort by a column of the rows, or by value; -COLUMN the other way round."
 )
@@ -56,7 +60,11 @@ def compare(
     as_json: bool,
     **given: Any,
 ) -> int:
-    """Compare recorded results: the newest number of each cell, by default throughput of ok cells."""
+    """Compare recorded results: the newest number of each cell, by default throughput of ok cells.
+
+    Workloads, devices, flags, precisions, threads and batch sizes are never merged: what --rows and --columns do not tell
+    apart is added to the rows, unless --best says of what the best is meant.
+    """
     asked = Asked(given)
     form = _form("json" if as_json else form, target)
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 BEST, TIED = "*", "≈"
 _GAP = 2
+_NAMED = ("label", "workload", "device", "compiler_label", "precision", "mode")
+"""Columns whose values need no name beside them."""
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "≈": r"$\approx$",
@@ -66,6 +68,11 @@ def _notes(pivot: Pivot) -> Iterator[str]:
     note = f"; left out{left_out[1:]} (--include or --all shows them)" if left_out else ""
     without = f"; {attrs['without_baseline']} have no baseline" if attrs["without_baseline"] else ""
     yield f"{titled(attrs['metric'], attrs['baseline'])}{relative}{unit} of {attrs['cells']} cells{note}{without}"
+    if attrs["added"]:
+        names = ", ".join(attrs["added"])
+        yield f"added to the rows, as cells of one place differed in it: {names} (--best COLUMN,... shows the best alone)"
+    for old, new in attrs["refined"].items():
+        yield f"{new} stands for {old}, which cells of one place had in common"
     in_force = _precisions(pivot)
     if len(in_force) == 1:
         yield f"precision in force: {in_force.pop()}"
@@ -118,7 +125,8 @@ def _sheet(pivot: Pivot, intervals: bool) -> Sheet:
 
 def _text(number: dict[str, Any], several_precisions: bool, intervals: bool) -> str:
     verdict = "" if number["verdict"] == str(Verdict.OK) else number["verdict"]
-    notes = ", ".join(filter(None, (verdict, fallback_note(number["fallback_nodes"]))))
+    which = (value if name in _NAMED else f"{name} {value}" for name, value in number["which"].items())
+    notes = ", ".join(filter(None, (*which, verdict, fallback_note(number["fallback_nodes"]))))
     precision = f" {number['precision_in_force']}" if several_precisions and number["precision_in_force"] else ""
     interval = f" {_interval(number)}" if intervals and number["ci_low"] is not None else ""
     mark = f" {BEST}" if number["best"] else f" {TIED}" if number["tied"] else ""

@@ -10,7 +10,7 @@ from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.kept import KeptCommand
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.tables.sheet import Cell, Sheet, faint, number, prose
-from mlflow_ngraph.text import missing, percent, plain, records, rounded
+from mlflow_ngraph.text import counted, missing, percent, plain, records, rounded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,6 +70,9 @@ def _notes(table: pd.DataFrame) -> list[str]:
         lines += [
             f"noticed would be changes {f'of {least} %' if least == most else f'of {least} to {most} %'} and more"
         ]
+    blind = int((results["p"].notna() & results["notices"].isna()).sum()) if len(results) else 0
+    if blind:
+        lines += [f"nothing could be noticed in {counted(blind, 'cell')}: the rounds are too few, or differ too much"]
     lines += [
         f"{attrs[key]} cells are in the {side} run alone"
         for key, side in (("left_only", "left"), ("right_only", "right"))

@@ -13,7 +13,7 @@ from mlflow_ngraph.cli.filters import Asked, filter_options
 from mlflow_ngraph.cli.kept import KeptCommand
 from mlflow_ngraph.metrics import titled
 from mlflow_ngraph.tables.sheet import Cell, Column, Head, Part, Sheet, faint, number, prose
-from mlflow_ngraph.text import counted, csv_table, missing, percent, plain, records, rounded
+from mlflow_ngraph.text import UNSTEADY_MARK, counted, csv_table, missing, percent, plain, records, rounded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,7 +86,7 @@ def _row(row: pd.Series[Any]) -> list[str]:
         f"{began:%Y-%m-%d %H:%M}",
         str(row["study_id"]),
         commit,
-        rounded(plain(row["value"])),
+        f"{UNSTEADY_MARK if row['unsteady'] else ''}{rounded(plain(row['value']))}",
         interval,
         change,
         f"{row['verdict']}{reason}",
@@ -97,6 +97,8 @@ def _notes(table: pd.DataFrame) -> list[str]:
     count, changes, machines = len(table), table.attrs["changes"], table.attrs["machines"]
     tally = f"{counted(count, 'study', 'studies')}; {counted(changes, 'change')} of level"
     lines = [f"{tally} (▲ ▼: where a new one begins, against the one before)"]
+    if table["unsteady"].any():
+        lines.append(f"{UNSTEADY_MARK} unsteady, because the machine was not quiet")
     if machines:
         lines.append(f"left out: what {counted(machines, 'other machine')} found of it")
     return lines

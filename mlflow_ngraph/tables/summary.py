@@ -27,6 +27,9 @@ _OF_LANE = {
     "speedup": "speed-up",
     "parity_cosine": "cosine",
 }
+_APART = 1.5
+"""From so many times on, the median of all calls and the time that throughput is made of are told to be different things."""
+_ROUNDS_APART = "its rounds differ so much that p50, the median of all calls, contradicts samples/s and speed-up, which are means over rounds"
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,14 @@ class SummaryRow:
     """The id of the cell; `mlflow-ngraph explain` takes it."""
     best: bool = False
     """Whether it is the fastest trustworthy cell of its workload, batch size and precision."""
+
+    @property
+    def rounds_apart(self) -> bool:
+        """Whether rounds differ so much that the median of all calls is another time than that of throughput."""
+        if not self.throughput or not self.latency_p50_ms:
+            return False
+        ratio = self.latency_p50_ms * self.throughput / (1e3 * self.batch)
+        return not 1 / _APART <= ratio <= _APART
 
     @property
     def speedup_mark(self) -> str:
@@ -247,7 +258,8 @@ def _cells(row: SummaryRow, several: bool) -> Iterator[Cell]:
         yield Cell(row.precisions, tone=usual)
     yield Cell(_marked(row.speedup_mark, row.speedup), _interval(row.speedup_ci), tone=best)
     yield Cell(_marked(mark, row.throughput), _interval(row.throughput_ci), tone=best)
-    for figure in (row.latency_p50_ms, row.latency_p99_ms, row.cpu_percent):
+    yield Cell(_marked(mark, row.latency_p50_ms), note=_ROUNDS_APART if row.rounds_apart else "", tone=usual)
+    for figure in (row.latency_p99_ms, row.cpu_percent):
         yield Cell(_marked(mark, figure), tone=usual)
     yield Cell(row.compile_text, tone=usual)
     yield Cell(decimals(row.parity_cosine, 6), tone=usual)

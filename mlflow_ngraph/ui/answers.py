@@ -19,9 +19,9 @@ from mlflow_ngraph.verdicts import Verdict
 MOST_WORKLOADS = 24
 """How many workloads are shown at once: more are not looked at, and make a page slow."""
 MOST_FINDINGS = 40
-_OWN = ("compiler_label", "precision", "mode")
+_OWN = ("compiler_label", "precision", "mode", "threads")
 """What tells the numbers of a workload, a device and a batch size apart."""
-_LANE = ("workload", "device", *_OWN, "threads")
+_LANE = ("workload", "device", *_OWN)
 _LINKS = ("lane_run_id", "model_id", "experiment_id")
 _POINT = ("batch", "value", "low", "high", "verdict", "unsteady", "noise")
 """What is told of each point of a curve."""
@@ -160,7 +160,7 @@ def _table(here: pd.DataFrame, question: Query) -> list[dict[str, Any]]:
     columns = [name for name in ("workload", "device", *_OWN) if name not in rows]
     table = compare(here, rows=rows, columns=columns, metric=question.metric, include=_included(question))
     low, high = significance.interval(here, question.metric)
-    names = ("label", "study", "started_at", *_LINKS)
+    names = ("label", "threads", "study", "started_at", *_LINKS)
     columns_of: list[Any] = [*(here[name] for name in names), low, high]
     converted = [list(map(plain, values)) for values in columns_of]
     lines = zip(*converted, strict=True)
@@ -194,10 +194,15 @@ def _ratios(
         include=_included(question),
         relative_to=("compiler_label", baseline),
     )
-    chosen = set(here["cell"])
+    chosen = dict(zip(here["cell"], map(plain, here["threads"]), strict=True))
     kept = ("workload", "device", *_OWN, "verdict", "value", *_MARKS)
     return [
-        {**{name: entry[name] for name in kept}, "low": entry["ci_low"], "high": entry["ci_high"]}
+        {
+            **{name: entry[name] for name in kept},
+            "threads": chosen[entry["cell"]],
+            "low": entry["ci_low"],
+            "high": entry["ci_high"],
+        }
         for entry in table.attrs["values"]
         if entry["cell"] in chosen
     ]

@@ -29,7 +29,7 @@ BatchAxis = int | Literal["none"] | dict[str, int | Literal["none"]]
 Format = Literal["module", "exported", "onnx"]
 """What a compiler can start from: a live ``torch.nn.Module``, a ``torch.export`` program, an ONNX file."""
 
-_DIGEST = re.compile(r"#[0-9a-f]{8}$")
+DIGEST = re.compile(r"#[0-9a-f]{8}$")
 """What stands for options that are lists or mappings at the end of a `WorkloadRef`."""
 
 Wrapper = Literal["flat_outputs", "copied_inputs"]
@@ -133,7 +133,7 @@ class WorkloadRef:
     def recorded(cls, text: str) -> WorkloadRef | None:
         """Read what results call a workload, without those options of which it has only a digest; None if it is another text."""
         try:
-            return cls.parse(_DIGEST.sub("", text))
+            return cls.parse(DIGEST.sub("", text))
         except WorkloadError:
             return None
 

@@ -29,6 +29,21 @@ def distinct(labels: Mapping[str, str]) -> dict[str, str]:
     return named
 
 
+def may_mean(name: str, workload: str, label: str) -> bool:
+    """Whether a name is the reference of a workload without its options, or a label that told it apart from fewer others.
+
+    Parameters
+    ----------
+    workload, label : str
+        The canonical reference, and a label as `distinct` gives it.
+    """
+    ref = WorkloadRef.recorded(workload)
+    if ref is not None and ref.model == name:
+        return True
+    own, bracket, mark = name.removesuffix(")").partition(" (")
+    return bool(bracket) and own == _own(workload, label) and mark in _marks(workload)
+
+
 def stem(name: str) -> str:
     """The label that a name was made of, as far as its form tells."""
     label, bracket, rest = name.partition(" (")

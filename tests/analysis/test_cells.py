@@ -52,6 +52,14 @@ def test_a_cell_has_an_id_and_an_address(query: str) -> None:
     assert names([query]) == ["ResNet-18/openvino/b8"]
 
 
+def test_a_study_that_has_measured_the_cell_comes_before_a_newer_one_that_has_not() -> None:
+    running = [replace(one, study_id="quick-2", verdict="") for one in STUDY]
+    (found,) = choose(["resnet18/openvino/b8"], [running, STUDY])
+    assert found.study_id == "quick-1"
+    (found,) = choose(["resnet18/openvino/b8"], [running])
+    assert found.study_id == "quick-2"
+
+
 def test_flags_may_be_left_out_where_there_is_one_choice() -> None:
     assert names(["resnet18/onnxruntime/b8"]) == ["ResNet-18/onnxruntime[spinning=False]/b8"]
     plain = [*STUDY, cell(compiler="onnxruntime")]

@@ -59,7 +59,8 @@ def test_a_cell_that_is_not_ok_keeps_its_numbers_and_enters_no_ranking(verdict: 
     cell = frame[(frame["label"] == "resnet18") & (frame["compiler"] == "openvino") & (frame["batch"] == 4)].iloc[0]
     assert cell["throughput"] > 0
     assert cell["parity_cosine"] > 0
-    ranked = compare(frame, rows=["label"], columns=["batch"], workloads=["resnet18"])
+    best = ["label", "batch"]
+    ranked = compare(frame, rows=["label"], columns=["batch"], workloads=["resnet18"], best=best)
     assert ranked.loc["resnet18", 4] == pytest.approx(4**0.2 * 150)  # ONNX Runtime is the fastest of those that are ok
     assert ranked.attrs["left_out"] == {str(verdict): 1}
     asked = compare(frame, rows=["label"], columns=["compiler"], batch_sizes=[4], include=[str(verdict)])
@@ -70,9 +71,10 @@ def test_a_cell_that_is_not_ok_keeps_its_numbers_and_enters_no_ranking(verdict: 
 
 def test_a_doubtful_number_does_not_hide_a_good_one(tmp_path: Path) -> None:
     frame = wrong(tmp_path, Verdict.PARITY_FAILED)
-    both = compare(frame, rows=["label"], columns=["batch"], workloads=["resnet18"], include=["parity_failed"])
+    asked: dict[str, Any] = {"rows": ["label"], "columns": ["batch"], "include": ["parity_failed"]}
+    both = compare(frame, workloads=["resnet18"], best=["label", "batch"], **asked)
     assert both.loc["resnet18", 4] == pytest.approx(4**0.2 * 150)
-    alone = compare(frame, rows=["label"], columns=["batch"], compilers=["openvino"], include=["parity_failed"])
+    alone = compare(frame, compilers=["openvino"], **asked)
     assert alone.loc["resnet18", 4] == pytest.approx(4**0.2 * 250)
 
 
@@ -98,6 +100,7 @@ def test_filters(frame: pd.DataFrame) -> None:
         families=["ResNet"],
         batch_sizes=[1, 4],
         precisions=["fp32"],
+        best=["workload", "compiler"],
     )
     assert list(table.index) == ["timm:resnet18"]
     assert list(table.columns) == ["identity", "onnxruntime"]
@@ -119,8 +122,55 @@ def test_the_latest_study_wins_even_when_it_ended_worse(tmp_path: Path) -> None:
 
 def test_neither_high_nor_low_is_better(frame: pd.DataFrame) -> None:
     assert compare(frame, metric="repetitions").max().max() == 20
-    with pytest.raises(UsageError, match="add 'batch' to the rows"):
-        compare(frame, metric="repetitions", rows=["label"])
+    with pytest.raises(UsageError, match="no repetitions is the better one: leave out best"):
+        compare(frame, metric="repetitions", rows=["label"], best=["label"])
+
+
+def two_of_everything() -> pd.DataFrame:
+    """Cells of two models, devices, flag sets, precisions, threads and batch sizes, all with other figures."""
+    axes: dict[str, list[Any]] = {
+        "workload": ["torch:a", "torch:b"], "device": ["xeon", "orin"], "compiler_label": ["openvino", "openvino[x=1]"],
+        "precision": ["fp32", "bf16"], "threads": [1, None], "batch": [1, 8],
+    }  # fmt: skip
+    every = pd.MultiIndex.from_product(list(axes.values()), names=list(axes)).to_frame(index=False)
+    frame = cells(
+        **{name: every[name].tolist() for name in axes if name != "threads"},
+        label=every["workload"].str[-1].tolist(),
+        throughput=[100.0 + place for place in range(len(every))],
+    )
+    frame["threads"] = pd.array([None if pd.isna(number) else int(number) for number in every["threads"]], "Int64")
+    frame["cell"] = frame["cell"] + frame["threads"].astype("string").fillna("")
+    return frame
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns"),
+    [("batch", "compiler"), ("device", "compiler"), ("workload", "device,compiler"), ("verdict", "family")],
+)
+def test_no_two_cells_fall_together(rows: str, columns: str) -> None:
+    frame = two_of_everything()
+    table = compare(frame, rows=[rows], columns=columns.split(","))
+    shown = {one["cell"]: one["value"] for one in table.attrs["values"]}
+    assert shown == dict(zip(frame["cell"], frame["throughput"], strict=True))
+    assert sorted(table.stack(list(range(table.columns.nlevels)), future_stack=True).dropna()) == sorted(
+        frame["throughput"]
+    )
+    assert table.attrs["refined"] == ({"compiler": "compiler_label"} if "compiler" in columns else {})
+    assert not any(one["which"] for one in table.attrs["values"])
+
+
+def test_the_best_of_several_says_which_one_it_is() -> None:
+    table = compare(two_of_everything(), rows=["label"], columns=["compiler"], best=["label", "device"])
+    assert table.attrs["added"] == ["device"], "what is best of a device is not what is best of the other"
+    found = told(table, label="a", device="orin")
+    assert found["which"] == {
+        "compiler_label": "openvino[x=1]", "precision": "bf16", "threads": "default", "batch": "8",
+    }  # fmt: skip
+
+
+def test_two_models_of_one_label_are_two_rows() -> None:
+    frame = cells(workload=["torch:a", "torch:b"], label=["net", "net"], throughput=[1.0, 2.0])
+    assert compare(frame).attrs["added"] == ["workload"]
 
 
 @pytest.mark.parametrize(
@@ -241,9 +291,9 @@ def test_a_pivot_is_that_of_a_naive_walk(seed: int) -> None:
     expected: dict[tuple[Any, ...], float] = {}
     for row in newest.values():
         if row["verdict"] == "ok":
-            key = ((row["label"], row["batch"]), (row["device"], row["compiler_label"]))
+            key = ((row["label"], row["batch"], row["precision"]), (row["device"], row["compiler_label"]))
             expected[key] = max(expected.get(key, 0.0), row["throughput"])
-    table = compare(frame)
+    table = compare(frame, rows=["label", "batch", "precision"])
     assert {(index, column): value for column in table for index, value in table[column].dropna().items()} == expected
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from mlflow_ngraph.analysis.difference import COLUMNS, Run, difference
+from mlflow_ngraph.cli.diff import _notes
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from tests.support.tidy import Drawn, grid
 
@@ -89,3 +90,15 @@ def test_runs_of_two_kinds_and_unknown_metrics() -> None:
         difference(left, replace(right, kind="lane"))
     with pytest.raises(UnknownNameError, match="unknown metric 'speed'"):
         difference(left, right, "speed")
+
+
+def test_what_rounds_apart_would_notice_is_nothing() -> None:
+    left, right = (
+        replace(run, frame=run.frame.assign(throughput_log_se=[error, 1e-3] * 2, throughput_df=1.0, log_medians=""))
+        for run, error in zip(runs(), (0.7, 0.7), strict=True)
+    )
+    results = difference(left, right).query("aspect == 'results'")
+    assert results["notices"].notna().tolist() == [False, True] * 2
+    assert results["p"].notna().all()
+    (said,) = [line for line in _notes(difference(left, right)) if line.startswith("nothing could")]
+    assert said == "nothing could be noticed in 2 cells: the rounds are too few, or differ too much"

@@ -7,7 +7,9 @@ import pandas as pd
 import pytest
 
 from mlflow_ngraph.analysis.history import COLUMNS, history, sparkline
+from mlflow_ngraph.cli.history import _parts
 from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph.tables.sheet import Sheet
 from tests.support.tidy import Drawn, grid
 
 STUDIES = [f"study-{number:02}" for number in range(14)]
@@ -84,3 +86,13 @@ def test_sparklines() -> None:
     assert sparkline([1.0, 2.0, np.nan, 8.0]) == "▁▂ █"
     assert sparkline([3.0, 3.0]) == "▄▄"
     assert sparkline([np.nan]) == " "
+
+
+def test_a_figure_of_a_noisy_machine_is_marked() -> None:
+    noisy = frame()
+    noisy["unsteady"] = noisy["study_id"].map(lambda name: "throughput,latency_p50_ms" if name == "study-03" else "")
+    table = history(noisy, "resnet18/openvino/b8")
+    assert table.index[table["unsteady"]].tolist() == [3]
+    (sheet,) = [part for part in _parts(table) if isinstance(part, Sheet)]
+    assert [row[3].startswith("~") for row in sheet.rows] == [number == 3 for number in range(14)]
+    assert not history(noisy, "resnet18/openvino/b8", "speedup")["unsteady"].any()

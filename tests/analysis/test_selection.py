@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 
 from mlflow_ngraph.analysis.selection import Selection
-from mlflow_ngraph.errors import UnknownNameError
+from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.metrics import CELL_METRICS
+from mlflow_ngraph.workloads.naming import distinct
 from tests.support.tidy import cells
 
 
@@ -22,10 +24,30 @@ def test_a_reference_without_options_is_the_only_model_that_has_it() -> None:
         asked.check(frame)
         assert asked.of(frame)["workload"].tolist() == expected
     several = cells(workload=[refs[0], "torch:mymods:branch#ba987654"], label=["branch", "branch"])
-    with pytest.raises(
-        UnknownNameError, match="did you mean 'torch:mymods:branch#01234567' or 'torch:mymods:branch#ba98"
-    ):
+    with pytest.raises(UsageError, match="ambiguous: torch:mymods:branch#01234567, torch:mymods:branch#ba987654"):
         Selection(workloads=("torch:mymods:branch",)).check(several)
+
+
+def test_a_label_of_before_means_the_model_that_it_named() -> None:
+    refs = ["torch:v1.nets:net#01234567", "torch:v2.nets:net#01234567", "onnx:models/net.onnx"]
+
+    def recorded(*refs: str) -> pd.DataFrame:
+        labels = distinct(dict.fromkeys(refs, "net"))
+        return cells(workload=list(refs), label=[labels[ref] for ref in refs])
+
+    before = recorded(*refs)["label"].tolist()
+    assert before == ["net (v1.nets:net)", "net (v2.nets:net)", "net (onnx)"]
+    another = recorded(*refs, "onnx:other/net.onnx")
+    for label, ref in zip(before[:2], refs[:2], strict=True):
+        assert Selection(workloads=(label,)).of(another)["workload"].tolist() == [ref]
+    again = recorded(*refs, "torch:v1.nets:net#ba987654", "onnx:other/net.onnx")
+    for label, said in (
+        (before[0], "ambiguous: torch:v1.nets:net#01234567, torch:v1.nets:net#ba987654"),
+        (before[2], "ambiguous: onnx:models/net.onnx, onnx:other/net.onnx"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            Selection(workloads=(label,)).check(again)
+    assert len(Selection(workloads=("net",)).of(again)) == 5
 
 
 def test_what_comes_closest_is_proposed_without_a_wall_of_names() -> None:

@@ -53,6 +53,15 @@ def test_nodes_that_fell_back_are_told_beside_the_number(recorded: str, cli) -> 
     assert out.count("fell back") == 1
 
 
+def test_what_would_fall_together_is_told_apart_or_named(recorded: str, cli) -> None:
+    arguments = ("compare", "--tracking-uri", recorded, "--workloads", "resnet18", "--rows", "label", "--columns")
+    apart = cli(*arguments, "compiler")[1]
+    assert "added to the rows, as cells of one place differed in it: batch (--best COLUMN,... shows" in apart
+    best = cli(*arguments, "compiler", "--best", "label,compiler")[1]
+    assert "(batch 4)" in best
+    assert "added to the rows" not in best
+
+
 def test_an_unknown_verdict_is_refused(recorded: str, cli) -> None:
     code, _, err = cli("compare", "--tracking-uri", recorded, "--include", "wrong")
     assert (code, err.count("\n")) == (2, 1)

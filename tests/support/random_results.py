@@ -94,7 +94,8 @@ def disagreements(frame: pd.DataFrame, asked: str) -> Iterator[str]:
         return
     told = recommend(frame, objective=asked)
     yield from _marks("compare", told, compare(frame, rows=_GROUP, columns=_CELL, metric=metric).attrs["values"])
-    yield from _merged(told, compare(frame, rows=_GROUP, columns=["precision"], metric=metric).attrs["values"])
+    merged = compare(frame, rows=_GROUP, columns=["precision"], metric=metric, best=_GROUP)
+    yield from _merged(told, merged.attrs["values"])
     yield from _costs(told, frame, metric)
     found = {(answer["workload"], answer["device"]): answer for answer in told.attrs["answers"]}
     for (workload, device), own in frame.groupby(_GROUP, sort=False):

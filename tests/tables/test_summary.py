@@ -115,3 +115,12 @@ def test_how_far_intervals_reach_is_said_once(tmp_path: Path) -> None:
     assert shortfall(record).endswith("reached ± 2 to 7 % in 12 cells, 1 cell has no interval")
     record.study = {**record.study, "adaptive": {**record.study["adaptive"], "within": 0.1}}
     assert shortfall(record).endswith("wanted ± 10 %, 1 cell has no interval")
+
+
+def test_rounds_that_make_the_median_contradict_the_speed_up_are_told(tmp_path: Path) -> None:
+    record = study_record(tmp_path)
+    cell = record.lanes[lane_id(record, "resnet18", "openvino")].cells[1]
+    assert "p50, the median" not in markdown(sheet(record))
+    cell.metrics["latency_p50_ms"] = 4e3 / cell.metrics["throughput"]
+    shown = markdown(sheet(record))
+    assert shown.count("p50, the median of all calls, contradicts samples/s and speed-up") == 1

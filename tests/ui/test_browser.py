@@ -122,7 +122,9 @@ def test_an_address_that_somebody_sends_shows_the_same(served: Served, pages: Pa
     shown = charts(page)
     assert set(shown) == {f"resnet18 · {name}" for name in ("identity", "onnxruntime[opt_level=2]", "openvino")}
     assert [trace["name"] for trace in shown["resnet18 · openvino"]][-1] == "orin"
-    assert "Batch size 4, orin, fp32." in page.inner_text("table.numbers caption"), "what is alike needs no column"
+    assert "Batch size 4, orin, fp32, 2 threads." in page.inner_text("table.numbers caption"), (
+        "what is alike needs no column"
+    )
     values = page.locator("table.numbers tbody tr td:nth-child(3)").all_inner_texts()
     numbers = [float(text.replace(",", "")) for text in values]
     assert numbers == sorted(numbers, reverse=True)

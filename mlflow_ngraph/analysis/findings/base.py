@@ -266,7 +266,7 @@ def command(verb: str, options: dict[str, Iterable[Any]], *more: str) -> str:
 
 def filters(rows: pd.DataFrame, *names: str) -> dict[str, Iterable[Any]]:
     """Options that let through what is like these rows; ``names`` are those of the options."""
-    columns = {"devices": "device", "workloads": "label", "compilers": "compiler", "batch-sizes": "batch",
+    columns = {"devices": "device", "workloads": "workload", "compilers": "compiler", "batch-sizes": "batch",
                "precision": "precision", "studies": "study_id"}  # fmt: skip
     return {name: sorted(rows[columns[name]].unique()) for name in names}
 

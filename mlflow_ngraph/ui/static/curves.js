@@ -1,6 +1,6 @@
 /** Curves over batch size with their 95 % intervals: a chart for each workload and device, or as is chosen. */
 
-import { element, figure, fill, interval, titled, unit } from "./dom.js";
+import { element, figure, fill, interval, threads, titled, unit } from "./dom.js";
 
 const HUES = 8;
 const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x", "star"];
@@ -72,7 +72,7 @@ function naming(all, lines, options) {
   const dashed = (series) => (lines.dash ? known[lines.dash].indexOf(series[lines.dash]) : variants.indexOf(variant(series)));
   return (series) => {
     const place = Math.max(0, known[lines.colour].indexOf(series[lines.colour]));
-    const words = several.map((name) => (name === "threads" ? `${series.threads} threads` : series[name]));
+    const words = several.map((name) => (name === "threads" ? threads(series) : series[name]));
     return {
       name: [...lines.line.map((name) => series[name]), ...words].join(" · "),
       colour: colour(`--line-${place % HUES}`),

@@ -34,6 +34,11 @@ export function interval(low, high) {
   return low === null || high === null ? "" : `[${figure(low)}, ${figure(high)}]`;
 }
 
+/** How many threads something ran with. */
+export function threads(row) {
+  return `${row.threads ?? "default"} threads`;
+}
+
 /** The metric with the lane that it refers to, where it does. */
 export function titled(told) {
   return told.over === null ? told.metric : `${told.metric} over ${told.over}`;

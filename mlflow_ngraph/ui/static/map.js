@@ -1,9 +1,9 @@
 /** How many times as fast, as small, ... as the baseline: a coloured table of workloads and compilers per device. */
 
-import { element, figure, fill, interval, unsteady } from "./dom.js";
+import { element, figure, fill, interval, threads, unsteady } from "./dom.js";
 
 const STRONGEST = 2;
-const PARTS = ["compiler_label", "precision", "mode"];
+const PARTS = ["compiler_label", "precision", "mode", "threads"];
 
 export function show(target, title, told, options) {
   const speed = told.metric === "throughput";
@@ -25,7 +25,7 @@ function map(device, told, options) {
   const here = told.ratios.filter((one) => one.device === device);
   const missing = told.missing.filter((one) => one.device === device);
   const several = PARTS.filter((name) => name === "compiler_label" || new Set(told.ratios.map((one) => one[name])).size > 1);
-  const column = (one) => JSON.stringify(several.map((name) => one[name]));
+  const column = (one) => JSON.stringify(several.map((name) => (name === "threads" ? threads(one) : one[name])));
   const rank = (text) => options.compilers.indexOf(JSON.parse(text)[0]);
   const columns = [...new Set([...here, ...missing].map(column))].sort((one, other) => rank(one) - rank(other) || (one < other ? -1 : 1));
   const cells = new Map([...missing, ...here].map((one) => [column(one) + one.workload, one]));

@@ -1,15 +1,16 @@
 /** All numbers at one batch size, sorted by any column. */
 
-import { element, engineLink, figure, fill, interval, runLink, titled, unsteady, UNSTEADY } from "./dom.js";
+import { element, engineLink, figure, fill, interval, runLink, threads, titled, unsteady, UNSTEADY } from "./dom.js";
 
 const AT_FIRST = 100;
 /** Columns that are left out, and told above the table, where all rows have the same in them. */
-const ALIKE = ["device", "precision"];
+const ALIKE = ["device", "precision", "threads"];
 const COLUMNS = [
   { key: "label", title: "workload" },
   { key: "device", title: "device" },
   { key: "compiler_label", title: "compiler" },
   { key: "precision", title: "precision" },
+  { key: "threads", title: "threads" },
   { key: "value", title: "", number: true },
   { key: "interval", title: "95 % interval", sort: null, number: true },
   { key: "ratio", title: "", number: true },
@@ -72,6 +73,7 @@ function cell(row, column, told) {
   else if (column.key === "ratio") shown.append(row.ratio === null ? "" : `${figure(row.ratio)}×`);
   else if (column.key === "mark") shown.append(row.best ? "★" : row.tied ? "≈" : "");
   else if (column.key === "precision") shown.append(precision(row));
+  else if (column.key === "threads") shown.append(threads(row));
   else if (column.key === "started_at") shown.append(row.started_at === null ? "" : element("span", { title: row.study }, new Date(row.started_at * 1000).toISOString().slice(0, 10)));
   else if (column.key === "links") {
     const links = [runLink(row, "run"), engineLink(row, "engine")].filter(Boolean);
@@ -116,5 +118,5 @@ function order(one, other, falling) {
 }
 
 function place(one) {
-  return JSON.stringify([one.workload, one.device, one.compiler_label, one.precision, one.mode]);
+  return JSON.stringify([one.workload, one.device, one.compiler_label, one.precision, one.mode, one.threads]);
 }
