@@ -186,7 +186,18 @@ def read_only(client: Client) -> str:
 @contextmanager
 def _serving(client: Client) -> Iterator[str]:
     log = client.folder / "serve.log"
-    words = [sys.executable, "-m", "mlflow_ngraph", "serve", "models:/small@champion", "--name", "small", "--port", "0"]
+    words = [
+        sys.executable,
+        "-m",
+        "mlflow_ngraph",
+        "engine",
+        "serve",
+        "models:/small@champion",
+        "--name",
+        "small",
+        "--port",
+        "0",
+    ]
     with log.open("wb") as output:
         running = subprocess.Popen(words, stdout=output, stderr=output, env=client.environment(), cwd=client.folder)
     try:

@@ -301,7 +301,7 @@ def _unfit(address: str, run: str, batches: list[int]) -> Iterator[str]:
     for batch in batches[:1]:
         with tempfile.TemporaryDirectory() as folder:
             pulled = subprocess.run(
-                [*(sys.executable, "-m", "mlflow_ngraph", "pull", run, "--batch-sizes", str(batch)),
+                [*(sys.executable, "-m", "mlflow_ngraph", "engine", "pull", run, "--batch-sizes", str(batch)),
                  *("--to", f"{folder}/engine", "--tracking-uri", address)],
                 capture_output=True, text=True, check=False,
             )  # fmt: skip

@@ -134,7 +134,7 @@ def _command(kind: str, study: str, root: Path) -> list[str]:
         return [sys.executable, "-m", "mlflow", "run", str(ROOT), "-e", "benchmark", *parameters]
     if kind == "sync":
         (directory,) = (root / "home" / "studies").iterdir()
-        return [sys.executable, "-m", "mlflow_ngraph", "sync", str(directory)]
+        return [sys.executable, "-m", "mlflow_ngraph", "study", "sync", str(directory)]
     return [sys.executable, "-m", "mlflow_ngraph", "benchmark", study]
 
 

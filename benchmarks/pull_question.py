@@ -77,7 +77,7 @@ def measured(uri: str, home: Path) -> str:
 def asked(uri: str, workload: str, cache: Path) -> tuple[float, dict[str, Any]]:
     """Seconds of a fresh process, and its answer."""
     line = [
-        *(sys.executable, "-m", "mlflow_ngraph", "pull", "--tracking-uri", uri, "--workloads", workload),
+        *(sys.executable, "-m", "mlflow_ngraph", "engine", "pull", "--tracking-uri", uri, "--workloads", workload),
         *("--device", "here", "--objective", "throughput", "--dry-run", "--json"),
     ]
     start = time.perf_counter()

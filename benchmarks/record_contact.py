@@ -2,7 +2,7 @@
 
 ``python benchmarks/record_contact.py FOLDER... [--documents docs]``
 
-Each FOLDER is what ``mlflow-ngraph first-contact`` wrote, or what somebody sent of it. The page goes to
+Each FOLDER is what ``mlflow-ngraph local first-contact`` wrote, or what somebody sent of it. The page goes to
 ``docs/reference/first-contact-DEVICE.md``, and the row of the device in ``docs/verification.md``, between the two markers,
 is replaced or added. What is not between them stays as it is.
 """

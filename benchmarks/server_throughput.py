@@ -86,7 +86,7 @@ def _compare(package: Package, options: argparse.Namespace, folder: Path) -> int
     bound = options.max_p99_ms or _bound(package, options.concurrency)
     log = folder / "server.log"
     port = free_port()
-    serve = [sys.executable, "-m", "mlflow_ngraph", "serve", str(package.directory), "--name", NAME]
+    serve = [sys.executable, "-m", "mlflow_ngraph", "engine", "serve", str(package.directory), "--name", NAME]
     with log.open("w") as output:
         server = subprocess.Popen([*serve, "--port", str(port), "--max-p99-ms", str(bound)], stderr=output)
     try:

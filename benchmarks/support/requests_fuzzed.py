@@ -63,12 +63,23 @@ class Asked:
 
 @contextmanager
 def server(package: Path, folder: Path) -> Iterator[Asked]:
-    """``mlflow-ngraph serve`` of a package."""
+    """``mlflow-ngraph engine serve`` of a package."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     log = folder / "serve.log"
-    command = [sys.executable, "-m", "mlflow_ngraph", "serve", str(package), "--name", NAME, "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow_ngraph",
+        "engine",
+        "serve",
+        str(package),
+        "--name",
+        NAME,
+        "--port",
+        str(port),
+    ]
     with log.open("wb") as output:
         process = subprocess.Popen([*command, "--timeout-s", "5"], stdout=output, stderr=output)
     try:

@@ -274,7 +274,8 @@ def _described(
         if shown:
             table.loc[places, "on_front"] = on_front(values, [metrics[name].better == "lower" for name in shown])
     table["pull"] = [
-        "" if pd.isna(model) or not model else f"mlflow-ngraph pull models:/{model}" for model in table["model_id"]
+        "" if pd.isna(model) or not model else f"mlflow-ngraph engine pull models:/{model}"
+        for model in table["model_id"]
     ]
     described: pd.DataFrame = table[[*COLUMNS, *(name for name in shown if name not in COLUMNS)]]
     return described

@@ -128,7 +128,7 @@ def _opened(reader: Reader, where: str) -> tuple[bytes, bytes | None, Contents]:
     """The table of contents, its signature, and what it says."""
     content = reader.small(contents.FILE, contents.MAX_BYTES)
     if content is None:
-        raise ArchiveError(f"{where}: is no archive of studies: 'mlflow-ngraph export' writes such")
+        raise ArchiveError(f"{where}: is no archive of studies: 'mlflow-ngraph study export' writes such")
     table = Contents.parse(content, where)
     return content, reader.small(contents.SIGNATURE_FILE, signing.MAX_BYTES), table
 

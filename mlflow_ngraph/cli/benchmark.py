@@ -146,7 +146,7 @@ def study_options(command: F) -> F:
 @click.option("--fresh", is_flag=True, help="Start anew: the same as --resume never.")
 @click.option("--tracking-uri", metavar="URI", help="Where to record; by default what MLflow is configured to use.")
 @click.option("--experiment", metavar="NAME", help="MLflow experiment that holds the runs.")
-@click.option("--offline", is_flag=True, help="Record nothing now; 'mlflow-ngraph sync' does it later.")
+@click.option("--offline", is_flag=True, help="Record nothing now; 'mlflow-ngraph study sync' does it later.")
 @click.option(
     "--when-busy",
     type=click.Choice(WHEN_BUSY),
@@ -178,7 +178,7 @@ def benchmark(
 ) -> int:
     """Compile, verify and measure what STUDY describes, and record it in MLflow.
 
-    STUDY is a ready-made study (see 'mlflow-ngraph studies') or a YAML file; 'quick' if it is left out. Options
+    STUDY is a ready-made study (see 'mlflow-ngraph study list') or a YAML file; 'quick' if it is left out. Options
     replace keys of the study.
     """
     fleet, detach, insecure = (options.pop(name) for name in ("fleet", "detach", "insecure"))
@@ -403,7 +403,7 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
         console.print(f"{what.replace('_', ' ')}: {where}", soft_wrap=True)
     if outcome.unrecorded:
         console.print(
-            f"not everything is recorded: {outcome.unrecorded}; later: mlflow-ngraph sync {shlex.quote(_typed(outcome.directory))}",
+            f"not everything is recorded: {outcome.unrecorded}; later: mlflow-ngraph study sync {shlex.quote(_typed(outcome.directory))}",
             style="yellow",
             soft_wrap=True,
         )
@@ -421,12 +421,12 @@ def _next_steps(outcome: Outcome) -> Iterator[str]:
     if outcome.unrecorded:
         return
     if not outcome.where:
-        yield f"not recorded yet: mlflow-ngraph sync {shlex.quote(_typed(outcome.directory))}"
+        yield f"not recorded yet: mlflow-ngraph study sync {shlex.quote(_typed(outcome.directory))}"
     elif (earlier := places.measured_before(outcome.directory)) is not None:
         name = shlex.quote(earlier.name)
         yield (
-            f"measured before as {earlier.study_id}; compare the two with: mlflow-ngraph gate {name}, or "
-            f"mlflow-ngraph diff {name}~1 {name}"
+            f"measured before as {earlier.study_id}; compare the two with: mlflow-ngraph results gate {name}, or "
+            f"mlflow-ngraph results diff {name}~1 {name}"
         )
 
 

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph cache``: the engines that studies share on this machine."""
+"""``mlflow-ngraph local cache``: the engines that studies share on this machine."""
 
 from __future__ import annotations
 

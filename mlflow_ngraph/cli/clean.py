@@ -1,4 +1,4 @@
-"""``mlflow-ngraph clean``: what this machine keeps, and what of it goes."""
+"""``mlflow-ngraph local clean``: what this machine keeps, and what of it goes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def clean(
 
     'studies' are those that a tracking server has: one that is not recorded, or did not come to its end, goes only if
     --study names it. 'logs' is what their processes printed, 'scratch' what a killed study makes again, 'cache' the
-    engines that studies share, 'pulled' those of 'mlflow-ngraph pull'. Without --yes nothing is removed.
+    engines that studies share, 'pulled' those of 'mlflow-ngraph engine pull'. Without --yes nothing is removed.
     """
     from mlflow_ngraph.execute import holdings
 
@@ -140,7 +140,7 @@ def _show(
     lost = [holding for holding in stay if holding.stays]
     if lost and not yes:
         notes.append(
-            f"{counted(len(lost), 'study stays', 'studies stay')}: 'mlflow-ngraph sync NAME' records one, and --study NAME lets it go "
+            f"{counted(len(lost), 'study stays', 'studies stay')}: 'mlflow-ngraph study sync NAME' records one, and --study NAME lets it go "
             "nevertheless"
         )
     if chosen and not yes:

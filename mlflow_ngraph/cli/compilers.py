@@ -1,4 +1,4 @@
-"""``mlflow-ngraph compilers``: what is there, what can run here, and which flags each has."""
+"""``mlflow-ngraph info compilers``: what is there, what can run here, and which flags each has."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def compilers(names: tuple[str, ...], as_json: bool) -> int:
         output.print_json({"compilers": rows})
         return 0
     parts: list[Part] = [_sheet(rows)]
-    parts += map(_flag_sheet, rows) if names else [Cell("the flags of one: mlflow-ngraph compilers NAME", tone="faint")]
+    parts += (
+        map(_flag_sheet, rows) if names else [Cell("the flags of one: mlflow-ngraph info compilers NAME", tone="faint")]
+    )
     tables.show(output.console(), *parts)
     return 0
 

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph devices``: the profiles, which of them this machine is, and its fingerprint."""
+"""``mlflow-ngraph info devices``: the profiles, which of them this machine is, and its fingerprint."""
 
 from __future__ import annotations
 

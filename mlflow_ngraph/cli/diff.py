@@ -1,4 +1,4 @@
-"""``mlflow-ngraph diff``: what differs between two runs."""
+"""``mlflow-ngraph results diff``: what differs between two runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph explain``: what compilers made of a model."""
+"""``mlflow-ngraph results explain``: what compilers made of a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph export``: studies as one file."""
+"""``mlflow-ngraph study export``: studies as one file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mlflow_ngraph.text import counted
 def export(
     studies: tuple[str, ...], target: Path | None, sign: Path | None, force: bool, home: Path | None, as_json: bool
 ) -> int:
-    """Write studies into one file, which 'mlflow-ngraph import' takes anywhere.
+    """Write studies into one file, which 'mlflow-ngraph study import' takes anywhere.
 
     STUDY is the name of a study, of which the latest is taken (NAME~1 the one before), its id, that of its run, or its
     directory. The file has its journal, engines,

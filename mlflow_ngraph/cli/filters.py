@@ -42,7 +42,7 @@ _OPTIONS = (
     ("until", "TIME", "Only studies before then."),
 )
 _SCOPE = ("tracking_uri", "experiment", "tags", "git_commit", "since", "until")
-NOTHING = "nothing is recorded there yet: run 'mlflow-ngraph benchmark' or 'mlflow-ngraph sync' first"
+NOTHING = "nothing is recorded there yet: run 'mlflow-ngraph benchmark' or 'mlflow-ngraph study sync' first"
 
 
 class FilterOption(click.Option):

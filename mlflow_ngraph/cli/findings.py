@@ -1,4 +1,4 @@
-"""``mlflow-ngraph findings``: what recorded results say, in words."""
+"""``mlflow-ngraph results findings``: what recorded results say, in words."""
 
 from __future__ import annotations
 

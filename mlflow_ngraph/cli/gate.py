@@ -1,4 +1,4 @@
-"""``mlflow-ngraph gate``: fail when a candidate is slower than its baseline may become."""
+"""``mlflow-ngraph results gate``: fail when a candidate is slower than its baseline may become."""
 
 from __future__ import annotations
 

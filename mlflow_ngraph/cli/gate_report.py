@@ -53,7 +53,7 @@ def junit(table: pd.DataFrame) -> str:
     failed = int((table["outcome"] != "passed").sum()) - blind
     counts = {"tests": str(len(table)), "failures": str(failed), "errors": "0", "skipped": str(blind)}
     suites = ET.Element("testsuites", counts)
-    suite = ET.SubElement(suites, "testsuite", {"name": "mlflow-ngraph gate", **counts})
+    suite = ET.SubElement(suites, "testsuite", {"name": "mlflow-ngraph results gate", **counts})
     properties = ET.SubElement(suite, "properties")
     for name in ("candidate", "baseline"):
         ET.SubElement(properties, "property", {"name": name, "value": str(table.attrs[name])})

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph history``: one cell over time and commits."""
+"""``mlflow-ngraph results history``: one cell over time and commits."""
 
 from __future__ import annotations
 

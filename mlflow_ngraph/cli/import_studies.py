@@ -1,4 +1,4 @@
-"""``mlflow-ngraph import``: studies out of files that ``mlflow-ngraph export`` wrote."""
+"""``mlflow-ngraph study import``: studies out of files that ``mlflow-ngraph study export`` wrote."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mlflow_ngraph.cli.keys import trust_option
                 type=click.Path(exists=True, dir_okay=False, path_type=Path))  # fmt: skip
 @click.option("--tracking-uri", metavar="URI", help="Where to record; by default what MLflow is configured to use.")
 @click.option("--experiment", metavar="NAME", help="MLflow experiment that holds the runs.")
-@click.option("--offline", is_flag=True, help="Record nothing now; 'mlflow-ngraph sync' does it later.")
+@click.option("--offline", is_flag=True, help="Record nothing now; 'mlflow-ngraph study sync' does it later.")
 @trust_option
 @click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Where journals and engines are kept.")
 @output.json_option

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph list``: the engines that tracking servers have."""
+"""``mlflow-ngraph engine list``: the engines that tracking servers have."""
 
 from __future__ import annotations
 

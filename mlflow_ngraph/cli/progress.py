@@ -204,7 +204,7 @@ class State:
         return f"{event.get('directory')}: {self._activity}"
 
     def _on_recording_started(self, event: Mapping[str, Any]) -> str:
-        what = "recording what was measured; interrupt again to leave that to mlflow-ngraph sync"
+        what = "recording what was measured; interrupt again to leave that to mlflow-ngraph study sync"
         self._activity = what if event.get("interrupted") else "recording"
         return self._activity
 
@@ -219,7 +219,7 @@ class State:
     def _on_server_away(self, event: Mapping[str, Any]) -> str:
         self._activity = (
             f"{event.get('reason')}; measuring all the same: what is measured is kept here, and recorded once it answers, or by "
-            "mlflow-ngraph sync"
+            "mlflow-ngraph study sync"
         )
         return self._activity
 

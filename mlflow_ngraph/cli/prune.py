@@ -1,4 +1,4 @@
-"""``mlflow-ngraph prune``: engines that nobody needs any more leave the tracking server."""
+"""``mlflow-ngraph engine prune``: engines that nobody needs any more leave the tracking server."""
 
 from __future__ import annotations
 

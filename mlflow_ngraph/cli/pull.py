@@ -1,4 +1,4 @@
-"""``mlflow-ngraph pull``: a measured engine from a tracking server to this machine."""
+"""``mlflow-ngraph engine pull``: a measured engine from a tracking server to this machine."""
 
 from __future__ import annotations
 

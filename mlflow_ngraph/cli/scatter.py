@@ -1,4 +1,4 @@
-"""``mlflow-ngraph scatter``: where the scatter of a study's figures comes from."""
+"""``mlflow-ngraph results variance``: where the scatter of a study's figures comes from."""
 
 from __future__ import annotations
 

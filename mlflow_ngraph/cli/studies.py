@@ -1,4 +1,4 @@
-"""``mlflow-ngraph studies``: the ready-made studies."""
+"""``mlflow-ngraph study list``: the ready-made studies."""
 
 from __future__ import annotations
 

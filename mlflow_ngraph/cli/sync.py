@@ -1,4 +1,4 @@
-"""``mlflow-ngraph sync``: record what was measured without a tracking server."""
+"""``mlflow-ngraph study sync``: record what was measured without a tracking server."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _list(place: Path, *, as_json: bool) -> int:
         return 0
     for name in waiting:
         click.echo(name)
-    click.echo("record them with: mlflow-ngraph sync --all" if waiting else "everything here is recorded")
+    click.echo("record them with: mlflow-ngraph study sync --all" if waiting else "everything here is recorded")
     return 0
 
 

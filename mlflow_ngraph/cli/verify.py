@@ -1,4 +1,4 @@
-"""``mlflow-ngraph verify``: whether an engine is whole, fits this machine, and computes what its model does."""
+"""``mlflow-ngraph engine verify``: whether an engine is whole, fits this machine, and computes what its model does."""
 
 from __future__ import annotations
 

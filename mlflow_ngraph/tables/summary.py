@@ -74,7 +74,7 @@ class SummaryRow:
     fallback_nodes: int
     """Nodes that another provider took than the one that was asked for, as far as the compiler tells."""
     cell: str
-    """The id of the cell; `mlflow-ngraph explain` takes it."""
+    """The id of the cell; `mlflow-ngraph results explain` takes it."""
     best: bool = False
     """Whether it is the fastest trustworthy cell of its workload, batch size and precision."""
 

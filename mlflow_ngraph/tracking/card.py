@@ -36,7 +36,7 @@ def card(record: StudyRecord, engine: EngineRecord, spec: EngineSpec, model_id: 
             f"    outputs = engine.run({{{', '.join(repr(tensor.name) + ': ...' for tensor in spec.inputs)}}})",
             "```",
             "",
-            f"`mlflow-ngraph verify models:/{model_id}` checks its files, whether it fits a machine, and its outputs.",
+            f"`mlflow-ngraph engine verify models:/{model_id}` checks its files, whether it fits a machine, and its outputs.",
             "",
         ]
     )

@@ -168,7 +168,7 @@ def reach(tracking_uri: str, *, create: bool = False) -> MlflowClient:
     if missing is not None and not missing.exists():
         raise TrackingError(
             f"tracking server {shown(tracking_uri)}: nothing is recorded there yet: there is no file {missing}; give another "
-            "tracking URI, or run 'mlflow-ngraph benchmark' or 'mlflow-ngraph sync' first"
+            "tracking URI, or run 'mlflow-ngraph benchmark' or 'mlflow-ngraph study sync' first"
         )
     with talking(tracking_uri, "reach it", PREFLIGHT):
         if is_database(tracking_uri):

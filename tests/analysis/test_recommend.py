@@ -235,7 +235,7 @@ def test_a_fleet_needs_a_choice_that_all_devices_can_run() -> None:
 def test_the_winner_is_pulled_by_its_model() -> None:
     frame = cells(compiler_label=["a", "b"], throughput=[1.0, 2.0], model_id=["m-1", pd.NA])
     table = recommend(frame).set_index("compiler_label")
-    assert table.loc["a", "pull"] == "mlflow-ngraph pull models:/m-1"
+    assert table.loc["a", "pull"] == "mlflow-ngraph engine pull models:/m-1"
     assert table.loc["b", "pull"] == ""
 
 

@@ -169,13 +169,13 @@ def test_a_file_is_replaced_only_where_that_is_asked_for(measured: Path, tmp_pat
     with pytest.raises(UsageError, match="is there already"):
         export([measured], tmp_path / "study.tar")
     assert (tmp_path / "study.tar").read_bytes() == b"mine"
-    assert cli(["export", str(measured), "-o", str(tmp_path / "study.tar"), "--force"]) == 0
+    assert cli(["study", "export", str(measured), "-o", str(tmp_path / "study.tar"), "--force"]) == 0
     assert intake.check(tmp_path / "study.tar", EVERYTHING).contents.studies[0].name == "carried"
     assert [path.name for path in tmp_path.iterdir()] == ["study.tar"]
 
 
 def test_who_signed_it_is_told_and_wanted(measured: Path, signing_key: Path, tmp_path: Path) -> None:
-    assert cli(["export", str(measured), "-o", str(tmp_path / "study.tar"), "--sign", str(signing_key)]) == 0
+    assert cli(["study", "export", str(measured), "-o", str(tmp_path / "study.tar"), "--sign", str(signing_key)]) == 0
     signed = Source(uri="*", trust="signed")
     known = Rules(sources=(signed,), signers={"ana": public_text(load_key(signing_key))})
     assert intake.check(tmp_path / "study.tar", known).trusted.signer == "ana"
@@ -380,7 +380,7 @@ def test_what_is_no_archive_is_told_in_one_line(tmp_path: Path, capsys: pytest.C
         ("missing.tar", 2, "does not exist"),
         (".", 2, "is a directory"),
     ):
-        assert cli(["import", str(tmp_path / name), "--home", str(tmp_path / "lab"), "--offline"]) == code
+        assert cli(["study", "import", str(tmp_path / name), "--home", str(tmp_path / "lab"), "--offline"]) == code
         error = capsys.readouterr().err
         assert error.count("\n") == 1
         assert said in error

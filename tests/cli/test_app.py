@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -13,6 +14,7 @@ import pytest
 
 from mlflow_ngraph import __version__
 from mlflow_ngraph.cli import app
+from mlflow_ngraph.cli.lazy import Verbs
 
 ROOT = Path(__file__).parents[2]
 BROKEN_ONNX = "this is no protobuf"
@@ -115,12 +117,28 @@ def test_a_wrong_request_is_one_line_and_writes_nothing(
     assert {path.name for path in set(wrong_files.iterdir()) - before} <= {"home", "studies"}
 
 
-def test_help_lists_every_verb(cli) -> None:
+def verbs(table: Verbs, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """How every verb that help shows is typed."""
+    for name, (place, line) in table.items():
+        if isinstance(place, str):
+            if line:
+                yield (*path, name)
+        else:
+            yield from verbs(place, (*path, name))
+
+
+def test_help_fits_on_one_screen(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = cli("--help")
     assert code == 0
-    for verb in ("benchmark", "compare", "compilers", "devices", "doctor", "studies", "sync", "workloads"):
+    assert len(out.splitlines()) <= 24
+    for verb in ("benchmark", "compare", "recommend", "doctor", "results", "engine", "study", "info"):
         assert f"  {verb} " in out
     assert "  project " not in out
+
+
+def test_no_group_has_more_than_twelve_verbs() -> None:
+    assert all(len(place) <= 12 for place, _ in app._VERBS.values() if not isinstance(place, str))
 
 
 def test_no_verb_shows_help(cli) -> None:
@@ -129,13 +147,22 @@ def test_no_verb_shows_help(cli) -> None:
     assert "Verbs:" in out
 
 
-@pytest.mark.parametrize("verb", [verb for verb, (_, line) in app._VERBS.items() if line])
-def test_every_verb_explains_itself(verb: str, cli) -> None:
-    code, out, _ = cli(verb, "--help")
+@pytest.mark.parametrize("path", verbs(app._VERBS), ids=" ".join)
+def test_every_verb_explains_itself(path: tuple[str, ...], cli) -> None:
+    code, out, _ = cli(*path, "--help")
     assert code == 0
     # A server answers its clients, and has nothing to say to a program that started it. The verbs of a fleet have options of
     # their own.
-    assert "--json" in out or verb in ("serve", "server", "fleet")
+    assert "--json" in out or path[-1] in ("serve", "server", "fleet")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("pull", "'engine pull'"), ("list", "'engine list' or 'study list'"), ("compar", "'compare'")]
+)
+def test_a_verb_without_its_group_is_told_with_it(typed: str, meant: str, cli) -> None:
+    code, _, err = cli(typed)
+    assert code == 2
+    assert f"no verb {typed!r}: did you mean {meant}?" in err
 
 
 def test_version(cli) -> None:
@@ -154,13 +181,13 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
 
 def test_a_fault_of_ours_is_one_line_too(cli, monkeypatch: pytest.MonkeyPatch) -> None:
     failing(monkeypatch, RuntimeError("something\nwent wrong"))
-    code, _, err = cli("studies")
+    code, _, err = cli("study", "list")
     assert (code, err) == (1, "error: unexpected RuntimeError: something went wrong; --debug shows the traceback\n")
 
 
 def test_debug_shows_where(cli, monkeypatch: pytest.MonkeyPatch) -> None:
     failing(monkeypatch, RuntimeError("something went wrong"))
-    code, _, err = cli("--debug", "studies")
+    code, _, err = cli("--debug", "study", "list")
     assert code == 1
     assert err.startswith("Traceback (most recent call last):")
     assert "in broken" in err
@@ -202,15 +229,15 @@ def test_an_interrupt_tells_its_signal(cli, monkeypatch: pytest.MonkeyPatch) -> 
     from mlflow_ngraph.processes.interruption import Interrupted
 
     failing(monkeypatch, KeyboardInterrupt())
-    assert cli("studies")[0] == 130
+    assert cli("study", "list")[0] == 130
     failing(monkeypatch, Interrupted(signal.SIGTERM))
-    assert cli("studies")[0] == 143
+    assert cli("study", "list")[0] == 143
 
 
 @pytest.mark.usefixtures("processes")
 def test_a_reader_that_goes_away_gets_no_complaint() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "mlflow_ngraph", "workloads", "--json"],
+        [sys.executable, "-m", "mlflow_ngraph", "info", "workloads", "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=ROOT,
@@ -224,7 +251,7 @@ def test_a_reader_that_goes_away_gets_no_complaint() -> None:
 
 @pytest.mark.usefixtures("processes")
 def test_no_colours_where_nobody_looks(cli) -> None:
-    assert "\x1b" not in "".join(map(str, cli("compilers")))
+    assert "\x1b" not in "".join(map(str, cli("info", "compilers")))
     assert "\x1b" not in cli("benchmark", "nope")[2]
 
 
@@ -232,7 +259,7 @@ def test_no_colours_where_nobody_looks(cli) -> None:
 def test_colours_on_a_terminal() -> None:
     leader, follower = os.openpty()
     subprocess.run(
-        [sys.executable, "-m", "mlflow_ngraph", "devices"],
+        [sys.executable, "-m", "mlflow_ngraph", "info", "devices"],
         stdout=follower,
         cwd=ROOT,
         check=True,

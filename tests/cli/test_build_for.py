@@ -97,7 +97,7 @@ def test_no_verb_answers_with_it(builder: Builder, cli) -> None:
     assert code == 2
     assert "throughput" in err
     assert "pull" not in out
-    code, out, err = cli("pull", "--best", "--workloads", TINY, "--tracking-uri", builder.uri)
+    code, out, err = cli("engine", "pull", "--best", "--workloads", TINY, "--tracking-uri", builder.uri)
     assert code != 0
 
 

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph cache``: what is there, and what goes."""
+"""``mlflow-ngraph local cache``: what is there, and what goes."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ def left(home: Path) -> list[str]:
 
 
 def test_the_list_says_what_is_there(home: Path, cli, cli_json) -> None:
-    found = cli_json("cache", "--home", str(home))
+    found = cli_json("local", "cache", "--home", str(home))
     assert keys(found) == ["2", "1", "0"], "the longest unused first"
     assert not found["removed"]
     (longest, *others) = found["engines"]
     assert longest["freed_bytes"] == longest["size_bytes"] > 3e6
     assert all(engine["freed_bytes"] == 0 for engine in others), "studies have them"
     assert longest["unused_s"] == pytest.approx(90 * DAY, rel=0.01)
-    code, out, _ = cli("cache", "--home", str(home))
+    code, out, _ = cli("local", "cache", "--home", str(home))
     assert code == 0
     for text in ("model-0", "fake", "fp32", "1 2", "90 d", "s-1", "3 engines kept, 6.0 MB; 3.0 MB of it in no study's"):
         assert text in out
 
 
 def test_an_empty_cache_is_no_error(tmp_path: Path, cli) -> None:
-    code, out, _ = cli("cache", "--home", str(tmp_path))
+    code, out, _ = cli("local", "cache", "--home", str(tmp_path))
     assert (code, "0 engines kept" in out) == (0, True)
 
 
@@ -74,18 +74,19 @@ def test_an_empty_cache_is_no_error(tmp_path: Path, cli) -> None:
     ],
 )
 def test_pruning_by_age_and_size(home: Path, cli_json, options: list[str], gone: list[str]) -> None:
-    announced = cli_json("cache", "--home", str(home), "--prune", *options, "--dry-run")
+    announced = cli_json("local", "cache", "--home", str(home), "--prune", *options, "--dry-run")
     assert (keys(announced), announced["removed"], left(home)) == (gone, False, ["0", "1", "2"])
-    done = cli_json("cache", "--home", str(home), "--prune", *options)
+    done = cli_json("local", "cache", "--home", str(home), "--prune", *options)
     assert (keys(done), done["removed"]) == (gone, True)
     assert left(home) == sorted({"0", "1", "2"} - set(gone))
 
 
 def test_pruning_says_what_it_does_and_takes_nothing_from_studies(home: Path, cli) -> None:
     assert (
-        "3 engines would be removed" in cli("cache", "--home", str(home), "--prune", "--max-size", "0", "--dry-run")[1]
+        "3 engines would be removed"
+        in cli("local", "cache", "--home", str(home), "--prune", "--max-size", "0", "--dry-run")[1]
     )
-    assert "3 engines removed" in cli("cache", "--home", str(home), "--prune", "--max-size", "0")[1]
+    assert "3 engines removed" in cli("local", "cache", "--home", str(home), "--prune", "--max-size", "0")[1]
     assert (home / "studies" / "s-0" / "engine" / "model.bin").stat().st_size == 1_000_000
 
 
@@ -103,10 +104,12 @@ def test_pruning_says_what_it_does_and_takes_nothing_from_studies(home: Path, cl
     ],
 )
 def test_a_wrong_request_removes_nothing(home: Path, cli, options: list[str], message: str) -> None:
-    code, _, err = cli("cache", "--home", str(home), *options)
+    code, _, err = cli("local", "cache", "--home", str(home), *options)
     assert (code, message in err) == (2, True), err
     assert left(home) == ["0", "1", "2"]
 
 
 def test_the_keys_of_json_are_those_of_the_reference(home: Path, cli_json) -> None:
-    assert keys_of(cli_json("cache", "--home", str(home)), "engines") == documented("cache") - {"reused"}
+    assert keys_of(cli_json("local", "cache", "--home", str(home)), "engines") == documented("local", "cache") - {
+        "reused"
+    }

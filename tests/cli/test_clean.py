@@ -51,7 +51,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def clean(home: Path, capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
-    assert run(["clean", "--home", str(home), "--json", *arguments]) == code
+    assert run(["local", "clean", "--home", str(home), "--json", *arguments]) == code
     return dict(json.loads(capsys.readouterr().out))
 
 
@@ -73,7 +73,7 @@ def test_all_is_shown_and_nothing_is_removed(home: Path, capsys: pytest.CaptureF
     }
     assert {item["what"] for item in shown["items"]} == {"studies", "logs", "scratch", "cache", "pulled"}
     assert shown["items"][0]["name"] == "old", "the longest unused first"
-    assert run(["clean", "--home", str(home)]) == 0
+    assert run(["local", "clean", "--home", str(home)]) == 0
     said = capsys.readouterr().out
     assert "2 studies stay" in said
     assert "nothing was removed" in said
@@ -96,7 +96,7 @@ def test_what_nobody_else_has_goes_if_it_is_named(home: Path, capsys: pytest.Cap
     assert [(item["name"], item["stays"]) for item in shown["items"]] == [("measured", "")]
     clean(home, capsys, "--study", "measured", "--yes")
     assert there(home) == {"recorded", "old", "open", "strange"}
-    assert run(["clean", "--home", str(home), "--study", "opne", "--yes"]) == 2
+    assert run(["local", "clean", "--home", str(home), "--study", "opne", "--yes"]) == 2
     assert "did you mean 'open'" in capsys.readouterr().err
 
 
@@ -129,7 +129,7 @@ def test_a_study_that_somebody_runs_stays(home: Path, capsys: pytest.CaptureFixt
 
 
 def test_yes_alone_removes_nothing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["clean", "--home", str(home), "--yes"]) == 2
+    assert run(["local", "clean", "--home", str(home), "--yes"]) == 2
     assert "needs to know what goes" in capsys.readouterr().err
-    assert run(["clean", "--home", str(home / "nowhere")]) == 0
+    assert run(["local", "clean", "--home", str(home / "nowhere")]) == 0
     assert not (home / "nowhere").exists()

@@ -68,13 +68,13 @@ def test_no_verb_merges_them(recorded: str, tmp_path: Path, cli: Cli, cli_json: 
 
     recommended = cli("recommend")[1]
     assert all(f"{name} on host" in recommended for name in NAMES)
-    assert {row["label"] for row in cli_json("list")["engines"]} <= NAMES
-    findings = json.dumps(cli_json("findings"))
+    assert {row["label"] for row in cli_json("engine", "list")["engines"]} <= NAMES
+    findings = json.dumps(cli_json("results", "findings"))
     assert "classifier (onnx)" in findings
     assert '"classifier"' not in findings
 
     target = tmp_path / "report"
-    code, _, err = cli("report", "quick~1", "--output", str(target))
+    code, _, err = cli("results", "report", "quick~1", "--output", str(target))
     assert code == 0, err
     page = (target / "report.md").read_text(encoding="utf-8")
     assert all(name in page for name in NAMES)
@@ -82,9 +82,9 @@ def test_no_verb_merges_them(recorded: str, tmp_path: Path, cli: Cli, cli_json: 
 
 def test_a_cell_is_named_by_whatever_names_its_model(recorded: str, cli: Cli) -> None:
     for name in ("classifier (torch)", "torch:shop:classifier", "Classifier (Torch)"):
-        code, out, err = cli("history", f"{name}/openvino/b1")
+        code, out, err = cli("results", "history", f"{name}/openvino/b1")
         assert (code, "classifier (torch)" in out) == (0, True), err
-    code, _, err = cli("history", "classifier/identity/b1")
+    code, _, err = cli("results", "history", "classifier/identity/b1")
     assert code == 2
     assert "'classifier (torch)/identity/b1'" in err
     assert "'classifier (onnx)/identity/b1'" in err
@@ -111,12 +111,12 @@ def test_what_a_name_means_is_said_once(recorded: str, cli: Cli) -> None:
 
 def test_pull_asks_which_of_them(recorded: str, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mlflow_ngraph.engines.compatibility.misfit", lambda manifest: "")
-    code, _, err = cli("pull", "--workload", "classifier", "--dry-run")
+    code, _, err = cli("engine", "pull", "--workload", "classifier", "--dry-run")
     assert code == 2
     assert "engines of several models fit" in err
     assert all(ref in err for ref in REFS.values())
     for name in NAMES:
-        code, out, err = cli("pull", "--workload", name, "--dry-run", "--accept-undecided", "--json")
+        code, out, err = cli("engine", "pull", "--workload", name, "--dry-run", "--accept-undecided", "--json")
         assert code == 0, err
         chosen = json.loads(out)["answer"]["chosen"]
         assert chosen["label"] == name
@@ -130,14 +130,16 @@ def test_promote_judges_an_engine_beside_those_of_its_own_model(recorded: str, c
         for name in ("torch", "onnx")
     )
     before = torch[(torch["study_id"] == "quick-0") & (torch["compiler"] == "onnxruntime")].iloc[0]
-    code, out, _ = cli("promote", before["model_id"], "--name", "shop", "--dry-run", "--batch", str(before["batch"]))
+    code, out, _ = cli(
+        "engine", "promote", before["model_id"], "--name", "shop", "--dry-run", "--batch", str(before["batch"])
+    )
     assert code == 3
     assert "classifier (torch) by onnxruntime[opt_level=2], fp32 is not promoted" in out
     assert "openvino at batch" in out, "it was measured under the other profile, too"
-    code, out, err = cli("promote", torch["model_id"].iloc[0], "--name", "shop", "--alias", "best", "--force")
+    code, out, err = cli("engine", "promote", torch["model_id"].iloc[0], "--name", "shop", "--alias", "best", "--force")
     assert code == 0, err
     assert "is version 1 now: classifier (torch) by" in out
-    code, out, _ = cli("promote", onnx["model_id"].iloc[0], "--name", "shop", "--alias", "best")
+    code, out, _ = cli("engine", "promote", onnx["model_id"].iloc[0], "--name", "shop", "--alias", "best")
     assert code == 3
     assert "has another workload: torch:shop:classifier, not onnx:classifier.onnx" in out
 
@@ -157,11 +159,13 @@ def test_two_flag_sets_of_one_compiler_are_two(
     asked = ("--workloads", "resnet18", "--compilers", "onnxruntime")
     assert {value["compiler_label"] for value in cli_json("compare", "--all", *asked)["values"]} == labels
     assert {row["compiler_label"] for row in cli_json("recommend", *asked)["choices"]} == labels
-    code, out, _ = cli("pull", "--workload", "resnet18", "--compilers", "onnxruntime[opt_level=2]", "--dry-run")
+    code, out, _ = cli(
+        "engine", "pull", "--workload", "resnet18", "--compilers", "onnxruntime[opt_level=2]", "--dry-run"
+    )
     assert (code, "resnet18 by onnxruntime[opt_level=2], fp32" in out) == (0, True)
     frame = results.load(sqlite_uri, workloads=["resnet18"], compilers=["onnxruntime"])
     slower = frame.sort_values("throughput")["model_id"].iloc[0]
-    code, out, _ = cli("promote", slower, "--name", "r18", "--dry-run")
+    code, out, _ = cli("engine", "promote", slower, "--name", "r18", "--dry-run")
     assert code == 3
     assert sum(f"by {label}, fp32 is not promoted" in out for label in labels) == 1
     assert "- undecided" in out or "could beat" in out

@@ -25,7 +25,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_one_cell(home: Path, cli) -> None:
-    code, out, err = cli("explain", "resnet18/openvino/b8")
+    code, out, err = cli("results", "explain", "resnet18/openvino/b8")
     assert (code, err) == (0, "")
     lines = {line.split("  ")[0]: line for line in out.splitlines()}
     assert lines["nodes before"].endswith("120".ljust(len(lines["nodes before"].rpartition(" 120")[2]) + 3))
@@ -37,14 +37,14 @@ def test_one_cell(home: Path, cli) -> None:
 
 
 def test_cells_side_by_side(home: Path, cli) -> None:
-    code, out, _ = cli("explain", "resnet18/identity/b8", "resnet18/openvino/b8")
+    code, out, _ = cli("results", "explain", "resnet18/identity/b8", "resnet18/openvino/b8")
     assert code == 0
     (before,) = [line.split() for line in out.splitlines() if line.startswith("nodes before")]
     assert before == ["nodes", "before", "5", "120"]
 
 
 def test_a_pattern_shows_also_what_is_not_explained(home: Path, cli) -> None:
-    code, out, _ = cli("explain", "resnet18/*/b8")
+    code, out, _ = cli("results", "explain", "resnet18/*/b8")
     assert code == 0
     assert "there is no engine: unsupported: no Col2Im" in " ".join(out.split())
     assert "could not explain its engine: timed out" in " ".join(out.split())
@@ -53,19 +53,19 @@ def test_a_pattern_shows_also_what_is_not_explained(home: Path, cli) -> None:
 @pytest.mark.parametrize("width", [50, 80, 120, 200])
 def test_the_tables_fit_the_width(width: int, home: Path, cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    _, out, _ = cli("explain", "resnet18/*/b*")
+    _, out, _ = cli("results", "explain", "resnet18/*/b*")
     assert max(map(len, out.splitlines())) <= width
     assert out.count("nodes before") == -(-8 // max(1, (width - 18) // 32))
 
 
 def test_how_many_kernels(home: Path, cli) -> None:
-    assert "longest" not in cli("explain", "resnet18/openvino/b8", "--kernels", "0")[1]
-    out = cli("explain", "resnet18/openvino/b8", "--kernels", "1")[1]
+    assert "longest" not in cli("results", "explain", "resnet18/openvino/b8", "--kernels", "0")[1]
+    out = cli("results", "explain", "resnet18/openvino/b8", "--kernels", "1")[1]
     assert "input reorder" not in out
 
 
 def test_markdown(home: Path, cli) -> None:
-    code, out, _ = cli("explain", "resnet18/identity/b8", "resnet18/openvino/b8", "--format", "markdown")
+    code, out, _ = cli("results", "explain", "resnet18/identity/b8", "resnet18/openvino/b8", "--format", "markdown")
     assert code == 0
     lines = out.splitlines()
     assert lines[0] == "|  | ResNet-18/identity/b8 | ResNet-18/openvino/b8 |"
@@ -74,16 +74,16 @@ def test_markdown(home: Path, cli) -> None:
 
 
 def test_for_programs(home: Path, cli_json) -> None:
-    found = cli_json("explain", "resnet18/openvino/b8")
-    assert keys_of(found, "cells", "cells.kernels") == documented("explain")
+    found = cli_json("results", "explain", "resnet18/openvino/b8")
+    assert keys_of(found, "cells", "cells.kernels") == documented("results", "explain")
     (cell,) = found["cells"]
     assert (cell["cell"], cell["nodes_after"], cell["layouts"]) == ("openvino-b8", 41, {"nhwc": 2, "nc": 1})
-    assert cli_json("explain", cell["cell"], "--format", "json") == found
+    assert cli_json("results", "explain", cell["cell"], "--format", "json") == found
 
 
 def test_an_explanation_that_says_nothing_is_shown_as_such(home: Path, cli) -> None:
     Explanation().write(home / "studies/mine-1/engines/openvino/explanation-b8.json")
-    code, out, _ = cli("explain", "resnet18/openvino/b8")
+    code, out, _ = cli("results", "explain", "resnet18/openvino/b8")
     assert code == 0
     assert "nodes before    –" in out
 
@@ -103,7 +103,7 @@ def test_an_explanation_that_says_nothing_is_shown_as_such(home: Path, cli) -> N
     ],
 )
 def test_errors_are_one_line(arguments: list[str], code: int, message: str, home: Path, cli) -> None:
-    found, out, err = cli("explain", *arguments)
+    found, out, err = cli("results", "explain", *arguments)
     assert (found, out, err.count("\n")) == (code, "", 1)
     assert message in err
 
@@ -119,9 +119,9 @@ def test_from_a_tracking_server(sqlite_uri: str, tmp_path: Path, home: Path, cli
         recorder.record_lane(record, lane)
     recorder.close(record, "FINISHED")
     for where in (["--tracking-uri", sqlite_uri], ["--tracking-uri", sqlite_uri, "--run", run]):
-        found = cli_json("explain", "resnet18/openvino/b4", *where)["cells"]
+        found = cli_json("results", "explain", "resnet18/openvino/b4", *where)["cells"]
         assert [cell["nodes_after"] for cell in found] == [41]
-    code, _, err = cli("explain", "resnet18/openvino/b4", "--tracking-uri", sqlite_uri, "--run", "0" * 32)
+    code, _, err = cli("results", "explain", "resnet18/openvino/b4", "--tracking-uri", sqlite_uri, "--run", "0" * 32)
     assert (code, err.count("\n")) == (2, 1)
 
 
@@ -151,5 +151,5 @@ def test_from_the_compiler_to_the_table(tmp_path: Path, cli_json) -> None:
     study = tmp_path / "mine.yaml"
     study.write_text(STUDY)
     cli_json("benchmark", str(study), "--home", str(tmp_path), "--offline")
-    found = cli_json("explain", "*/fake/b*", "--home", str(tmp_path))["cells"]
+    found = cli_json("results", "explain", "*/fake/b*", "--home", str(tmp_path))["cells"]
     assert [(cell["compiler"], cell["batch"], cell["problem"]) for cell in found] == [("fake", 1, ""), ("fake", 2, "")]

@@ -30,7 +30,7 @@ def recorded(sqlite_uri: str, tmp_path: Path) -> str:
 
 
 def test_findings_in_words_and_their_commands_work(recorded: str, cli) -> None:
-    code, out, err = cli("findings", "--tracking-uri", recorded)
+    code, out, err = cli("results", "findings", "--tracking-uri", recorded)
     assert (code, err) == (0, "")
     assert "onnxruntime[opt_level=2] is slower than eager execution on orin" in out
     assert "openvino on xeon: 3 of 6 cells unsupported" in out
@@ -47,18 +47,21 @@ def test_findings_in_words_and_their_commands_work(recorded: str, cli) -> None:
 
 
 def test_kinds_filters_and_json(recorded: str, cli_json) -> None:
-    whole = cli_json("findings", "--tracking-uri", recorded)
+    whole = cli_json("results", "findings", "--tracking-uri", recorded)
     assert {"cells", "hypotheses", "margin", "count", "findings"} == set(whole)
-    (loss,) = cli_json("findings", "--tracking-uri", recorded, "--kinds", "loss")["findings"]
+    (loss,) = cli_json("results", "findings", "--tracking-uri", recorded, "--kinds", "loss")["findings"]
     assert {"kind", "title", "text", "evidence", "command", "weight"} == set(loss)
     assert [one["batch"] for one in loss["evidence"]] == [1, 2, 4]
-    assert cli_json("findings", "--tracking-uri", recorded, "--kinds", "loss", "--devices", "xeon")["findings"] == []
-    assert len(cli_json("findings", "--tracking-uri", recorded, "--limit", "1")["findings"]) == 1
+    assert (
+        cli_json("results", "findings", "--tracking-uri", recorded, "--kinds", "loss", "--devices", "xeon")["findings"]
+        == []
+    )
+    assert len(cli_json("results", "findings", "--tracking-uri", recorded, "--limit", "1")["findings"]) == 1
 
 
 def test_the_ending_of_a_file_tells_the_format(recorded: str, cli, tmp_path: Path) -> None:
     for name in ["found.md", "found.json", "found.txt"]:
-        code, out, _ = cli("findings", "--tracking-uri", recorded, "--output", str(tmp_path / name))
+        code, out, _ = cli("results", "findings", "--tracking-uri", recorded, "--output", str(tmp_path / name))
         assert (code, out) == (0, "")
         text = (tmp_path / name).read_text()
         if name.endswith("json"):
@@ -78,6 +81,6 @@ WRONG = [
 
 def test_what_does_not_fit_is_one_line(recorded: str, cli) -> None:
     for arguments, message in WRONG:
-        code, out, err = cli("findings", "--tracking-uri", recorded, *arguments)
+        code, out, err = cli("results", "findings", "--tracking-uri", recorded, *arguments)
         assert (code, out, err.count("\n")) == (2, "", 1), arguments
         assert message in err

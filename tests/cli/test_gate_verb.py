@@ -85,7 +85,7 @@ def test_it_passes_where_it_may(recorded: Recorded, cli, cli_json) -> None:
     assert found["outcome"] == "passed"
     assert {cell["compiler_label"] for cell in found["cells"]} == {"onnxruntime[opt_level=2]"}
     assert all(cell["notices"] < 0.03 for cell in found["cells"])
-    assert cli("gate", "--candidate", recorded.old, "--baseline", recorded.new)[0] == 0
+    assert cli("results", "gate", "--candidate", recorded.old, "--baseline", recorded.new)[0] == 0
 
 
 def test_what_could_not_be_told_is_neither_green_nor_red(recorded: Recorded, cli, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_sides_without_a_cell_in_common_are_told_first(recorded: Recorded, cli, 
     frame = frame[frame["run_id"] == recorded.old]
     frame.assign(workload="timm:others", label="others").to_parquet(path, index=False)
     for form in ("table", "markdown"):
-        code, out, _ = cli("gate", "--candidate", recorded.new, "--baseline", str(path), "--format", form)
+        code, out, _ = cli("results", "gate", "--candidate", recorded.new, "--baseline", str(path), "--format", form)
         assert code == 1
         told = out.splitlines()[0 if form == "table" else 2]
         assert told == "no cell in common: the candidate has deit-t, resnet18; the baseline has others"
@@ -125,14 +125,16 @@ def test_models_and_lanes_and_files(recorded: Recorded, cli, tmp_path: Path) -> 
         model = client.get_logged_model(row["model_id"])
         version = client.create_model_version("resnet", model.artifact_location, model_id=row["model_id"])
         client.set_registered_model_alias("resnet", alias, version.version)
-    code, out, err = cli("gate", "--candidate", "models:/resnet@challenger", "--baseline", "models:/resnet@champion")
+    code, out, err = cli(
+        "results", "gate", "--candidate", "models:/resnet@challenger", "--baseline", "models:/resnet@champion"
+    )
     assert (code, err) == (1, "")
     assert "1 of 1 comparisons" in out
-    assert cli("gate", "--candidate", slow["lane_run_id"], "--baseline", fast["lane_run_id"])[0] == 1
+    assert cli("results", "gate", "--candidate", slow["lane_run_id"], "--baseline", fast["lane_run_id"])[0] == 1
     path = tmp_path / "baseline.parquet"
     frame[frame["run_id"] == recorded.old].to_parquet(path, index=False)
-    assert cli("gate", "--candidate", recorded.new, "--baseline", str(path))[0] == 1
-    assert cli("gate", "--candidate", recorded.old, "--baseline", str(path))[0] == 0
+    assert cli("results", "gate", "--candidate", recorded.new, "--baseline", str(path))[0] == 1
+    assert cli("results", "gate", "--candidate", recorded.old, "--baseline", str(path))[0] == 0
 
 
 WRONG = [
@@ -149,60 +151,60 @@ WRONG = [
 
 def test_a_wrong_request_is_told_from_a_failure(recorded: Recorded, cli) -> None:
     for arguments, message in WRONG:
-        code, out, err = cli("gate", *arguments)
+        code, out, err = cli("results", "gate", *arguments)
         assert (code, out, err.count("\n")) == (2, "", 1), arguments
         assert message in err
 
 
 def test_the_history_of_a_cell(recorded: Recorded, cli, cli_json, tmp_path: Path) -> None:
-    code, out, err = cli("history", "resnet18/openvino/b1")
+    code, out, err = cli("results", "history", "resnet18/openvino/b1")
     assert (code, err) == (0, "")
     assert "resnet18 with openvino, fp32, batch 1 on xeon" in out
     assert "▼ −10.0 %" in out
     assert "█▁" in out
-    found = cli_json("history", "resnet18/openvino/b1")
+    found = cli_json("results", "history", "resnet18/openvino/b1")
     assert found["changes"] == 1
     assert [one["change"] for one in found["studies"]] == [None, pytest.approx(-0.1)]
     for name in ("history.md", "history.csv", "history.json"):
-        assert cli("history", "resnet18/openvino/b1", "--output", str(tmp_path / name))[:2] == (0, "")
+        assert cli("results", "history", "resnet18/openvino/b1", "--output", str(tmp_path / name))[:2] == (0, "")
         assert "quick-0123abcd" in (tmp_path / name).read_text()
-    assert "no cell" in cli("history", "resnet18/tvm/b1")[2]
+    assert "no cell" in cli("results", "history", "resnet18/tvm/b1")[2]
 
 
 def test_the_difference_between_two_runs(recorded: Recorded, cli, cli_json) -> None:
-    code, out, err = cli("diff", recorded.old, recorded.new)
+    code, out, err = cli("results", "diff", recorded.old, recorded.new)
     assert (code, err) == (0, "")
     for text in ("2026.1.0", "system.kernel", "openvino: streams (3 cells)", "resnet18/openvino/fp32/b1", "−10.0 %"):
         assert text in out.replace("\n", " "), text
     assert "results: 3 of 18 cells that both have differ" in out
-    found = cli_json("diff", recorded.old, recorded.new)
+    found = cli_json("results", "diff", recorded.old, recorded.new)
     assert found["cells"] == 18
     frame = results.load(recorded.uri, workloads=["resnet18"], compilers=["openvino"])
     lanes = [str(frame.loc[frame["run_id"] == run, "lane_run_id"].iloc[0]) for run in (recorded.old, recorded.new)]
-    out = cli("diff", *lanes)[1]
+    out = cli("results", "diff", *lanes)[1]
     assert "batch 1" in out
     assert "streams (1 cell)" in out or "streams (3 cells)" in out
-    code, _, err = cli("diff", recorded.old, lanes[0])
+    code, _, err = cli("results", "diff", recorded.old, lanes[0])
     assert code == 2
     assert "one run is of a study, the other of a lane" in err
-    assert cli("diff", recorded.old, "f" * 32)[0] == 2
+    assert cli("results", "diff", recorded.old, "f" * 32)[0] == 2
 
 
 def test_studies_by_their_names(recorded: Recorded, cli, cli_json) -> None:
     old, new = "quick-0123abcd-20251009-090000", "quick-0123abcd-20251009-090001"
-    code, out, _ = cli("gate", "--candidate", "quick", "--baseline", old)
+    code, out, _ = cli("results", "gate", "--candidate", "quick", "--baseline", old)
     assert code == 1
     assert f"quick (the latest of 2 studies, {new}) against {old}, 3 of 7" in out.replace("\n", " ")
-    out = cli("diff", old, "quick")[1]
+    out = cli("results", "diff", old, "quick")[1]
     assert f"left: {old} ({old}); right: quick (the latest of 2 studies, {new})" in out
     assert "results: 3 of 18 cells that both have differ" in out
-    found = cli_json("diff", recorded.old, "quick")
+    found = cli_json("results", "diff", recorded.old, "quick")
     assert (found["left"], found["right"]) == (recorded.old, recorded.new)
     for arguments in (("gate", "--candidate", "quick", "--baseline", "quick"), ("diff", "quick", "quick")):
         code, _, err = cli(*arguments)
         assert code == 2
         assert "the same" in err
-    assert "unknown study 'quik': did you mean 'quick'" in cli("diff", old, "quik")[2]
+    assert "unknown study 'quik': did you mean 'quick'" in cli("results", "diff", old, "quik")[2]
 
 
 def test_a_name_of_studies_of_several_devices_is_not_enough(recorded: Recorded, cli, tmp_path: Path) -> None:
@@ -220,7 +222,7 @@ def test_a_name_of_studies_of_several_devices_is_not_enough(recorded: Recorded, 
 
 
 def judged_by(cli, *request: str) -> Any:
-    code, out, err = cli("gate", *request, "--json")
+    code, out, err = cli("results", "gate", *request, "--json")
     assert code in (0, 1, 3), err
     return json.loads(out)
 
@@ -230,12 +232,12 @@ def test_a_study_is_judged_by_the_one_before(recorded: Recorded, cli) -> None:
     for request in (["quick"], [recorded.new], ["--candidate", "quick", "--baseline", "quick~1"]):
         judged = judged_by(cli, *request)
         assert judged["cells"] == explicit["cells"], request
-    assert "is no study that has one before it" not in cli("gate", "quick")[2]
-    code, _, err = cli("gate", "quick~1")
+    assert "is no study that has one before it" not in cli("results", "gate", "quick")[2]
+    code, _, err = cli("results", "gate", "quick~1")
     assert (code, "no study before quick~1" in err) == (2, True)
-    code, _, err = cli("gate", "quick~2")
+    code, _, err = cli("results", "gate", "quick~2")
     assert (code, "'quick~2' is not there: 2 studies have this name" in err) == (2, True)
-    code, _, err = cli("gate")
+    code, _, err = cli("results", "gate")
     assert (code, "name what is judged" in err) == (2, True)
 
 
@@ -246,7 +248,7 @@ def test_devices_make_a_name_clear(recorded: Recorded, cli, tmp_path: Path) -> N
     for lane in record.lanes:
         recorder.record_lane(record, lane)
     recorder.close(record, "FINISHED")
-    code, _, err = cli("gate", "quick")
+    code, _, err = cli("results", "gate", "quick")
     assert (code, "of several devices" in err) == (2, True)
     judged = judged_by(cli, "quick", "--devices", "xeon")
     assert judged["candidate"].endswith("090001)")

@@ -95,7 +95,7 @@ def unread(settled: str, cli, monkeypatch: pytest.MonkeyPatch):
     def ask(*more: str) -> tuple[tuple[int, str, str], bool]:
         read.clear()
         time.sleep(0.02)
-        return cli("findings", "--tracking-uri", settled, *more), bool(read)
+        return cli("results", "findings", "--tracking-uri", settled, *more), bool(read)
 
     return ask
 

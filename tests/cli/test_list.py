@@ -17,7 +17,7 @@ Cli = Callable[..., tuple[int, str, str]]
 
 @pytest.mark.usefixtures("clean_environment")
 def test_the_engines_of_a_study(logged: Logged, cli: Cli, cli_json: Callable[..., Any]) -> None:
-    engines = {one["model_id"]: one for one in cli_json("list", "--tracking-uri", logged.uri)["engines"]}
+    engines = {one["model_id"]: one for one in cli_json("engine", "list", "--tracking-uri", logged.uri)["engines"]}
     assert set(logged.models.values()) <= set(engines)
     found = engines[logged.models["openvino"]]
     assert (found["compiler"], found["precision"], found["batch_sizes"], found["verdict"]) == (
@@ -28,11 +28,11 @@ def test_the_engines_of_a_study(logged: Logged, cli: Cli, cli_json: Callable[...
     assert found["fits"] is True
     assert found["signed_by"] is None
     assert found["age_s"] >= 0
-    code, out, _ = cli("list", "--tracking-uri", logged.uri, "--compilers", "openvino")
+    code, out, _ = cli("engine", "list", "--tracking-uri", logged.uri, "--compilers", "openvino")
     assert code == 0
     assert logged.models["openvino"] in out
     assert logged.models["onnxruntime"] not in out
-    code, _, err = cli("list", "--tracking-uri", logged.uri, "--compilers", "openvin")
+    code, _, err = cli("engine", "list", "--tracking-uri", logged.uri, "--compilers", "openvin")
     assert code == 2
     assert "did you mean 'openvino'" in err
 
@@ -42,28 +42,28 @@ def test_names_signatures_and_what_does_not_fit(shelf: Shelf, cli_json: Callable
         manifest["spec"]["requires"]["openvino"] = "1999.1.0"
 
     model, other = shelf.put(100.0), shelf.put(200.0, change=needs_another)
-    cli_json("promote", model, "--name", "resnet", "--sign", str(signing_key))
-    one, two = cli_json("list")["engines"]
+    cli_json("engine", "promote", model, "--name", "resnet", "--sign", str(signing_key))
+    one, two = cli_json("engine", "list")["engines"]
     assert (one["model_id"], one["fits"], one["throughput"]) == (other, False, 200.0)
     assert "it needs openvino 1999.1.0" in one["misfit"]
     assert (two["model_id"], two["fits"], two["aliases"], two["versions"]) == (
         model, True, ["resnet@xeon-champion"], ["resnet/1"],
     )  # fmt: skip
     assert two["signed_by"].startswith("SHA256:")
-    assert [engine["model_id"] for engine in cli_json("list", "--fits")["engines"]] == [model]
-    assert [engine["model_id"] for engine in cli_json("list", "--champions")["engines"]] == [model]
+    assert [engine["model_id"] for engine in cli_json("engine", "list", "--fits")["engines"]] == [model]
+    assert [engine["model_id"] for engine in cli_json("engine", "list", "--champions")["engines"]] == [model]
 
 
 def test_manifests_are_fetched_once(
     shelf: Shelf, cli_json: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shelf.put(100.0)
-    first = cli_json("list")
+    first = cli_json("engine", "list")
     monkeypatch.setattr(download, "manifest", lambda remote: pytest.fail("it was fetched again"))
-    again = cli_json("list")
+    again = cli_json("engine", "list")
     assert again["engines"][0]["fits"] is first["engines"][0]["fits"] is True
 
 
 @pytest.mark.usefixtures("shelf")
 def test_there_may_be_none(cli: Cli) -> None:
-    assert cli("list")[:2] == (0, "no engines\n")
+    assert cli("engine", "list")[:2] == (0, "no engines\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from click.testing import CliRunner
 
 from mlflow_ngraph import entry_points
 from mlflow_ngraph.cli import app, fleet
-from mlflow_ngraph.cli.lazy import LazyGroup
+from mlflow_ngraph.cli.lazy import LazyGroup, Verbs
 from mlflow_ngraph.version import __version__
 
 POINTS = "mlflow_ngraph.cli"
@@ -51,13 +52,16 @@ def test_a_third_party_cannot_replace_a_verb(group: LazyGroup) -> None:
     assert "a party" not in CliRunner().invoke(group, ["studies"]).output
 
 
-GROUPS = ((POINTS, "", app._VERBS), (f"{POINTS}.fleet", "fleet ", fleet._VERBS))
-BROUGHT = [
-    (points, f"{path}{verb}", plugin)
-    for points, path, verbs in GROUPS
-    for verb, (plugin, _) in verbs.items()
-    if ":" not in plugin
-]
+def brought(verbs: Verbs, points: str, path: str = "") -> Iterator[tuple[str, str, str]]:
+    """The verbs of plugins: their entry-point group, how they are typed, and the distribution."""
+    for verb, (place, _) in verbs.items():
+        if not isinstance(place, str):
+            yield from brought(place, f"{points}.{verb}", f"{path}{verb} ")
+        elif ":" not in place:
+            yield points, f"{path}{verb}", place
+
+
+BROUGHT = [*brought(app._VERBS, POINTS), *brought(fleet._VERBS, f"{POINTS}.fleet", "fleet ")]
 
 
 @pytest.mark.parametrize(("points", "path", "plugin"), BROUGHT)

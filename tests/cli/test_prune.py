@@ -44,21 +44,21 @@ def going(document: Any) -> set[str]:
 def test_the_best_stay_and_nothing_goes_without_yes(shelf: Shelf, cli: Cli, cli_json: Callable[..., Any]) -> None:
     best, middle, worst = shelf.put(300.0), shelf.put(200.0), shelf.put(100.0)
     doubtful = shelf.put(900.0, verdict="timeout")
-    document = cli_json("prune", "--keep-best", "1")
+    document = cli_json("engine", "prune", "--keep-best", "1")
     assert not document["removed"]
     assert document["kept"] == 1
     assert going(document) == {middle, worst, doubtful}
     whole = sum(path.stat().st_size for path in files(shelf, middle))
     assert next(one["bytes"] for one in document["engines"] if one["model_id"] == middle) == whole
-    code, out, _ = cli("prune", "--keep-best", "1")
+    code, out, _ = cli("engine", "prune", "--keep-best", "1")
     assert code == 0
     assert "nothing was removed: add --yes" in out
     places = {model: place(shelf, model) for model in (middle, worst, doubtful)}
-    document = cli_json("prune", "--keep-best", "1", "--yes")
+    document = cli_json("engine", "prune", "--keep-best", "1", "--yes")
     assert document["removed"]
     assert all(gone(shelf, model, where) for model, where in places.items())
     assert files(shelf, best)
-    assert going(cli_json("prune", "--keep-best", "1")) == set()
+    assert going(cli_json("engine", "prune", "--keep-best", "1")) == set()
 
 
 def test_groups_are_of_workload_device_and_batch(shelf: Shelf, cli_json: Callable[..., Any]) -> None:
@@ -66,26 +66,26 @@ def test_groups_are_of_workload_device_and_batch(shelf: Shelf, cli_json: Callabl
     small = shelf.put(200.0, batches=(1,))
     elsewhere = shelf.put(10.0, device="orin")
     useless = shelf.put(50.0, batches=(1, 4))
-    document = cli_json("prune", "--keep-best", "1")
+    document = cli_json("engine", "prune", "--keep-best", "1")
     assert going(document) == {useless}
     assert {both, small, elsewhere}.isdisjoint(going(document))
-    assert going(cli_json("prune", "--keep-best", "1", "--devices", "orin")) == set()
+    assert going(cli_json("engine", "prune", "--keep-best", "1", "--devices", "orin")) == set()
 
 
 def test_the_newest_and_the_young_stay(shelf: Shelf, cli_json: Callable[..., Any]) -> None:
     old = shelf.put(300.0)
     new = shelf.put(100.0)
-    assert going(cli_json("prune", "--keep-newest", "1")) == {old}
-    assert going(cli_json("prune", "--keep-newest", "0")) == {old, new}
-    assert going(cli_json("prune", "--keep-newest", "1", "--keep-best", "1")) == set()
-    assert going(cli_json("prune", "--keep-newest", "1", "--older-than", "1h")) == set()
-    assert going(cli_json("prune", "--older-than", "0h")) == {old, new}
+    assert going(cli_json("engine", "prune", "--keep-newest", "1")) == {old}
+    assert going(cli_json("engine", "prune", "--keep-newest", "0")) == {old, new}
+    assert going(cli_json("engine", "prune", "--keep-newest", "1", "--keep-best", "1")) == set()
+    assert going(cli_json("engine", "prune", "--keep-newest", "1", "--older-than", "1h")) == set()
+    assert going(cli_json("engine", "prune", "--older-than", "0h")) == {old, new}
 
 
 def test_registered_engines_go_only_if_asked(shelf: Shelf, cli_json: Callable[..., Any]) -> None:
     first, second, free = shelf.put(100.0), shelf.put(200.0), shelf.put(50.0)
-    cli_json("promote", first, "--name", "resnet")
-    cli_json("promote", second, "--name", "resnet")
+    cli_json("engine", "promote", first, "--name", "resnet")
+    cli_json("engine", "promote", second, "--name", "resnet")
     rule = ("prune", "--keep-newest", "0")
     assert going(cli_json(*rule)) == {free}
     assert going(cli_json(*rule, "--include", "registered")) == {free, first}
@@ -111,15 +111,15 @@ def test_what_was_interrupted_is_finished_and_meanwhile_not_loaded(
             real(self, path)
 
         patch.setattr(LocalArtifactRepository, "delete_artifacts", fail)
-        code, out, _ = cli("prune", "--keep-best", "1", "--yes", "--json")
+        code, out, _ = cli("engine", "prune", "--keep-best", "1", "--yes", "--json")
     assert code == 1
     (problem,) = [engine["problem"] for engine in json.loads(out)["engines"]]
     assert "the disk is on fire" in problem
-    assert model not in {engine["model_id"] for engine in cli_json("list")["engines"]}
+    assert model not in {engine["model_id"] for engine in cli_json("engine", "list")["engines"]}
     with pytest.raises(EngineError):
         download.manifest(download.locate(model, shelf.uri))
     # Whatever the rules say now.
-    document = cli_json("prune", "--keep-best", "9", "--yes")
+    document = cli_json("engine", "prune", "--keep-best", "9", "--yes")
     assert going(document) == {model}
     assert document["engines"][0]["interrupted"]
     assert gone(shelf, model, where)
@@ -135,13 +135,13 @@ def test_a_store_that_deletes_nothing_keeps_its_engines(
         raise NotImplementedError
 
     monkeypatch.setattr(LocalArtifactRepository, "delete_artifacts", refuse)
-    code, out, _ = cli("prune", "--older-than", "0h", "--yes", "--json")
+    code, out, _ = cli("engine", "prune", "--older-than", "0h", "--yes", "--json")
     assert code == 1
     assert "does not delete files" in json.loads(out)["engines"][0]["problem"]
     found = MlflowClient(shelf.uri).get_logged_model(model)
     assert str(found.status) == "READY"
     assert Tag.PRUNED not in found.tags
-    assert cli_json("list")["engines"][0]["fits"]
+    assert cli_json("engine", "list")["engines"][0]["fits"]
 
 
 def test_nothing_is_deleted_outside_an_engines_own_place(shelf: Shelf, tmp_path: Path) -> None:
@@ -159,9 +159,9 @@ def test_nothing_is_deleted_outside_an_engines_own_place(shelf: Shelf, tmp_path:
 
 
 def test_rules_are_needed(cli: Cli) -> None:
-    code, _, err = cli("prune")
+    code, _, err = cli("engine", "prune")
     assert code == 2
     assert "prune needs a rule" in err
-    code, _, err = cli("prune", "--older-than", "soon")
+    code, _, err = cli("engine", "prune", "--older-than", "soon")
     assert code == 2
     assert "expected a number with one of the units" in err

@@ -31,16 +31,16 @@ def test_an_engine_is_pulled_by_its_id_and_then_only_verified(
     logged: Logged, cli: Cli, cli_json: Callable[..., Any], tmp_path: Path
 ) -> None:
     source = f"models:/{logged.models['onnxruntime']}"
-    code, out, err = cli("pull", source, "--tracking-uri", logged.uri, "--to", str(tmp_path / "r18"))
+    code, out, err = cli("engine", "pull", source, "--tracking-uri", logged.uri, "--to", str(tmp_path / "r18"))
     assert (code, err) == (0, "")
     assert "by onnxruntime, fp32, batch 1, 4" in out
     assert f"pulled from engine {logged.models['onnxruntime']}" in out
     assert out.rstrip().endswith(str(tmp_path / "r18"))
-    code, out, _ = cli("pull", source, "--tracking-uri", logged.uri, "--to", str(tmp_path / "r18"))
+    code, out, _ = cli("engine", "pull", source, "--tracking-uri", logged.uri, "--to", str(tmp_path / "r18"))
     assert code == 0
     assert "was there already" in out
     assert "nothing was brought" in out
-    document = cli_json("pull", source, "--tracking-uri", logged.uri)
+    document = cli_json("engine", "pull", source, "--tracking-uri", logged.uri)
     assert (document["state"], document["answer"]) == ("pulled", None)
     assert Path(document["directory"]).parent == tmp_path / "home" / "pulled"
     assert document["manifest_sha256"] == open_package(Path(document["directory"])).digest
@@ -84,7 +84,7 @@ def test_what_was_passed_over_is_said(
     assert "chosen: " in out
     assert "by onnxruntime" in out
     assert ("passed over: " in out and "openvino cannot run here: no module named openvino" in out) == smaller
-    code, _, err = cli("pull", "--tracking-uri", logged.uri, "--compilers", "openvino")
+    code, _, err = cli("engine", "pull", "--tracking-uri", logged.uri, "--compilers", "openvino")
     assert code == 1
     assert err.startswith("error: no engine of 2 that were measured fits this machine: 2 of openvino: ")
 
@@ -107,7 +107,7 @@ def test_what_was_passed_over_is_said(
 def test_a_wrong_request_is_one_line_and_writes_nothing(
     logged: Logged, cli: Cli, tmp_path: Path, arguments: tuple[str, ...], said: str
 ) -> None:
-    code, out, err = cli("pull", *arguments, "--tracking-uri", logged.uri)
+    code, out, err = cli("engine", "pull", *arguments, "--tracking-uri", logged.uri)
     assert (code, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1
@@ -117,10 +117,11 @@ def test_a_wrong_request_is_one_line_and_writes_nothing(
 def test_a_run_is_chosen_from(logged: Logged, cli: Cli, cli_json: Callable[..., Any]) -> None:
     table = results.load(logged.uri, cache=False)
     run_id = str(table["run_id"].iloc[0])
-    code, _, err = cli("pull", run_id, "--tracking-uri", logged.uri)
+    code, _, err = cli("engine", "pull", run_id, "--tracking-uri", logged.uri)
     assert code == 2
     assert "has 3 engines" in err
     document = cli_json(
+        "engine",
         "pull",
         run_id,
         "--tracking-uri",
@@ -150,7 +151,7 @@ def test_a_bar_is_for_terminals_only(capfd: pytest.CaptureFixture[str], monkeypa
 
 
 def test_json_is_all_that_is_printed(logged: Logged, cli: Cli) -> None:
-    code, out, err = cli("pull", "--compilers", "onnxruntime", "--tracking-uri", logged.uri, "--json")
+    code, out, err = cli("engine", "pull", "--compilers", "onnxruntime", "--tracking-uri", logged.uri, "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["compiler"] == "onnxruntime"
 
@@ -171,7 +172,7 @@ def test_what_is_not_trusted_is_not_brought(logged: Logged, cli: Cli, tmp_path: 
     rules.write_text("sources: [{uri: '*', trust: signed}]\n")
     source = f"models:/{logged.models['openvino']}"
     for arguments in ((source,), ("--compilers", "openvino")):
-        code, _, err = cli("pull", *arguments, "--tracking-uri", logged.uri, "--trust", str(rules))
+        code, _, err = cli("engine", "pull", *arguments, "--tracking-uri", logged.uri, "--trust", str(rules))
         assert code == 1
         assert "need a signature by a known signer (none): it is not signed" in err
     assert not (tmp_path / "home" / "pulled").exists()

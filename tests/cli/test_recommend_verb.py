@@ -33,7 +33,7 @@ def test_the_best_with_its_engine(recorded: str, cli, cli_json) -> None:
     assert (code, err) == (0, "")
     assert "resnet18 on xeon" in out
     assert "resnet18 on orin" in out
-    assert out.count("mlflow-ngraph pull models:/m-") == 2
+    assert out.count("mlflow-ngraph engine pull models:/m-") == 2
     assert "objective: throughput (throughput, higher is better)" in out
     found = cli_json("recommend", "--tracking-uri", recorded, "--workloads", "resnet18", "--max-latency-ms", "10")
     assert found["limits"] == ["latency_p99_ms ≤ 10"]
@@ -113,7 +113,7 @@ def test_the_ending_of_a_file_tells_the_format(recorded: str, cli, tmp_path: Pat
         elif name.endswith("csv"):
             assert "pull" in pd.read_csv(path).columns
         else:
-            assert "mlflow-ngraph pull" in path.read_text()
+            assert "mlflow-ngraph engine pull" in path.read_text()
 
 
 WRONG = [

@@ -44,7 +44,7 @@ def test_every_figure_follows_from_the_samples_and_a_changed_one_is_found(
     assert len(found.differences) == 0
     assert (found.cells, found.samples) == (4, 48)
     assert found.figures > 100
-    code, out, _ = cli("recompute", run_id, "--tracking-uri", sqlite_uri)
+    code, out, _ = cli("results", "recompute", run_id, "--tracking-uri", sqlite_uri)
     assert (code, "all equal, bit for bit" in out) == (0, True)
 
     client = connection.connect(sqlite_uri)
@@ -53,11 +53,11 @@ def test_every_figure_follows_from_the_samples_and_a_changed_one_is_found(
     table["throughput"] *= np.where(table.index == 0, 1 + 1e-15, 1.0)
     table.to_parquet(path)
     client.log_artifact(run_id, str(path))
-    code, _, err = cli("recompute", run_id, "--tracking-uri", sqlite_uri)
+    code, _, err = cli("results", "recompute", run_id, "--tracking-uri", sqlite_uri)
     assert code == 2
     assert f"run {run_id}: results.parquet is not the file whose digest the run's tags tell" in err
     client.set_tag(run_id, Tag.RESULTS_SHA256, hashlib.sha256(path.read_bytes()).hexdigest())
-    code, out, _ = cli("recompute", run_id, "--tracking-uri", sqlite_uri)
+    code, out, _ = cli("results", "recompute", run_id, "--tracking-uri", sqlite_uri)
     assert code == 1
     assert "1 differ" in out
     assert "throughput" in out

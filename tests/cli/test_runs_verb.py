@@ -34,14 +34,14 @@ def script(number: int, name: str) -> Script:
 
 
 def test_runs_lists_them_with_what_became_of_them(home: Path, cli: Cli, cli_json: Callable[..., Any]) -> None:
-    rows = cli_json("runs", "--home", str(home))["studies"]
+    rows = cli_json("study", "runs", "--home", str(home))["studies"]
     states = {row["study_id"]: (row["state"], row["ok"], row["cells"], row["run_id"]) for row in rows}
     assert list(states.items()) == [
         ("quick-3", ("unfinished", 1, 2, None)),
         ("smoke-2", ("to be recorded: sync", 1, 2, None)),
         ("smoke-1", ("recorded", 1, 2, RUN)),
     ]
-    code, out, _ = cli("runs", "--home", str(home))
+    code, out, _ = cli("study", "runs", "--home", str(home))
     assert code == 0
     assert all(text in out for text in ("smoke-2", "quick", "host", "1/2", "unfinished"))
 
@@ -49,7 +49,7 @@ def test_runs_lists_them_with_what_became_of_them(home: Path, cli: Cli, cli_json
 def test_one_that_is_damaged_is_said(home: Path, cli_json: Callable[..., Any]) -> None:
     journal = home / "studies" / "smoke-1" / "journal.jsonl"
     journal.write_bytes(journal.read_bytes().replace(b'"timeout"', b'"timeouT"'))
-    rows = cli_json("runs", "--home", str(home))["studies"]
+    rows = cli_json("study", "runs", "--home", str(home))["studies"]
     assert {row["study_id"]: row["state"] for row in rows}["smoke-1"] == "damaged"
 
 
@@ -78,24 +78,24 @@ def test_the_one_before_was_measured_to_its_end(home: Path) -> None:
 
 
 def test_sync_alone_lists_what_waits(home: Path, cli: Cli, cli_json: Callable[..., Any]) -> None:
-    code, out, _ = cli("sync", "--home", str(home))
+    code, out, _ = cli("study", "sync", "--home", str(home))
     assert code == 0
-    assert out.splitlines() == ["smoke-2", "quick-3", "record them with: mlflow-ngraph sync --all"]
-    assert cli_json("sync", "--home", str(home))["waiting"] == ["smoke-2", "quick-3"]
+    assert out.splitlines() == ["smoke-2", "quick-3", "record them with: mlflow-ngraph study sync --all"]
+    assert cli_json("study", "sync", "--home", str(home))["waiting"] == ["smoke-2", "quick-3"]
 
 
 def test_export_takes_a_name_and_needs_no_file(
     home: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, _, err = cli("export", "smoke", "--home", str(home))
+    code, _, err = cli("study", "export", "smoke", "--home", str(home))
     assert code == 0, err
     assert (tmp_path / "smoke-2.tar").is_file()
-    code, _, err = cli("export", "smoke", "quick", "--home", str(home))
+    code, _, err = cli("study", "export", "smoke", "quick", "--home", str(home))
     assert (code, "name it with -o FILE" in err) == (2, True)
 
 
 def test_a_file_that_is_not_there_is_a_wrong_request(tmp_path: Path, cli: Cli) -> None:
-    code, _, err = cli("import", str(tmp_path / "nothing.tar"))
+    code, _, err = cli("study", "import", str(tmp_path / "nothing.tar"))
     assert code == 2
     assert "does not exist" in err

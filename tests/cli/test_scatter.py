@@ -63,11 +63,11 @@ def test_a_server_has_what_the_directory_has(measured):
 
 def test_the_verb_says_what_to_measure_more_of(measured, cli):
     _, directory = measured
-    code, out, _ = cli("scatter", str(directory))
+    code, out, _ = cli("results", "variance", str(directory))
     assert code == 0
     assert "cells the error of the mean comes mostly from the" in out or "in 1 of 2 cells" in out
     assert "fake[delay_ms=1.0]" in out
-    code, out, _ = cli("scatter", str(directory), "--json")
+    code, out, _ = cli("results", "variance", str(directory), "--json")
     assert [row["repetition_units"] for row in json.loads(out)] == [20, 20]
 
 

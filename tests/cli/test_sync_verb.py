@@ -58,7 +58,7 @@ def home_with(measured: Path, home: Path, *names: str) -> Path:
 
 
 def synced(capsys: pytest.CaptureFixture[str], home: Path, uri: str, code: int = 0) -> dict[str, Any]:
-    assert cli(["sync", "--all", "--home", str(home), "--tracking-uri", uri, "--json"]) == code
+    assert cli(["study", "sync", "--all", "--home", str(home), "--tracking-uri", uri, "--json"]) == code
     return dict(json.loads(capsys.readouterr().out))
 
 
@@ -179,7 +179,7 @@ def test_watching_waits_for_the_server_and_for_whoever_measures(
     machine = ExclusiveMachine("theirs")
     monkeypatch.setattr(verb, "_recorded", record)
     monkeypatch.setattr("mlflow_ngraph.cli.sync.time", SimpleNamespace(sleep=sleep))
-    assert cli(["sync", "--watch", "--home", str(home), "--every", "10s"]) == 0
+    assert cli(["study", "sync", "--watch", "--home", str(home), "--every", "10s"]) == 0
     assert paused == [20, 20, 40, 10, 10], "away; not asked while somebody measures; away; recorded; nothing waits"
     told = capsys.readouterr()
     assert told.err.count("1 study waits for the server") == 1, "the same is told once"
@@ -188,7 +188,7 @@ def test_watching_waits_for_the_server_and_for_whoever_measures(
 
 def test_a_watch_ends_by_a_signal(measured: Path, sqlite_uri: str, tmp_path: Path) -> None:
     home = home_with(measured, tmp_path / "home", "one")
-    command = [sys.executable, "-u", "-m", "mlflow_ngraph", "sync", "--watch", "--home", str(home)]
+    command = [sys.executable, "-u", "-m", "mlflow_ngraph", "study", "sync", "--watch", "--home", str(home)]
     process = subprocess.Popen(
         command, env={**os.environ, "MLFLOW_TRACKING_URI": sqlite_uri}, stdout=subprocess.PIPE, text=True
     )
@@ -201,5 +201,5 @@ def test_a_watch_ends_by_a_signal(measured: Path, sqlite_uri: str, tmp_path: Pat
 
 @pytest.mark.parametrize("arguments", [["one", "--all"], ["--watch", "--json"], ["--watch", "--every", "soon"]])
 def test_wrong_options_are_told(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli(["sync", *arguments, "--home", str(tmp_path)]) == 2
+    assert cli(["study", "sync", *arguments, "--home", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith("error: ")

@@ -75,7 +75,14 @@ def test_no_verb_cuts_what_one_copies(width: int, sqlite_uri: str, tmp_path: Pat
         (("prune", "--keep-newest", "0"), compilers),
         (("compare",), compilers | {"resnet18"}),
         (
-            ("gate", "--baseline", "quick-0123abcd-20251009-090000", "--candidate", "quick-0123abcd-20251009-090001"),
+            (
+                "results",
+                "gate",
+                "--baseline",
+                "quick-0123abcd-20251009-090000",
+                "--candidate",
+                "quick-0123abcd-20251009-090001",
+            ),
             compilers,
         ),
         (("history", "resnet18/openvino/b1"), {"quick-0123abcd-20251009-090000"}),
@@ -90,9 +97,9 @@ def test_no_verb_cuts_what_one_copies(width: int, sqlite_uri: str, tmp_path: Pat
         assert "…" not in out, arguments
         for text in whole:
             assert text in out, (arguments, out)
-    known = set(re.findall(r"\bm-[0-9a-f]{32}\b", cli("list", "--json")[1]))
+    known = set(re.findall(r"\bm-[0-9a-f]{32}\b", cli("engine", "list", "--json")[1]))
     assert known
-    assert known <= set(cli("list")[1].split())
+    assert known <= set(cli("engine", "list")[1].split())
 
 
 COSTS = [

@@ -41,7 +41,7 @@ def test_recommend_names_no_winner(recorded: str, cli: Cli) -> None:
     )
     assert "could beat onnxruntime[opt_level=2] at batch 4" in first
     assert "measure again with mlflow-ngraph benchmark --workloads timm:resnet18 --compilers openvino" in first
-    assert "mlflow-ngraph pull" not in out
+    assert "mlflow-ngraph engine pull" not in out
     assert "*" not in out
     code, out, _ = cli("recommend", "--workloads", "resnet18", "--json")
     found = json.loads(out)
@@ -51,7 +51,7 @@ def test_recommend_names_no_winner(recorded: str, cli: Cli) -> None:
     for form in ("markdown", "csv"):
         code, out, _ = cli("recommend", "--workloads", "resnet18", "--format", form)
         assert code == 3
-        assert "mlflow-ngraph pull" not in out or form == "csv"
+        assert "mlflow-ngraph engine pull" not in out or form == "csv"
     assert cli("recommend", "--workloads", "resnet18", "--compilers", "onnxruntime")[0] == 0
 
 
@@ -63,16 +63,16 @@ def test_recommend_where_nothing_is_ok(recorded: str, cli: Cli) -> None:
 
 def test_pull_refuses_unless_that_is_accepted(recorded: str, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mlflow_ngraph.engines.compatibility.misfit", lambda manifest: "")
-    code, out, _ = cli("pull", "--workload", "resnet18")
+    code, out, _ = cli("engine", "pull", "--workload", "resnet18")
     assert code == 3
     assert out.startswith("undecided: openvino at batch 4 measured")
     assert "looks best: resnet18 by onnxruntime[opt_level=2], fp32, batch 4" in out
     assert "--accept-undecided brings it nevertheless" in out
-    code, out, _ = cli("pull", "--workload", "resnet18", "--dry-run", "--json")
+    code, out, _ = cli("engine", "pull", "--workload", "resnet18", "--dry-run", "--json")
     document = json.loads(out)
     assert (code, document["directory"]) == (3, None)
     assert {one["row"]["compiler"] for one in document["answer"]["undecided"]} == {"openvino"}
-    code, out, _ = cli("pull", "--workload", "resnet18", "--dry-run", "--accept-undecided")
+    code, out, _ = cli("engine", "pull", "--workload", "resnet18", "--dry-run", "--accept-undecided")
     assert code == 0
     assert out.startswith("undecided: ")
 
@@ -82,7 +82,7 @@ def test_a_rival_that_cannot_run_here_is_none(recorded: str, cli: Cli, monkeypat
     monkeypatch.setattr(
         "mlflow_ngraph.engines.compatibility.absent", lambda name: "not installed" if name == "openvino" else ""
     )
-    code, out, _ = cli("pull", "--workload", "resnet18", "--dry-run")
+    code, out, _ = cli("engine", "pull", "--workload", "resnet18", "--dry-run")
     assert code == 0
     assert out.startswith("chosen: resnet18 by onnxruntime[opt_level=2]")
 
@@ -100,4 +100,4 @@ def test_promote_refuses_unless_that_is_accepted(recorded: str, cli: Cli) -> Non
     assert (code, document["state"], document["overruled"]) == (0, "promoted", True)
     assert "undecided: openvino at batch 4" in document["description"]
     slowest = frame.assign(model_id=results.load(recorded, compilers=["openvino"])["model_id"].iloc[0])
-    assert cli("promote", slowest["model_id"].iloc[0], "--name", "other", "--accept-undecided")[0] == 3
+    assert cli("engine", "promote", slowest["model_id"].iloc[0], "--name", "other", "--accept-undecided")[0] == 3

@@ -32,20 +32,20 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.usefixtures("processes")
 def test_compilers(cli, cli_json) -> None:
-    rows = cli_json("compilers")["compilers"]
+    rows = cli_json("info", "compilers")["compilers"]
     assert [row["name"] for row in rows] == COMPILERS.names()
     for row in rows:
         assert row["available"] or (row["reason"] and row["hint"])
         for flag in row["flags"]:
             assert flag["description"], f"flag {flag['name']} of {row['name']} is not explained"
             assert flag["type"]
-    _, out, _ = cli("compilers")
+    _, out, _ = cli("info", "compilers")
     for name in COMPILERS.names():
         assert name in out
 
 
 def test_flags_of_one_compiler(cli) -> None:
-    code, out, _ = cli("compilers", "openvino")
+    code, out, _ = cli("info", "compilers", "openvino")
     assert code == 0
     assert "latency | throughput | none" in out
     assert "whole number ≥ 1 | none" in out
@@ -57,15 +57,15 @@ def test_a_compiler_whose_package_is_missing_costs_the_others_nothing(cli, cli_j
 
     entries = {**COMPILERS.entries, "lost": Entry("no_such_package.compiler:Lost", "pip install lost")}
     monkeypatch.setattr(COMPILERS, "entries", entries)
-    (lost,) = [row for row in cli_json("compilers")["compilers"] if row["name"] == "lost"]
+    (lost,) = [row for row in cli_json("info", "compilers")["compilers"] if row["name"] == "lost"]
     assert (lost["available"], lost["version"]) == (False, None)
     assert lost["reason"] == "compiler 'lost' needs no_such_package"
     assert lost["hint"] == "pip install lost"
-    assert "pip install lost" in cli("compilers")[1]
+    assert "pip install lost" in cli("info", "compilers")[1]
 
 
 def test_workloads_of_the_paper(cli_json) -> None:
-    rows = cli_json("workloads")["workloads"]
+    rows = cli_json("info", "workloads")["workloads"]
     assert len(rows) == 15 + 8
     assert rows[0]["parameters"] == 11689512
     assert {"ref", "label", "family", "inputs", "parameters", "paper_macs", "true_macs"} <= set(rows[0])
@@ -73,7 +73,7 @@ def test_workloads_of_the_paper(cli_json) -> None:
 
 @pytest.mark.usefixtures("compilers")
 def test_any_workload_is_built_to_be_described(cli_json) -> None:
-    (row,) = cli_json("workloads", "block:mha?width=64&depth=2")["workloads"]
+    (row,) = cli_json("info", "workloads", "block:mha?width=64&depth=2")["workloads"]
     assert row["ref"] == "block:mha?depth=2&width=64"
     assert row["parameters"] == 2 * (4 * 64**2 + 4 * 64)
     assert row["inputs"][0]["shape"] == ["batch", 10, 64]
@@ -81,18 +81,18 @@ def test_any_workload_is_built_to_be_described(cli_json) -> None:
 
 @pytest.mark.usefixtures("processes")
 def test_devices(cli, cli_json) -> None:
-    found = cli_json("devices")
+    found = cli_json("info", "devices")
     assert [row["name"] for row in found["devices"]] == DEVICES.names()
     assert {"digest", "host", "processors", "hardware", "system"} <= set(found["machine"])
     assert found["versions"]["python"]
-    assert found["machine"]["digest"] in cli("devices")[1]
+    assert found["machine"]["digest"] in cli("info", "devices")[1]
 
 
 def test_studies(cli, cli_json) -> None:
-    rows = cli_json("studies")["studies"]
+    rows = cli_json("study", "list")["studies"]
     assert {row["name"] for row in rows} == set(ready_made())
     assert all(row["description"] for row in rows)
-    assert "paper-models" in cli("studies")[1]
+    assert "paper-models" in cli("study", "list")[1]
 
 
 @pytest.mark.usefixtures("processes")
@@ -181,7 +181,7 @@ def test_where_to_look_comes_before_the_answers(tmp_path: Path, capfd) -> None:
 
 def test_what_is_not_recorded_is_said_with_the_remedy(tmp_path: Path, capfd) -> None:
     show_outcome(outcome(tmp_path, "the server went away"), as_json=False)
-    assert f"the server went away; later: mlflow-ngraph sync {tmp_path}" in capfd.readouterr().out
+    assert f"the server went away; later: mlflow-ngraph study sync {tmp_path}" in capfd.readouterr().out
 
 
 def test_an_outcome_as_json(tmp_path: Path, capfd) -> None:
@@ -272,7 +272,7 @@ def test_nothing_to_compare_yet(sqlite_uri: str, cli) -> None:
 
 
 def test_sync_of_a_directory_without_a_study(cli, tmp_path: Path, sqlite_uri: str) -> None:
-    code, _, err = cli("sync", str(tmp_path), "--tracking-uri", sqlite_uri)
+    code, _, err = cli("study", "sync", str(tmp_path), "--tracking-uri", sqlite_uri)
     assert code == 1
     assert err == f"error: {tmp_path}: no journal.jsonl here; name the directory of a study\n"
 
@@ -382,10 +382,10 @@ def keys_of(document: Any, *paths: str) -> set[str]:
 @pytest.mark.parametrize(
     ("verb", "arguments", "paths"),
     [
-        ("compilers", ["compilers", "openvino"], ["compilers", "compilers.flags"]),
-        ("workloads", ["workloads"], ["workloads", "workloads.inputs"]),
-        ("devices", ["devices"], ["devices", "machine"]),
-        ("studies", ["studies"], ["studies"]),
+        ("info", "compilers", ["compilers", "openvino"], ["compilers", "compilers.flags"]),
+        ("info", "workloads", ["workloads"], ["workloads", "workloads.inputs"]),
+        ("info", "devices", ["devices"], ["devices", "machine"]),
+        ("study", "list", ["studies"], ["studies"]),
         ("doctor", ["doctor"], ["findings"]),
         ("benchmark --dry-run", ["benchmark", "quick", "--dry-run"], ["lanes"]),
     ],

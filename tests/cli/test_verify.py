@@ -22,17 +22,17 @@ def statuses(document: Any) -> dict[str, str]:
 
 def test_a_good_engine_passes(logged: Logged, cli: Cli, cli_json: Callable[..., Any]) -> None:
     package = str(logged.packages["openvino"])
-    document = cli_json("verify", package)
+    document = cli_json("engine", "verify", package)
     assert document["ok"]
     assert statuses(document) == {"trust": "ok", "digests": "ok", "compatibility": "ok", "probe": "ok"}
-    code, out, _ = cli("verify", package)
+    code, out, _ = cli("engine", "verify", package)
     assert code == 0
     assert "by openvino, fp32, batch 1, 4" in out
     assert "what rounding does at fp32" in out
 
 
 def test_an_engine_on_a_server_is_checked_with_the_digest_there(logged: Logged, cli_json: Callable[..., Any]) -> None:
-    document = cli_json("verify", f"models:/{logged.models['onnxruntime']}", "--tracking-uri", logged.uri)
+    document = cli_json("engine", "verify", f"models:/{logged.models['onnxruntime']}", "--tracking-uri", logged.uri)
     assert "the manifest is the one that was logged" in document["checks"][1]["found"]
 
 
@@ -42,7 +42,7 @@ def test_speed_is_compared_with_what_was_recorded(
     package = str(logged.packages["onnxruntime"])
     for floor, code, status in ((0.0, 0, "ok"), (1e9, 1, "problem")):
         monkeypatch.setattr(verification, "FLOOR", floor)
-        found, out, err = cli("verify", package, "--measure", "--seconds", "0.2", "--json")
+        found, out, err = cli("engine", "verify", package, "--measure", "--seconds", "0.2", "--json")
         document = json.loads(out)
         assert (found, statuses(document)["throughput"]) == (code, status), err
         assert "samples/s at batch 1" in document["checks"][-1]["found"]
@@ -54,7 +54,7 @@ def test_a_damaged_engine_is_never_run(
     package = logged.copy("openvino", tmp_path / "package")
     (package / "engine/model.bin").write_bytes(b"")
     monkeypatch.setattr(verification, "_tried", lambda *_: pytest.fail("it was run"))
-    code, out, _ = cli("verify", str(package), "--json", "--measure")
+    code, out, _ = cli("engine", "verify", str(package), "--json", "--measure")
     document = json.loads(out)
     assert code == 1
     assert statuses(document) == {
@@ -66,7 +66,7 @@ def test_a_damaged_engine_is_never_run(
 def test_outputs_of_another_model_are_found(logged: Logged, tmp_path: Path, cli: Cli) -> None:
     package = logged.copy("openvino", tmp_path / "package")
     of_another_model(package)
-    code, out, _ = cli("verify", str(package))
+    code, out, _ = cli("engine", "verify", str(package))
     assert code == 1
     assert "its outputs are not those of the model: relative error" in out
 
@@ -77,7 +77,7 @@ def test_an_engine_that_breaks_its_process_is_a_problem(
     """The runtime is replaced by one that dies as soon as it is imported."""
     (tmp_path / "openvino.py").write_text("import os\nos.abort()\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    code, out, _ = cli("verify", str(logged.packages["openvino"]))
+    code, out, _ = cli("engine", "verify", str(logged.packages["openvino"]))
     assert code == 1
     assert "the process that tried the engine has ended: killed by SIGABRT" in out
 
@@ -89,11 +89,11 @@ def test_what_lies_in_the_current_directory_is_not_run(
         (tmp_path / f"{name}.py").write_text("import os\nos.abort()\n")
     package = logged.packages["openvino"].absolute()
     monkeypatch.chdir(tmp_path)
-    code, out, _ = cli("verify", str(package))
+    code, out, _ = cli("engine", "verify", str(package))
     assert code == 0, out
 
 
 def test_there_is_no_such_place(cli: Cli) -> None:
-    code, out, _ = cli("verify", "nowhere")
+    code, out, _ = cli("engine", "verify", "nowhere")
     assert code == 1
     assert "there is no engine package at nowhere" in out

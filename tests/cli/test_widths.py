@@ -45,28 +45,52 @@ def test_no_verb_prints_wide_lines_or_ends_them_in_blanks(
     first, second = STUDIES
     for arguments in (
         ("benchmark", "paper-models", "--device", "xeon", "--dry-run"),
-        ("cache",),
-        ("clean",),
+        (
+            "local",
+            "cache",
+        ),
+        (
+            "local",
+            "clean",
+        ),
         ("compare",),
         ("compare", "--all", "--intervals"),
         ("compare", "--rows", "workload,batch", "--columns", "device,compiler_label,precision", "--metric", "speedup"),
-        ("compilers",),
-        ("compilers", "openvino", "onnxruntime", "tvm"),
-        ("devices",),
-        ("diff", first, second),
+        (
+            "info",
+            "compilers",
+        ),
+        ("info", "compilers", "openvino", "onnxruntime", "tvm"),
+        (
+            "info",
+            "devices",
+        ),
+        ("results", "diff", first, second),
         ("doctor",),
-        ("findings", "--limit", "0"),
-        ("gate", "--baseline", first, "--candidate", second),
-        ("history", "resnet18/openvino/b1"),
-        ("list",),
-        ("prune", "--keep-newest", "0"),
-        ("reap",),
+        ("results", "findings", "--limit", "0"),
+        ("results", "gate", "--baseline", first, "--candidate", second),
+        ("results", "history", "resnet18/openvino/b1"),
+        (
+            "engine",
+            "list",
+        ),
+        ("engine", "prune", "--keep-newest", "0"),
+        (
+            "study",
+            "cleanup",
+        ),
         ("recommend",),
         ("recommend", "--objective", "latency", "--fleet", "--front"),
-        ("report", "--no-log", "--output", "report.html"),
-        ("studies",),
-        ("workloads",),
-        ("workloads", "block:mha?width=16"),
+        ("results", "report", "--no-log", "--output", "report.html"),
+        (
+            "study",
+            "list",
+        ),
+        (
+            "info",
+            "workloads",
+        ),
+        ("info", "workloads", "block:mha?width=16"),
     ):
         code, out, err = cli(*arguments)
         assert code != 2, (arguments, err)

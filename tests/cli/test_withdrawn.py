@@ -148,6 +148,6 @@ def test_an_engine_that_is_deleted_is_not_offered_and_its_figures_stay(
     assert "is deleted: measuring it again builds another" in out
     assert len(results.load(uri)) == cells
     for source in ((), (f"models:/{model}",)):
-        code, _, err = cli("pull", *source, *(asked if not source else asked[:2]))
+        code, _, err = cli("engine", "pull", *source, *(asked if not source else asked[:2]))
         assert code != 0
         assert "not found" in err

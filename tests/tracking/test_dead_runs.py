@@ -37,7 +37,7 @@ def begun(uri: str, folder: Path) -> tuple[Recorder, StudyRecord, str]:
 
 
 def reaped(capsys: pytest.CaptureFixture[str], uri: str, home: Path, *options: str) -> dict[str, dict[str, Any]]:
-    assert cli(["reap", "--tracking-uri", uri, "--home", str(home), "--json", *options]) == 0
+    assert cli(["study", "cleanup", "--tracking-uri", uri, "--home", str(home), "--json", *options]) == 0
     return {run["kind"]: run for run in json.loads(capsys.readouterr().out)["runs"]}
 
 

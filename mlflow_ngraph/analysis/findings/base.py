@@ -253,10 +253,12 @@ def command(verb: str, options: dict[str, Iterable[Any]], *more: str) -> str:
 
     Parameters
     ----------
+    verb : str
+        With its group, as it is typed.
     options : dict[str, Iterable[Any]]
         Values by the name of the option.
     """
-    words = ["mlflow-ngraph", verb]
+    words = ["mlflow-ngraph", *verb.split()]
     for name, values in options.items():
         texts = list(dict.fromkeys(str(value) for value in values))
         if texts and all(text and "," not in text for text in texts):

@@ -125,7 +125,7 @@ def _finding(table: Table, cells: pd.DataFrame, title: str, text: str, says: str
             for _, cell in cells.iterrows()
         ],
         command(
-            "findings",
+            "results findings",
             filters(cells, "devices", "workloads", "compilers", "precision", "batch-sizes"),
             "--kinds", kind, "--json",
         ),

@@ -1,4 +1,4 @@
-"""What an engine is made of: written when it is compiled, and read by `mlflow-ngraph explain`."""
+"""What an engine is made of: written when it is compiled, and read by `mlflow-ngraph results explain`."""
 
 from __future__ import annotations
 

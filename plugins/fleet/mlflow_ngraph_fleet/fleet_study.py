@@ -246,7 +246,7 @@ class FleetStudy:
                 outcome = sync_study(directory, tracking_uri=self.run.tracking_uri)
         except NGraphError as error:
             progress.code = 1
-            progress.reason = f"not recorded: {error}; later: mlflow-ngraph sync {shlex.quote(str(directory))}"
+            progress.reason = f"not recorded: {error}; later: mlflow-ngraph study sync {shlex.quote(str(directory))}"
             return
         if progress.code in (0, 1, 3):
             progress.code = outcome.exit_code

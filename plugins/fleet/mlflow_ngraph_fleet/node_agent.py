@@ -277,7 +277,7 @@ def _device() -> dict[str, Any]:
     if not codes or not python:
         return {}
     done = subprocess.run(
-        [python, "-m", "mlflow_ngraph", "devices", "--json"],
+        [python, "-m", "mlflow_ngraph", "info", "devices", "--json"],
         capture_output=True,
         text=True,
         check=False,

@@ -112,7 +112,7 @@ class Listener:
         self._parts = []
         if hashlib.sha256(content).hexdigest() != event.get("sha256"):
             raise FleetError(
-                "the journal was damaged on its way here; it is whole on the device, for mlflow-ngraph sync there"
+                "the journal was damaged on its way here; it is whole on the device, for mlflow-ngraph study sync there"
             )
         self.journal = content
         return True

@@ -31,7 +31,7 @@ engines and these inputs. Axes of figures end where their points do; an interval
 Of several studies of the same cell the latest counts. Speed-ups are paired: each compares an engine with {over} in \
 the same rounds. Means over models, slopes and retentions combine cells that were measured independently.
 Numbers come from the results tables of the study runs, and those follow from the raw samples that the runs carry: \
-“mlflow-ngraph recompute RUN” derives them again."""
+“mlflow-ngraph results recompute RUN” derives them again."""
 
 
 def build(

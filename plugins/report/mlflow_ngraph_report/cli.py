@@ -1,4 +1,4 @@
-"""``mlflow-ngraph report``: the tables and figures of the paper from one's own results."""
+"""``mlflow-ngraph results report``: the tables and figures of the paper from one's own results."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_the_report_of_one_study_is_written_and_logged(
 ) -> None:
     run_id = record(sqlite_uri, tmp_path / "study")
     out = tmp_path / "out"
-    found = cli_json("report", "--tracking-uri", sqlite_uri, "--output", str(out))
+    found = cli_json("results", "report", "--tracking-uri", sqlite_uri, "--output", str(out))
     assert found["page"] == str(out / "report.html")
     assert found["logged"] == [f"runs:/{run_id}/report/report.html"]
     parts = {part["key"]: part for part in found["parts"]}
@@ -60,7 +60,9 @@ def test_the_report_of_one_study_is_written_and_logged(
     note = run.data.tags[Tag.NOTE]
     link = f"[Report](#/experiments/{run.info.experiment_id}/runs/{run_id}/artifacts/report/report.html?workflowType=machine_learning)"
     assert note.split("\n\n")[1] == link, "below what the description begins with"
-    code, text, err = cli("report", run_id, "--tracking-uri", sqlite_uri, "--output", str(tmp_path / "alone.html"))
+    code, text, err = cli(
+        "results", "report", run_id, "--tracking-uri", sqlite_uri, "--output", str(tmp_path / "alone.html")
+    )
     assert (code, err) == (0, "")
     assert text.startswith("openvino is 2.50 [2.43, 2.58] times eager on resnet18 at batch 1")
     assert f"open {(tmp_path / 'alone.html').as_uri()}" in text
@@ -73,14 +75,14 @@ def test_what_is_logged_where(sqlite_uri: str, tmp_path: Path, cli_json: Callabl
     first = record(sqlite_uri, tmp_path / "one")
     second = record(sqlite_uri, tmp_path / "two", study_id="quick-4567abcd-20251010-090000", device="orin")
     where = ("--tracking-uri", sqlite_uri, "--output", str(tmp_path / "out"))
-    assert cli_json("report", *where)["logged"] == []
-    assert len(cli_json("report", first, second, *where)["logged"]) == 2
-    assert cli_json("report", first, *where, "--no-log")["logged"] == []
-    (only,) = cli_json("report", "--devices", "orin", *where)["logged"]
+    assert cli_json("results", "report", *where)["logged"] == []
+    assert len(cli_json("results", "report", first, second, *where)["logged"]) == 2
+    assert cli_json("results", "report", first, *where, "--no-log")["logged"] == []
+    (only,) = cli_json("results", "report", "--devices", "orin", *where)["logged"]
     assert second in only
     lane = results.load(sqlite_uri)
     lane_run = lane.loc[lane["run_id"] == first, "lane_run_id"].iloc[0]
-    (of_lane,) = cli_json("report", lane_run, *where)["logged"]
+    (of_lane,) = cli_json("results", "report", lane_run, *where)["logged"]
     assert first in of_lane
     assert "xeon" in (tmp_path / "out" / "report.html").read_text()
 
@@ -92,7 +94,9 @@ def test_wrong_requests_are_one_line(sqlite_uri: str, tmp_path: Path, cli: Cli) 
         (("--include", "wrong"), "unknown verdict 'wrong'"),
         (("--devices", "gpu"), "unknown device 'gpu'"),
     ):
-        code, _, err = cli("report", *arguments, "--tracking-uri", sqlite_uri, "--output", str(tmp_path / "no"))
+        code, _, err = cli(
+            "results", "report", *arguments, "--tracking-uri", sqlite_uri, "--output", str(tmp_path / "no")
+        )
         assert (code, err.count("\n")) == (2, 1), err
         assert told in err
     assert not (tmp_path / "no").exists()
@@ -103,7 +107,9 @@ def test_verdicts_that_are_included_count(sqlite_uri: str, tmp_path: Path, cli: 
     pages = {}
     for name, more in (("without", ()), ("with", ("--include", "timeout"))):
         target = tmp_path / f"{name}.html"
-        assert cli("report", "--tracking-uri", sqlite_uri, "--output", str(target), "--no-log", *more)[0] == 0
+        assert (
+            cli("results", "report", "--tracking-uri", sqlite_uri, "--output", str(target), "--no-log", *more)[0] == 0
+        )
         pages[name] = target.read_text()
     assert "count all the same" in pages["with"]
     assert "left out everywhere else" in pages["without"]
@@ -136,7 +142,7 @@ def test_tables_6_to_8_follow_from_raw_samples(sqlite_uri: str, tmp_path: Path, 
     assert outcome.exit_code == 0, outcome.record.lanes
     (run_id,) = results.load(sqlite_uri)["run_id"].unique()
     out = tmp_path / "out"
-    assert cli("report", run_id, "--paper", "--tracking-uri", sqlite_uri, "--output", str(out))[0] == 0
+    assert cli("results", "report", run_id, "--paper", "--tracking-uri", sqlite_uri, "--output", str(out))[0] == 0
 
     artifacts = tmp_path / "artifacts"
     artifacts.mkdir()

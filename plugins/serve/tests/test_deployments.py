@@ -227,7 +227,7 @@ def test_the_command_line_of_mlflow_deploys_serves_and_predicts(logged: Logged, 
 
     assert "max_p99_ms" in call("help")
     assert "ngraph deployment r50 is created" in call("create", "-m", uri, "--name", "r50", "-C", "max_delay_ms=1")
-    assert "'name': 'r50'" in call("list")
+    assert "'name': 'r50'" in call("engine", "list")
     said = call("get", "--name", "r50")
     assert f"model_uri: {uri}" in said
     assert "compiler: onnxruntime" in said
@@ -245,5 +245,5 @@ def test_the_command_line_of_mlflow_deploys_serves_and_predicts(logged: Logged, 
     assert "is updated (with flavor ngraph)" in call("update", "--name", "r50", "-C", "max_delay_ms=2")
     refused = call("create", "-m", uri, "--name", "r50", code=1)
     assert refused.startswith("Error: there is a deployment 'r50'")
-    assert "explains no predictions" in call("explain", "--name", "r50", "-I", str(file), code=1)
+    assert "explains no predictions" in call("results", "explain", "--name", "r50", "-I", str(file), code=1)
     assert "is deleted" in call("delete", "--name", "r50")

@@ -42,7 +42,16 @@ STRANGE: tuple[Any, ...] = (
 def server(logged: Logged, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     folder = tmp_path_factory.mktemp("fuzzed")
     port = free_port()
-    command = ["mlflow_ngraph", "serve", str(logged.packages["onnxruntime"]), "--name", NAME, "--port", str(port)]
+    command = [
+        "mlflow_ngraph",
+        "engine",
+        "serve",
+        str(logged.packages["onnxruntime"]),
+        "--name",
+        NAME,
+        "--port",
+        str(port),
+    ]
     with started([*command, "--timeout-s", "10"], port, folder / "log", {"XDG_CACHE_HOME": str(folder)}) as found:
         yield found
 
@@ -184,7 +193,16 @@ def settled(server: Process) -> dict[str, float]:
 
 def test_a_signal_ends_the_server_when_all_is_answered(logged: Logged, tmp_path: Path) -> None:
     port = free_port()
-    command = ["mlflow_ngraph", "serve", str(logged.packages["onnxruntime"]), "--name", NAME, "--port", str(port)]
+    command = [
+        "mlflow_ngraph",
+        "engine",
+        "serve",
+        str(logged.packages["onnxruntime"]),
+        "--name",
+        NAME,
+        "--port",
+        str(port),
+    ]
     options = ["--max-batch", "4", "--max-delay-ms", "2000"]
     with started([*command, *options], port, tmp_path / "log") as server:
         assert server.process.poll() is None

@@ -23,7 +23,7 @@ def became(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 
 def test_a_package_is_proven_and_then_served(logged: Logged, cli: Cli, became: list[tuple[Any, ...]]) -> None:
-    code, _, err = cli("serve", str(logged.packages["openvino"]), "--port", "0", "--max-p99-ms", "50")
+    code, _, err = cli("engine", "serve", str(logged.packages["openvino"]), "--port", "0", "--max-p99-ms", "50")
     assert code == 0, err
     ((package, name, settings),) = became
     assert package.directory == logged.packages["openvino"]
@@ -48,7 +48,7 @@ def test_a_package_is_proven_and_then_served(logged: Logged, cli: Cli, became: l
 def test_wrong_options_are_named(
     logged: Logged, cli: Cli, became: list[tuple[Any, ...]], options: tuple[str, ...], said: str
 ) -> None:
-    code, _, err = cli("serve", str(logged.packages["openvino"]), *options)
+    code, _, err = cli("engine", "serve", str(logged.packages["openvino"]), *options)
     assert (code, became) == (2, [])
     assert said in err
 
@@ -58,6 +58,6 @@ def test_a_damaged_package_is_not_served(
 ) -> None:
     package = logged.copy("openvino", tmp_path / "package")
     (package / "engine/model.bin").write_bytes(b"")
-    code, _, err = cli("serve", str(package))
+    code, _, err = cli("engine", "serve", str(package))
     assert (code, became) == (1, [])
     assert "engine/model.bin has changed" in err

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph export-triton``: an engine as a model of a Triton model repository."""
+"""``mlflow-ngraph engine export-triton``: an engine as a model of a Triton model repository."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _FOR_SERVING = "watch_for"
 
 @click.command()
 @click.argument("champion", metavar="models:/NAME@ALIAS")
-@click.option("--serve", is_flag=True, help="Serve the champion, as 'mlflow-ngraph serve' does.")
+@click.option("--serve", is_flag=True, help="Serve the champion, as 'mlflow-ngraph engine serve' does.")
 @click.option("--every", metavar="TIME", default="10s", show_default=True, help="How often to look at the alias.")
 @click.option("--watch-for", metavar="TIME", default="60s", show_default=True,
               help="How long a new champion may be taken back by a crash or a failure.")  # fmt: skip

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph serve``: an engine behind the Open Inference Protocol."""
+"""``mlflow-ngraph engine serve``: an engine behind the Open Inference Protocol."""
 
 from __future__ import annotations
 

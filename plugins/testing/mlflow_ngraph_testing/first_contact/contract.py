@@ -31,7 +31,7 @@ _SHORT = {"models": ("cnn", "text_encoder"), "cycles": 40}
 """What the short form does with less of."""
 
 _MODULE = '''
-"""Written by mlflow-ngraph first-contact."""
+"""Written by mlflow-ngraph local first-contact."""
 
 from mlflow_ngraph_testing.contract import CompilerContract
 
@@ -46,7 +46,7 @@ class TestContract(CompilerContract):
 
 # What a test came to is on disk before the next one begins: a suite that is cut off has told what it knew.
 _PLUGIN = '''
-"""Written by mlflow-ngraph first-contact."""
+"""Written by mlflow-ngraph local first-contact."""
 
 import json
 from pathlib import Path
