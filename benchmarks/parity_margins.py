@@ -1,4 +1,4 @@
-"""What rounding does to outputs, and what a missing part does: the margins of docs/reference/parity.md.
+"""What rounding does to outputs, and what a missing part does: the margins of docs/explanation/parity.md.
 
 ``python benchmarks/parity_margins.py [--study compiler-matrix] [--batch 4] [--workloads TEXT,...] [--parts]``
 

@@ -1,4 +1,4 @@
-"""Figures that are estimated, with their errors: what they are compared and combined by. docs/method.md has the formulas.
+"""Figures that are estimated, with their errors: what they are compared and combined by. docs/explanation/comparing.md has the formulas.
 
 Figures are positive, and errors are those of their logarithms: a ratio of figures is a difference there. Everything works
 on arrays, because a large table has thousands of comparisons.

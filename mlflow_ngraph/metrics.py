@@ -1,6 +1,6 @@
 """What is known of a cell: its metrics, with their units and meanings, and the columns of the results table.
 
-The one place that names them. docs/reference/metrics.md has what they mean at length, docs/method.md the formulas.
+The one place that names them. docs/reference/metrics.md has what they mean at length, docs/explanation/intervals.md the formulas.
 """
 
 from __future__ import annotations

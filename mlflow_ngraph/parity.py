@@ -49,7 +49,7 @@ TOLERANCES = {
     "fp16": Tolerance(cosine=0.9999, max_rel=2e-2),
     "bf16": Tolerance(cosine=0.996, max_rel=1e-1),
 }
-"""By precision. docs/reference/parity.md derives them from what rounding and what missing parts do to real models: each
+"""By precision. docs/explanation/parity.md derives them from what rounding and what missing parts do to real models: each
 lets the rounding of its own precision pass, and that of fp32 catches every coarser one."""
 
 

@@ -15,7 +15,7 @@ from mlflow_ngraph import parity
 from mlflow_ngraph.errors import IncomparableError
 from mlflow_ngraph.parity import TOLERANCES
 
-DOCUMENT = Path(__file__).parents[1] / "docs/reference/parity.md"
+DOCUMENT = Path(__file__).parents[1] / "docs/explanation/parity.md"
 PRECISIONS = sorted(TOLERANCES)
 BITS = {"fp32": 23, "tf32": 10, "fp16": 10, "bf16": 7}
 """Of the fraction of each format."""

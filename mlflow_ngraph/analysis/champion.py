@@ -143,7 +143,7 @@ def rivals(
 def compare(
     candidate: Mapping[str, Any], champion: Mapping[str, Any], metric: str, beside: pd.DataFrame | None = None
 ) -> Duel:
-    """How two cells differ. Cells of one study are compared by what they have in common; see docs/method.md.
+    """How two cells differ. Cells of one study are compared by what they have in common; see docs/explanation/comparing.md.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Where a series of measurements changes its level. Pure functions over arrays; docs/method.md derives the test."""
+"""Where a series of measurements changes its level. Pure functions over arrays; docs/explanation/comparing.md derives the test."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Answer "is A better than B, by how much, how sure" for the cells of one table: the one place that every verb asks.
 
 Cells that share rounds are compared round by round, since what slowed a round down is in neither. Where they share none, a
-chain of such pairs leads from one to the other; figures as they stand are compared only where there is none. docs/method.md
+chain of such pairs leads from one to the other; figures as they stand are compared only where there is none. docs/explanation/comparing.md
 has the rules.
 """
 

@@ -61,7 +61,7 @@ def _legend() -> list[str]:
     return [
         "Every engine was compiled, saved, loaded in a fresh process, and run on random inputs. `ok` is followed by the",
         "largest error of its outputs against eager execution in fp32, relative to the largest output; what is allowed",
-        "is in [parity.md](parity.md). A raised number leads to the reason below the table, in the compiler's own",
+        "is in [parity](../explanation/parity.md). A raised number leads to the reason below the table, in the compiler's own",
         "words. This is about function: nothing here was measured for speed.",
     ]
 

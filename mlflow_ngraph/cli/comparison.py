@@ -85,7 +85,7 @@ def _notes(pivot: Pivot) -> Iterator[str]:
         yield f"a figure may have {NO_INTERVAL}"
     if any(number["tied"] for number in attrs["values"]):
         than = "1" if attrs["relative_to"] else f"the best of its row ({BEST})"
-        yield f"{TIED} cannot be told from {than}: see docs/method.md"
+        yield f"{TIED} cannot be told from {than}: see docs/explanation/comparing.md"
 
 
 def _narrow(sheet: Sheet, spanned: int, width: int) -> Iterator[Sheet]:

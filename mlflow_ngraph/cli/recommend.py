@@ -204,7 +204,7 @@ def _notes(table: pd.DataFrame) -> Iterator[str]:
         yield measured_with(setting)
     yield from _without_interval(table)
     if bool(table["tied"].any()):
-        yield "≈ cannot be told from the best (*): see docs/method.md"
+        yield "≈ cannot be told from the best (*): see docs/explanation/comparing.md"
     yield from _between(table)
     yield from _without_engine(table)
     if attrs["front"]:

@@ -2,7 +2,7 @@
 
 While the hypothesis is true, what is staked is not expected to grow, whenever one looks at it (an e-process): so it ever
 becomes a hundredfold in at most one of a hundred cases (Ville 1939), however often one looks. Differences are those of
-logarithms. docs/method.md derives the formulas.
+logarithms. docs/explanation/races.md derives the formulas.
 """
 
 from __future__ import annotations

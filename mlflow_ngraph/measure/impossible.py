@@ -2,7 +2,7 @@
 
 What the clocks of the measurement say counts for every figure of a cell, so one that cannot be is an error of the cell. A
 sensor that says nonsense is a sensor less: its value is left out, as that of a machine without such a sensor. What is only
-coarse is neither; `mlflow_ngraph.measure.shares` knows how far it can be trusted. docs/method.md lists the bounds.
+coarse is neither; `mlflow_ngraph.measure.shares` knows how far it can be trusted. docs/explanation/machine.md lists the bounds.
 """
 
 from __future__ import annotations

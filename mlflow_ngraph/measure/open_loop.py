@@ -1,4 +1,4 @@
-"""Requests that come by themselves, whether the engine is free or not: an open loop. docs/method.md says what it tells.
+"""Requests that come by themselves, whether the engine is free or not: an open loop. docs/explanation/serving.md says what it tells.
 
 There is no generator beside the engine. Whoever serves takes the next request of the schedule, waits until it is due, if
 it is not yet, and runs it: that is a queue in which first come is first served, without anything that is put into it.

@@ -1,4 +1,4 @@
-"""What served requests say: latency, queue, overload, and the highest rate under a bound. docs/method.md has the rules."""
+"""What served requests say: latency, queue, overload, and the highest rate under a bound. docs/explanation/serving.md has the rules."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Which cells of a workload cannot be its best one any more, by bets that stay valid however often one looks at them.
 
-What is compared are the figures of two cells in the rounds that both were measured in. docs/method.md says how the risk is
+What is compared are the figures of two cells in the rounds that both were measured in. docs/explanation/races.md says how the risk is
 shared out. Everything here is a function of the rounds alone: a journal gives the same race again.
 """
 

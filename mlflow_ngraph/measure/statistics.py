@@ -1,4 +1,4 @@
-"""What samples say: pure functions over durations in slices. docs/method.md derives the formulas.
+"""What samples say: pure functions over durations in slices. docs/explanation/intervals.md derives the formulas.
 
 A slice is an array of durations in nanoseconds; a cell has one slice a round. Repetitions within a slice are alike and
 slices drift, so the round is the unit of every interval: what counts is how much rounds differ, however many

@@ -43,7 +43,7 @@ class Survey:
 
 
 def find(frame: pd.DataFrame) -> list[Finding]:
-    """What the results say, the most important first; docs/method.md says what is tested, and how.
+    """What the results say, the most important first; docs/explanation/comparing.md says what is tested, and how.
 
     Parameters
     ----------
