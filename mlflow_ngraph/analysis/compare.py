@@ -200,8 +200,8 @@ class Shown:
 
     def known(self) -> pd.DataFrame:
         """The rows of the cells that have a number."""
-        rows: pd.DataFrame = self.frame[~np.isnan(self.values)]
-        return rows
+        known: pd.DataFrame = self.frame[~np.isnan(self.values)]
+        return known
 
     def best(self, by: Sequence[str]) -> Shown:
         """Of the cells that fall together the best one, a trustworthy one before all others."""

@@ -108,7 +108,8 @@ def _again(rival: pd.Series[Any], ratio: Estimate, low_is_better: bool) -> int |
     freedom = float(ratio.freedom) * (rounds * _MORE - 1) / (rounds - 1)
     reach = quantile(freedom, LEVEL) * float(ratio.error) / np.sqrt(_MORE)
     wanted = math.ceil(rounds * (_MORE[reach <= enough][0] if reach[-1] <= enough else _MORE[-1]))
-    return math.ceil(float(wanted * repetitions / rounds))
+    more: int = math.ceil(wanted * repetitions / rounds)
+    return more
 
 
 def _number(row: pd.Series[Any], name: str) -> float:

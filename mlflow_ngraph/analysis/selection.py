@@ -119,7 +119,8 @@ class Selection:
             if not value or criterion.name == "tags":
                 continue
             left = Selection(**{criterion.name: value}).of(frame)
-            text = ", ".join(map(str, value)) if not isinstance(value, (str, datetime)) else str(value)
+            text = f"{value:%Y-%m-%d %H:%M:%S}" if isinstance(value, datetime) else value
+            text = text if isinstance(text, str) else ", ".join(map(str, text))
             clauses.append(f"{criterion.name.replace('_', ' ')} {text} alone fits {len(left)} of {len(frame)} cells")
         started = frame["started_at"].dropna()
         if len(started) and (self.since is not None or self.until is not None):

@@ -32,7 +32,8 @@ def show(answer: BestEngine) -> None:
     on = f"models:/{chosen.model_id}, measured on {row['device']} {_day(row['started_at'])} by study {row['study']}"
     console.print(on, markup=False, soft_wrap=True)
     figures = [(name, chosen.figure(name)) for name in dict.fromkeys((chosen.metric, *FIGURES))]
-    rows = [(name, _text(chosen, name), CELL_METRICS[name].unit) for name, figure in figures if figure is not None]
+    known = [(name, CELL_METRICS[name].unit) for name, figure in figures if figure is not None]
+    rows = [(name, _text(chosen, name), "" if unit == "1" else unit) for name, unit in known]
     tables.show(console, Sheet("", ["figure", number("value"), "unit"], rows))
     console.print(_why(answer), markup=False, soft_wrap=True)
     for candidate, reason in answer.passed_over[:_SHOWN]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +11,7 @@ import click
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.filters import Asked, FilteredCommand, filter_options
 from mlflow_ngraph.cli.waiting import waiting
-from mlflow_ngraph.tables.sheet import Column, Sheet, number
+from mlflow_ngraph.tables.sheet import Column, Head, Sheet, number
 from mlflow_ngraph.text import plain, rounded
 
 if TYPE_CHECKING:
@@ -73,24 +74,26 @@ def document(engine: Stocked, misfit: str | None) -> dict[str, Any]:
 def _show(engines: Sequence[Stocked], misfits: dict[str, str | None]) -> None:
     fitting = sum(misfit == "" for misfit in misfits.values() if misfit is not None)
     tally = f"{len(engines)} engines, {fitting} of them fit this machine; models:/ENGINE names one"
-    sheet = Sheet(
-        "",
-        [
-            *("engine", "workload", "device", "compiler", Column("precision", spare=2), Column("batch", spare=1)),
-            *("verdict", number("samples/s"), number("size MB", spare=4), number("age", spare=3)),
-            *("called", Column("signed", spare=5), "fits here"),
-        ],
-        [_cells(engine, misfits[engine.model_id]) for engine in engines],
-        [tally if engines else "no engines"],
-    )
-    tables.show(output.console(), sheet)
+    columns: list[Head] = [
+        *("engine", "compiler", Column("precision", spare=3), Column("batch", spare=2), Column("verdict", spare=6)),
+        *(number("samples/s"), number("size MB", spare=5), number("age", spare=4)),
+        *(Column("called", spare=1), Column("signed", spare=7), Column("fits here", spare=8)),
+    ]
+    places = groupby(engines, lambda engine: tuple(engine.named[1:3]))
+    sheets = [
+        Sheet(f"{label} on {device}", columns, [_cells(engine, misfits[engine.model_id]) for engine in own])
+        for (label, device), own in places
+    ]
+    tables.show(output.console(), *sheets, tally if engines else "no engines")
 
 
 def _cells(engine: Stocked, misfit: str | None) -> tuple[Any, ...]:
     best = engine.best
     size = plain(best.get("engine_size_mb"))
+    name, _, _, *chosen = engine.named
     return (
-        *engine.named,
+        name,
+        *chosen,
         engine.verdict or "unknown",
         _throughput(best),
         "" if size is None else f"{size:.1f}",

@@ -25,7 +25,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 WIDTH = 100
 """Columns of what is written where no window tells its width: into a file, a pipe, or the log of a CI."""
-_COMMAND = re.compile(r"(?:^|(?<=: ))(?:\$ )?(?:mlflow-ngraph \S|mlflow (?:ui|server) |env [A-Z_]+=)")
+_COMMAND = re.compile(
+    r"(?:^|(?<=: ))(?:\$ )?(?:cd \S.*? && )?(?:mlflow-ngraph \S|mlflow (?:artifacts|ui|server) |env [A-Z_]+=)"
+)
 """Where a command begins that goes on to the end of its line."""
 _ARGUMENT = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""")
 _INDENT = "  "

@@ -92,7 +92,7 @@ def recommend(
         selection=selection,
     )
     if table.empty and not table.attrs["undecided"]:
-        raise UsageError(f"nothing keeps all limits: {_reasons(table.attrs['nothing'])}")
+        raise UsageError(_nothing(table))
     _withdraw_engines(table, asked.uris)
     if form == "csv":
         writing.write(csv_table(table), target)
@@ -210,7 +210,7 @@ def _notes(table: pd.DataFrame) -> Iterator[str]:
     if attrs["front"]:
         yield "^ is on the Pareto front: nothing else is as good in all of these and better in one"
     if attrs["nothing"]:
-        yield f"nothing keeps all limits: {_reasons(attrs['nothing'])}"
+        yield _nothing(table)
 
 
 def _without_interval(table: pd.DataFrame) -> Iterator[str]:
@@ -238,8 +238,10 @@ def _between(table: pd.DataFrame) -> Iterator[str]:
         )
 
 
-def _reasons(nothing: Sequence[dict[str, Any]]) -> str:
-    return "; ".join(
+def _nothing(table: pd.DataFrame) -> str:
+    """Where no cell can be an answer, and why."""
+    reasons = "; ".join(
         f"{pair['label']} on {pair['device']} ({', '.join(f'{count} {reason}' for reason, count in pair['refused'].items())})"
-        for pair in nothing
+        for pair in table.attrs["nothing"]
     )
+    return f"{'nothing keeps all limits' if table.attrs['limits'] else 'there is no answer'}: {reasons}"

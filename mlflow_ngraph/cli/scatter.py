@@ -33,14 +33,16 @@ def scatter(study: str, tracking_uri: str | None, as_json: bool) -> int:
         output.print_json(records(table))
         return 0
     columns: list[Head] = [
-        *("workload", number("batch"), "compiler"),
-        *map(number, ("SD % of a process", "of a slice", "of a repetition")),
+        *(number("batch"), "compiler"),
+        *(number(title, spare=2) for title in ("SD % of a process", "of a slice", "of a repetition")),
         *(number("units", spare=3), number("of the error"), number("slice"), number("best")),
         number("paired away", spare=1),
     ]
-    rows = list(map(_row, table.to_dict("records")))
-    notes = ["nothing was timed"] if table.empty else _conclusions(table)
-    tables.show(output.console(), Sheet("", columns, rows, notes))
+    sheets = [
+        Sheet(str(workload), columns, list(map(_row, own.to_dict("records"))))
+        for workload, own in table.groupby("workload", sort=False)
+    ]
+    tables.show(output.console(), *sheets, *(["nothing was timed"] if table.empty else _conclusions(table)))
     return 0
 
 
@@ -50,7 +52,6 @@ def _row(row: dict[Any, Any]) -> tuple[str | None, ...]:
     shares = {level: row[f"{level}_of_error"] for level in LEVELS if not missing(row[f"{level}_of_error"])}
     most = max(shares, key=lambda level: shares[level], default=None)
     return (
-        row["workload"],
         str(row["batch"]),
         row["compiler"],
         *(_percent(row[f"{level}_deviation"], 2) for level in LEVELS),

@@ -1,4 +1,6 @@
-"""Tables on a terminal that cut nothing: what is too wide loses columns that matter less, or becomes records."""
+"""Tables on a terminal that cut nothing: what is too wide loses columns that matter less, breaks words of sentences where there
+are many rows, or becomes records.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,8 @@ _STYLES: dict[Tone, str] = {
 }  # fmt: skip
 _GAP = 2
 _NARROWEST_PROSE = 24
+_FEW_ROWS = 3
+"""So many records are read as easily as a table; of more a table is worth a broken path in a sentence."""
 
 
 def show(console: Console, *parts: Part) -> None:
@@ -56,9 +60,12 @@ def _table(console: Console, sheet: Sheet) -> None:
     columns = sheet.heads
     titles = [harmless(column.name) for column in columns]
     texts = [[_text(cell) for cell in row] for row in sheet.cells]
-    places, left_out = list(range(len(columns))), []
-    while (widths := _widths(console.width, titles, columns, texts, places)) is None:
+    places, left_out, breaking = list(range(len(columns))), [], False
+    while (widths := _widths(console.width, titles, columns, texts, places, breaking)) is None:
         known = [place for place in places if columns[place].spare]
+        if not known and not breaking and len(texts) > _FEW_ROWS:
+            breaking = True
+            continue
         if not known:
             _records(console, titles, columns, texts)
             return
@@ -87,13 +94,24 @@ def _text(cell: Cell) -> Text:
 
 
 def _widths(
-    room: int, titles: Sequence[str], columns: Sequence[Column], texts: Sequence[Sequence[Text]], places: Sequence[int]
+    room: int,
+    titles: Sequence[str],
+    columns: Sequence[Column],
+    texts: Sequence[Sequence[Text]],
+    places: Sequence[int],
+    breaking: bool,
 ) -> list[int] | None:
-    """How wide the columns are, with titles in one line if there is room for that; None where there is none at all."""
+    """How wide the columns are, with titles in one line if there is room for that; None where there is none at all.
+
+    Parameters
+    ----------
+    breaking : bool
+        Whether words of sentences may go on in the next line.
+    """
     room -= _GAP * (len(places) - 1)
     held = [_longest([line for row in texts for line in row[place].plain.splitlines()]) for place in places]
     least = [
-        min(content, max(_NARROWEST_PROSE, _longest([word for row in texts for word in row[place].plain.split()])))
+        min(content, max(_NARROWEST_PROSE, 0 if breaking else _longest_word(texts, place)))
         if columns[place].prose
         else content
         for place, content in zip(places, held, strict=True)
@@ -113,6 +131,10 @@ def _spread(widths: list[int], wanted: list[int], room: int) -> list[int]:
         share = (room - sum(spread)) // (len(wanting) - number)
         spread[place] += min(share, wanted[place] - spread[place])
     return spread
+
+
+def _longest_word(texts: Sequence[Sequence[Text]], place: int) -> int:
+    return _longest([word for row in texts for word in row[place].plain.split()])
 
 
 def _longest(parts: Sequence[str]) -> int:

@@ -37,13 +37,15 @@ def verify(
 
     PATH is the directory of an engine package. URI is models:/NAME@ALIAS, models:/NAME/VERSION or models:/MODEL_ID;
     the engine is then brought here for the time of the check. The engine runs in a process of its own, if it is to be
-    trusted. The exit code is 1 if anything is wrong.
+    trusted. The exit code is 1 if anything is wrong, and 2 if PATH is no engine package.
     """
+    from mlflow_ngraph.engines import package as packages
     from mlflow_ngraph.engines import trust as trusting
 
     rules = trusting.load(trust)
     timed = seconds if measure else 0.0
     if Path(engine).is_dir() or ":" not in engine:
+        packages.require(Path(engine))
         return show(_looked_at(Path(engine), Path(engine), None, rules, timed), as_json=as_json)
     from mlflow_ngraph.tracking import connection, download, signature_files
 

@@ -26,7 +26,7 @@ from mlflow_ngraph.engines.manifest import (
     SIGNATURE_FILE,
     Manifest,
 )
-from mlflow_ngraph.errors import EngineError
+from mlflow_ngraph.errors import EngineError, UsageError
 from mlflow_ngraph.text import harmless
 
 if TYPE_CHECKING:
@@ -49,6 +49,20 @@ class Package:
     def engine(self) -> Path:
         """Where the engine's own files are."""
         return self.directory / ENGINE_DIRECTORY
+
+
+def require(directory: Path) -> None:
+    """Refuse a place that somebody names as an engine package and that has nothing of one.
+
+    Raises
+    ------
+    UsageError
+        It is no directory, or has neither a manifest nor the digest of one.
+    """
+    if not directory.is_dir():
+        raise UsageError(f"there is no engine package at {directory}")
+    if not any((directory / name).is_file() for name in (FILE, DIGEST_FILE)):
+        raise UsageError(f"{directory} is no engine package: it has no {FILE}")
 
 
 def open_package(directory: Path, digest: str | None = None) -> Package:

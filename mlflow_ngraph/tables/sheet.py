@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -14,6 +13,7 @@ from mlflow_ngraph.text import counted, harmless
 Tone = Literal["", "best", "good", "bad", "warning", "heading", "faint", "command"]
 _SPECIAL = re.compile(r"[\\`*<|$]|(?<!\w)_|_(?!\w)|(?<=\])(?=[(\[])|^[#>]")
 """What Markdown takes for something else than text, where it does: an underscore within a word is one."""
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?")
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -116,26 +116,41 @@ class Sheet:
     @property
     def cells(self) -> list[list[Cell]]:
         """The rows, with marks where something is said of a cell below the table."""
-        places = {note: place for place, note in enumerate(self._notes())}
+        places = {form: place for place, form in enumerate(self._notes())}
         return [
-            [replace(cell, text=f"{cell.text} {_raised(places[cell.note])}") if cell.note else cell for cell in row]
+            [
+                replace(cell, text=f"{cell.text} {_raised(places[_form(cell.note)])}") if cell.note else cell
+                for cell in row
+            ]
             for row in self._rows()
         ]
 
     @property
     def lines(self) -> list[Cell]:
-        """What stands below the table: what is said of cells, with how many rows it is said of, then its notes."""
+        """What stands below the table: what is said of cells, with how many rows it is said of, then its notes.
+
+        What differs in its numbers alone is said once, with those that come first.
+        """
         said = [
-            f"{_raised(place)} {note}" + (f" ({counted(count, self.one)})" if count > 1 else "")
-            for place, (note, count) in enumerate(self._notes().items())
+            f"{_raised(place)} {notes[0]}"
+            + (
+                f" ({counted(len(notes), self.one)}{', with other numbers' if len({*notes}) > 1 else ''})"
+                if notes[1:]
+                else ""
+            )
+            for place, notes in enumerate(self._notes().values())
         ]
         return [*(Cell(line, tone="warning") for line in said), *map(Cell.of, self.notes)]
 
     def _rows(self) -> list[list[Cell]]:
         return [list(map(Cell.of, row)) for row in self.rows]
 
-    def _notes(self) -> Counter[str]:
-        return Counter(cell.note for row in self._rows() for cell in row if cell.note)
+    def _notes(self) -> dict[str, list[str]]:
+        """What is said of cells, by its form."""
+        notes: dict[str, list[str]] = {}
+        for cell in (cell for row in self._rows() for cell in row if cell.note):
+            notes.setdefault(_form(cell.note), []).append(cell.note)
+        return notes
 
 
 Part = Sheet | Cell | str
@@ -207,6 +222,11 @@ def _worded(cell: Cell) -> str:
 
 def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def _form(note: str) -> str:
+    """A note without its numbers."""
+    return _NUMBER.sub("0", note)
 
 
 def _raised(place: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from mlflow_ngraph.analysis.selection import Selection
+from mlflow_ngraph.analysis.selection import Selection, moment
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.metrics import CELL_METRICS
 from mlflow_ngraph.workloads.naming import distinct
@@ -56,3 +56,13 @@ def test_what_comes_closest_is_proposed_without_a_wall_of_names() -> None:
     assert said.count("latency") < 10
     many = [f"timm:model{number}" for number in range(100)]
     assert len(str(UnknownNameError("workload", "timm:model", many))) < 250
+    said = str(UnknownNameError("workload", "zzz", many))
+    listed, more = said.removeprefix("unknown workload 'zzz': known: ").split(" and ")
+    assert len(listed) <= 100
+    assert more == f"{100 - len(listed.split(', '))} more"
+    assert str(UnknownNameError("workload", "zzz", ["y" * 150])).endswith("known: " + "y" * 150)
+
+
+def test_times_are_said_to_the_second() -> None:
+    with pytest.raises(UsageError, match=r"since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d alone fits 0 of 1 cells"):
+        Selection(since=moment("5m")).check(cells())

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from mlflow_ngraph.cli import tables
 from mlflow_ngraph.cli.costs import said
-from mlflow_ngraph.tables.sheet import Column, Sheet, number, prose
+from mlflow_ngraph.tables.sheet import Cell, Column, Sheet, number, prose
 from mlflow_ngraph.tracking.recorder import Recorder
 from tests.support.records import study_record
 
@@ -52,6 +52,28 @@ def test_without_room_there_are_records_with_everything() -> None:
     assert lines[3].startswith("what it is          a network")
     for width in range(20, 60):
         assert "".join(ROWS[0][0].split()) in printed(width).replace("\n", "")
+
+
+def test_of_many_rows_a_table_breaks_the_words_of_sentences() -> None:
+    where = "sqlite:////a/place/of/which/the/name/is/long/mlflow.db"
+    rows = [(f"check-{number}", "ok", f"answers at {where}", "") for number in range(5)]
+    for count in (3, 5):
+        stream = io.StringIO()
+        sheet = Sheet("", ["check", "status", prose("found"), prose("what to do")], rows[:count])
+        tables.show(Console(file=stream, width=60), sheet)
+        lines = stream.getvalue().splitlines()
+        assert max(map(len, lines)) <= 60 or count == 3
+        assert lines[0].split() == (
+            ["check", "check-0"] if count == 3 else ["check", "status", "found", "what", "to", "do"]
+        )
+        assert re.sub(r"\s", "", stream.getvalue()).count("mlflow.db") == count
+
+
+def test_notes_that_differ_in_their_numbers_are_one() -> None:
+    said = [f"{number} of 10 repetitions within the {number}.5 s that a cell may take" for number in range(1, 7)]
+    sheet = Sheet("", ["verdict"], [[Cell("ok", note=note)] for note in [*said, "another"]], one="cell")
+    assert [line.text for line in sheet.lines] == [f"¹ {said[0]} (6 cells, with other numbers)", "² another"]
+    assert [row[0].text for row in sheet.cells] == ["ok ¹"] * 6 + ["ok ²"]
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -93,7 +93,11 @@ def test_what_lies_in_the_current_directory_is_not_run(
     assert code == 0, out
 
 
-def test_there_is_no_such_place(cli: Cli) -> None:
-    code, out, _ = cli("engine", "verify", "nowhere")
-    assert code == 1
-    assert "there is no engine package at nowhere" in out
+def test_what_is_no_engine_is_a_wrong_request(cli: Cli, tmp_path: Path) -> None:
+    for place, said in (
+        ("nowhere", "there is no engine package at nowhere"),
+        (str(tmp_path), f"{tmp_path} is no engine package: it has no manifest.json"),
+    ):
+        code, out, err = cli("engine", "verify", place)
+        assert (code, out) == (2, "")
+        assert said in err

@@ -107,6 +107,12 @@ def test_a_command_that_is_broken_stays_one_command() -> None:
         "  mlflow-ngraph benchmark 'a study.yaml' --workloads \\",
         "      timm:resnet18,timm:deit --compilers openvino --more",
     ]
+    there = "cd '/models of mine' && mlflow-ngraph benchmark /studies/a/study.yaml --workloads torch:nets:mlp"
+    assert broken(f"50 repetitions would tell: {there}", 60).splitlines() == [
+        "50 repetitions would tell:",
+        "  cd '/models of mine' && mlflow-ngraph benchmark \\",
+        "      /studies/a/study.yaml --workloads torch:nets:mlp",
+    ]
 
 
 def test_sentences_go_on_further_in_and_long_words_stay_whole() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlflow_ngraph.engines import trust as trusting
-from mlflow_ngraph.engines.package import open_package, read_manifest
+from mlflow_ngraph.engines.package import open_package, read_manifest, require
 from mlflow_ngraph.engines.verification import verify
 
 if TYPE_CHECKING:
@@ -36,12 +36,15 @@ def obtain(
 
     Raises
     ------
+    UsageError
+        The directory is no engine package.
     EngineError
         It is not trusted, damaged, does not fit, or computes something else.
     TrackingError
         The server cannot be reached, or knows no such engine.
     """
     if is_directory(source):
+        require(Path(source))
         return proven(Path(source), trust)
     from mlflow_ngraph.release.pulling import pull_engine
 
