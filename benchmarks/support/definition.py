@@ -76,9 +76,13 @@ class Definition:
         found = _judged(index, ours, known)
         if found.word != "wrong":
             return found
-        # Zeros times any factor are zeros, and what is made of them is equal: which of it is the largest is open.
+        # Zeros times any factor are zeros, and what is made of them is equal: which of it is the largest is open, and so is what
+        # their variance divides.
         others = [one[index] for one in self._tried(narrow, inputs, _moved_by_size)]
-        return replace(found, word="tie") if _is_among(ours, [*known, *others]) else found
+        if _is_among(ours, [*known, *others]):
+            return replace(found, word="tie")
+        explained = found.error <= _judged(index, ours, [known[0], *others]).noise
+        return replace(found, word="ill-conditioned") if explained else found
 
     def _family(self, wide: Any, narrow: Any, inputs: Arrays) -> list[Arrays]:
         """The truth by one evaluator, in double precision where it can, and what rounding makes of it."""
