@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean
 
 from mlflow_ngraph import study as studies
-from mlflow_ngraph.execute import fold
+from mlflow_ngraph.execute import replay
 from mlflow_ngraph.execute.record import CellRecord, StudyRecord
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import Study, parse
@@ -35,7 +35,7 @@ def main() -> int:
     parser.add_argument("--from", dest="directory", type=Path, help="of a study that was measured")
     options = parser.parse_args()
     if options.directory:
-        record = fold.load(options.directory)
+        record = replay.load(options.directory)
         study = parse(dict(record.study))
     else:
         changes = {"workloads": options.workloads.split(",")} if options.workloads else {}

@@ -22,7 +22,7 @@ from typing import Any
 from support.compilers import registered
 from support.resumed import BRIEFLY, measured
 
-from mlflow_ngraph.execute import fold, journal
+from mlflow_ngraph.execute import journal, replay
 from mlflow_ngraph.study import Study, parse
 from mlflow_ngraph_testing.models import INPUTS
 
@@ -115,7 +115,7 @@ def _measured(study: Study, model: str, home: Path | None, *, anew: bool) -> Ite
     verified = {
         event["lane"]: event["seconds"] for event in journal.read(directory) if event["event"] == "cell_verified"
     }
-    for lane in fold.load(directory).lanes.values():
+    for lane in replay.load(directory).lanes.values():
         if lane.lane.compiler == "broken":
             (cell,) = lane.cells.values()
             seconds = verified.get(lane.lane.id, 0.0)

@@ -20,7 +20,7 @@ from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.analysis.matrix import markdown, merged
 from mlflow_ngraph.devices.fingerprint import fingerprint
 from mlflow_ngraph.devices.registry import create
-from mlflow_ngraph.execute import fold, places
+from mlflow_ngraph.execute import replay, study_directories
 from mlflow_ngraph.execute.journal import Event
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.study import Study, load
@@ -55,8 +55,8 @@ def measured(study: Study, home: Path | None, workloads: str, *, anew: bool) -> 
     if not chosen:
         sys.exit(f"study {study.name} has no workload like {workloads}")
     study = study.model_copy(update={"workloads": chosen})
-    key = places.study_key(study, create(study.device).name, fingerprint()["digest"])
-    begun = places.newest(home_directory.directory(home), key) is not None
+    key = study_directories.study_key(study, create(study.device).name, fingerprint()["digest"])
+    begun = study_directories.newest(home_directory.directory(home), key) is not None
     resume = "never" if anew else "always" if begun else "auto"
     return run_study(study, resume=resume, home=home, offline=True, observer=Said()).record  # type: ignore[arg-type]
 
@@ -87,7 +87,7 @@ def parsed(parser: argparse.ArgumentParser, page: Path) -> argparse.Namespace:
 def publish(studies: Sequence[Study], options: argparse.Namespace, title: str, made_by: str) -> int:
     """Measure or read, and write a page; 1 if a cell is neither ok nor unsupported."""
     if options.directories:
-        records = [fold.load(directory) for directory in options.directories]
+        records = [replay.load(directory) for directory in options.directories]
     else:
         records = [measured(study, options.home, options.workloads, anew=options.anew) for study in studies]
     records = merged(records)

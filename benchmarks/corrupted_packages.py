@@ -157,7 +157,7 @@ class _Corpus:
             yield "entry whose digest fits", name, find(target)
 
     def _archives(self, rng: random.Random) -> Iterator[tuple[str, str, Callable[[], object]]]:
-        from mlflow_ngraph.archives import intake
+        from mlflow_ngraph.archives import importing
         from mlflow_ngraph.engines.trust import EVERYTHING
 
         whole = self._left.archive.read_bytes()
@@ -169,7 +169,7 @@ class _Corpus:
 
             def call() -> None:
                 try:
-                    intake.unpack(intake.check(path, EVERYTHING), studies)
+                    importing.unpack(importing.check(path, EVERYTHING), studies)
                 finally:
                     if list(studies.iterdir()) or len(list(self._tried.iterdir())) > 2:
                         raise RuntimeError("something was written")

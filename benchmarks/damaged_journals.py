@@ -86,7 +86,7 @@ class _Harm:
     def __init__(self, root: Path, rng: random.Random, cuts: int) -> None:
         from mlflow import MlflowClient
 
-        from mlflow_ngraph.execute import fold, journal
+        from mlflow_ngraph.execute import journal, replay
 
         self._root, self._rng, self._cuts = root, rng, cuts
         os.environ["XDG_CACHE_HOME"] = str(root / "cache")
@@ -99,7 +99,7 @@ class _Harm:
         self._study, self._run = outcome.directory, outcome.where["run"].rpartition("/")[2]
         self._lines = (self._study / _JOURNAL).read_bytes().splitlines(keepends=True)
         self._events = list(journal.read(self._study))
-        self._whole = fold.load(self._study)
+        self._whole = replay.load(self._study)
         self._number = 0
 
     def cuts(self) -> Iterator[tuple[str, str]]:
@@ -113,7 +113,7 @@ class _Harm:
             yield f"after byte {end}", "" if found.kind == "taken" else found.said
 
     def _check_cut(self, place: Path, content: bytes, end: int, whole: int, known: dict[int, tuple[str, str]]) -> None:
-        from mlflow_ngraph.execute import fold, journal, places
+        from mlflow_ngraph.execute import journal, replay, study_directories
 
         path = place / _JOURNAL
         path.write_bytes(content[:end])
@@ -122,8 +122,8 @@ class _Harm:
         if list(journal.read_backwards(place)) != self._events[:whole][::-1]:
             raise RuntimeError("other events are read backwards")
         if whole not in known:
-            known[whole] = places.end(place), repr(fold.fold(self._events[:whole]))
-        if (places.end(place), repr(fold.load(place))) != known[whole]:
+            known[whole] = study_directories.end(place), repr(replay.fold(self._events[:whole]))
+        if (study_directories.end(place), repr(replay.load(place))) != known[whole]:
             raise RuntimeError("another record follows, or another end")
         journal.Journal(place).close()
         if path.read_bytes() != b"".join(self._lines[:whole]):
@@ -142,14 +142,14 @@ class _Harm:
 
     def _finished(self, content: bytes) -> str:
         """What is wrong with a study that goes on from a journal, or nothing."""
-        from mlflow_ngraph.execute import fold, journal
-        from mlflow_ngraph.recording.later import sync_study
+        from mlflow_ngraph.execute import journal, replay
+        from mlflow_ngraph.recording.from_journal import sync_study
         from mlflow_ngraph.runner import run_study
 
         home = self._root / f"home-{self._next()}"
         place = self._copy(content, home)
         # The study was on its way to no server: what it has is recorded by sync.
-        before = fold.load(place) if b"\n" in content else None
+        before = replay.load(place) if b"\n" in content else None
         uri = self._database(home)
 
         def call() -> None:
@@ -161,7 +161,7 @@ class _Harm:
             return f"{found.kind}: {found.said}"
         if not (place / _JOURNAL).read_bytes().startswith(content[: content.rfind(b"\n") + 1]):
             return "lines were lost"
-        if problem := self._wrong(fold.load(place), before):
+        if problem := self._wrong(replay.load(place), before):
             return problem
         if Counter(event["event"] for event in journal.read(place))["study_started"] != 1:
             return "it was begun twice"
@@ -232,13 +232,13 @@ class _Harm:
 
     def _refused(self, content: bytes, everything: bool, going_on: bool) -> str:
         from mlflow_ngraph.archives.export import export
-        from mlflow_ngraph.execute import fold
-        from mlflow_ngraph.recording.later import sync_study
+        from mlflow_ngraph.execute import replay
+        from mlflow_ngraph.recording.from_journal import sync_study
         from mlflow_ngraph.runner import run_study
 
         home = self._root / "spoiled"
         place = self._copy(content, home)
-        calls: dict[str, Callable[[], object]] = {"reading": lambda: fold.load(place)}
+        calls: dict[str, Callable[[], object]] = {"reading": lambda: replay.load(place)}
         if everything:
             calls |= {
                 "sync": lambda: sync_study(place, tracking_uri=self._uri, experiment=small_study.EXPERIMENT),
@@ -288,7 +288,7 @@ class _Harm:
                 yield f"full after {kind}", self._filled(disk, kind)
 
     def _filled(self, disk: SmallDisk, kind: str) -> str:
-        from mlflow_ngraph.execute import fold
+        from mlflow_ngraph.execute import replay
         from mlflow_ngraph.runner import run_study
 
         home = disk.place / "home"
@@ -324,7 +324,7 @@ class _Harm:
                 return f"there are {len(begun)} studies"
             if before and not begun[0].read_bytes().startswith(before[0]):
                 return "lines were lost"
-            return self._wrong(fold.load(begun[0].parent), None) or self._differs(uri)
+            return self._wrong(replay.load(begun[0].parent), None) or self._differs(uri)
         finally:
             os.chdir(self._root)
 

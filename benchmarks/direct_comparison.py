@@ -20,7 +20,7 @@ import pandas as pd
 from mlflow_ngraph import home
 from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.comparison import SAME_ROUNDS, Comparison
-from mlflow_ngraph.execute import fold
+from mlflow_ngraph.execute import replay
 from mlflow_ngraph.metrics import METRICS
 from mlflow_ngraph.tables import results
 
@@ -37,7 +37,7 @@ def main() -> int:
     found = options.directories or sorted((home.directory() / "studies").iterdir())
     narrower = []
     for directory in found:
-        for name, ratio, direct, over in compared(results.from_record(fold.load(directory)), one, other):
+        for name, ratio, direct, over in compared(results.from_record(replay.load(directory)), one, other):
             narrower.append(direct / over)
             print(f"{name}: {ratio:.3f}, ± {100 * direct:.2f} % directly, ± {100 * over:.2f} % over the baseline")
     if not narrower:

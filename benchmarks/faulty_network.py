@@ -37,9 +37,9 @@ from support.server import Server
 
 from mlflow_ngraph import runner
 from mlflow_ngraph.errors import NGraphError
-from mlflow_ngraph.execute import fold, journal
+from mlflow_ngraph.execute import journal, replay
 from mlflow_ngraph.execute.record import StudyRecord
-from mlflow_ngraph.recording.later import sync_study
+from mlflow_ngraph.recording.from_journal import sync_study
 from mlflow_ngraph.recording.recorder_process import RecorderProcess
 from mlflow_ngraph.study import Study, load
 from mlflow_ngraph.tracking import connection, schema
@@ -96,7 +96,7 @@ def _faults(study: Study, folder: Path) -> bool:
         with _restarting(server) as killed:
             tries = _synchronised(outcome.directory, proxy)
         proxy.do("clear")
-        problems = list(_lacking(server.address, fold.load(outcome.directory)))
+        problems = list(_lacking(server.address, replay.load(outcome.directory)))
         print(f"recorded to its end after {tries} calls of sync, the server killed {len(killed)} times meanwhile")
         for problem in problems or ["everything is there, once"]:
             print(f"server: {problem}")
@@ -114,7 +114,7 @@ def _away(study: Study, folder: Path) -> bool:
                 )
             proxy.do("clear")
             tries = _synchronised(outcome.directory, proxy) if outcome.unrecorded else 0
-            problems = list(_lacking(server.address, fold.load(outcome.directory)))
+            problems = list(_lacking(server.address, replay.load(outcome.directory)))
             waited[when] = _longest(times, outcome.directory)
             print(
                 f"{when}: {_verdicts(outcome.record)}; lanes waited for {waited[when]:.2f} s at most, "
@@ -216,7 +216,7 @@ def _watched() -> Iterator[dict[str, list[tuple[float, float]]]]:
 def _longest(waits: Mapping[str, list[tuple[float, float]]], directory: Path) -> float:
     """For how many seconds the lanes of a workload waited, at most."""
     ends = defaultdict(list)
-    record = fold.load(directory)
+    record = replay.load(directory)
     for event in journal.read(directory):
         if event["event"] == "slice":
             ends[record.lanes[event["lane"]].lane.workload].append(event["at"])

@@ -27,7 +27,7 @@ from pathlib import Path
 from support.spans import covered
 
 from mlflow_ngraph.analysis.closing import answers
-from mlflow_ngraph.execute import fold, journal
+from mlflow_ngraph.execute import journal, replay
 
 ROOT = Path(__file__).parents[1]
 FIRST_S, STUDY_S, AGAIN_S = 540, 240, 90
@@ -138,7 +138,7 @@ def account(directory: Path) -> Account:
     begin = next(event["at"] for event in events if event["event"] == "session_started")
     purposes = dict.fromkeys(event["purpose"] for event in ended)
     warm_ups = [event["warm_up"].get("seconds", 0.0) for event in events if event["event"] == "cell_finished"]
-    record = fold.load(directory)
+    record = replay.load(directory)
     return Account(
         wall=events[-1]["at"] - begin,
         timed=sum(event["wall_s"] for event in slices),

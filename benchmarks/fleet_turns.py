@@ -34,7 +34,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from mlflow_ngraph.execute import journal
-from mlflow_ngraph.execute.exclusive import NAME, Holder, holder
+from mlflow_ngraph.execute.machine_lock import NAME, Holder, holder
 from mlflow_ngraph_fleet import connection as engines
 from mlflow_ngraph_fleet import description
 from tests.support import lab as labs

@@ -29,10 +29,10 @@ from mlflow_ngraph.estimates import Array
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.lane_engines import LaneEngines
-from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.plan import StudyPlan
 from mlflow_ngraph.execute.record import LaneRecord, StudyRecord
 from mlflow_ngraph.execute.session import Session
+from mlflow_ngraph.execute.study_directories import Places
 from mlflow_ngraph.measure.statistics import paired_ratio
 from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph.runner import plan_study, run_study

@@ -32,7 +32,7 @@ from support.tiny import INPUTS
 
 import mlflow_ngraph
 from mlflow_ngraph.execute import journal
-from mlflow_ngraph.measure.shares import TICK_S
+from mlflow_ngraph.measure.cpu_shares import TICK_S
 from mlflow_ngraph.metrics import CELL_METRICS
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import Study, parse

@@ -26,7 +26,7 @@ from support.server import own_server
 
 from mlflow_ngraph.execute import journal as journal_events
 from mlflow_ngraph.execute.journal import Journal
-from mlflow_ngraph.recording.course import Recording
+from mlflow_ngraph.recording.study_upload import Recording
 from mlflow_ngraph.tracking import connection, schema
 from mlflow_ngraph.tracking.recorder import Recorder
 

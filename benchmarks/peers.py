@@ -27,9 +27,9 @@ from support.materials import prepared
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.lane_engines import LaneEngines
-from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.record import LaneRecord
 from mlflow_ngraph.execute.session import Session
+from mlflow_ngraph.execute.study_directories import Places
 from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph.runner import plan_study, run_study
 from mlflow_ngraph.study import Study, parse

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mlflow_ngraph.execute import fold
+from mlflow_ngraph.execute import replay
 from mlflow_ngraph.execute.record import CellRecord, StudyRecord
 from mlflow_ngraph.measure.racing import Entrant, Race, Timed
 from mlflow_ngraph.objectives import Raced
@@ -127,11 +127,11 @@ def main() -> int:
     parser.add_argument("--objective", choices=("throughput", "latency"), default="throughput")
     options = parser.parse_args()
     objective: Raced = options.objective
-    truth = _truth([fold.load(directory) for directory in options.reference], objective)
+    truth = _truth([replay.load(directory) for directory in options.reference], objective)
     raced = timed = 0.0
     wrong = replays = 0
     for directory in options.directories:
-        for recorded in read(fold.load(directory)):
+        for recorded in read(replay.load(directory)):
             reference = truth.get(recorded.name) or recorded.figures(objective)
             found = [race(recorded, objective, np.random.default_rng(seed)) for seed in range(options.replays)]
             missed = sum(_behind(one.winner, reference) > TOLERATED for one in found)

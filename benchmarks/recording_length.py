@@ -33,7 +33,7 @@ import numpy as np
 from mlflow_ngraph.execute.journal import FILE_NAME, SCHEMA_VERSION, Event, Journal
 from mlflow_ngraph.execute.plan import WorkloadPlan
 from mlflow_ngraph.execute.record import Lane, StudyRecord
-from mlflow_ngraph.recording.course import Recording
+from mlflow_ngraph.recording.study_upload import Recording
 from mlflow_ngraph.study import Study
 from mlflow_ngraph.tracking import files
 from mlflow_ngraph.tracking.content import lane_content, study_content

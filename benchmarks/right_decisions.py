@@ -24,7 +24,7 @@ from pathlib import Path
 from support.load import bursts
 
 from mlflow_ngraph.analysis.recommend import recommend
-from mlflow_ngraph.execute import fold
+from mlflow_ngraph.execute import replay
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import parse
@@ -100,7 +100,7 @@ def _decide(asked: Mapping[str, object], condition: str, workload: str, home: Pa
     load = bursts(SHORTEST_S, LONGEST_S, SHARE) if condition == CONDITIONS[1] else nullcontext()
     with load:
         directory = run_study(study, home=home, offline=True, resume="never").directory
-    record = fold.load(directory)
+    record = replay.load(directory)
     table = recommend(results.from_record(record), objective="throughput")
     best = table[table["best"]]["compiler_label"].tolist()
     leading = table[table["rank"] == 1]["compiler_label"].tolist()

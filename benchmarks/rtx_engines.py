@@ -22,7 +22,7 @@ from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.compilers.explanation import Explanation, file_name
 from mlflow_ngraph.devices.fingerprint import fingerprint
 from mlflow_ngraph.devices.probes import cpu
-from mlflow_ngraph.execute import fold, places
+from mlflow_ngraph.execute import replay, study_directories
 from mlflow_ngraph.execute.record import LaneRecord, StudyRecord
 from mlflow_ngraph.study import Study, load
 from mlflow_ngraph.tables.sheet import Sheet, markdown, number
@@ -70,8 +70,8 @@ def built(name: str, workloads: Sequence[Any], build_for: str, home: Path | None
         builds="alone",  # so that the seconds can be compared
         cache="off",
     )
-    key = places.study_key(study, study.device, fingerprint()["digest"])
-    begun = places.newest(home_directory.directory(home), key) is not None
+    key = study_directories.study_key(study, study.device, fingerprint()["digest"])
+    begun = study_directories.newest(home_directory.directory(home), key) is not None
     outcome = run_study(study, home=home, offline=True, resume="always" if begun else "never")
     return outcome.record, outcome.directory
 
@@ -126,7 +126,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=PAGE)
     given = parser.parse_args()
     if given.directories:
-        found = [(fold.load(directory), directory) for directory in given.directories]
+        found = [(replay.load(directory), directory) for directory in given.directories]
     else:
         chosen = {
             name: [one for one in workloads if any(text in str(one) for text in given.only.split(","))]

@@ -24,7 +24,7 @@ import numpy as np
 import onnx
 from support.resumed import BRIEFLY, measured
 
-from mlflow_ngraph.execute import fold
+from mlflow_ngraph.execute import replay
 from mlflow_ngraph.execute.record import CellRecord, StudyRecord
 from mlflow_ngraph.study import Study, parse
 from mlflow_ngraph.verdicts import Verdict
@@ -92,7 +92,7 @@ def main() -> int:
     batch_sizes = [int(text) for text in options.batch_sizes.split(",")]
     given = study(chosen, files, options.compilers.split(","), batch_sizes)
     directory = measured(given, options.folder / "home")
-    counts = Counter(report(fold.load(directory), directory, {f"onnx:{file}": file for file in files}))
+    counts = Counter(report(replay.load(directory), directory, {f"onnx:{file}": file for file in files}))
     print(f"\n{counts.total()} cells:", ", ".join(f"{count} {name}" for name, count in counts.items()))
     return int(counts["refused"] + counts["undecided"] > 0 or counts["ok"] == 0)
 

@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))  # the zoo lies beside the tests, whose suite runs
 
 from support.resumed import measured  # noqa: E402
 
-from mlflow_ngraph.execute import fold  # noqa: E402
+from mlflow_ngraph.execute import replay  # noqa: E402
 from mlflow_ngraph.study import Study  # noqa: E402
 from tests.support.zoo.catalogue import specimens  # noqa: E402
 from tests.support.zoo.judge import Cell, judged, study  # noqa: E402
@@ -71,7 +71,7 @@ def _parts(
 def _measured(given: Study, compilers: Sequence[str], home: Path | None, *, anew: bool) -> list[Cell]:
     """The cells of a study, which is run unless it came to its end before."""
     directory = measured(given, home, anew=anew)
-    return judged(fold.load(directory), directory, compilers)
+    return judged(replay.load(directory), directory, compilers)
 
 
 def _report(cells: Sequence[Cell], compilers: Sequence[str]) -> int:

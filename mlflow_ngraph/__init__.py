@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mlflow_ngraph.engines.local_engine import LoadedEngine
     from mlflow_ngraph.errors import EngineError, NGraphError, UsageError
     from mlflow_ngraph.execute.record import StudyRecord
-    from mlflow_ngraph.recording.later import sync_study
+    from mlflow_ngraph.recording.from_journal import sync_study
     from mlflow_ngraph.recording.outcome import Outcome
     from mlflow_ngraph.release.flavor import load_model, log_model, save_model
     from mlflow_ngraph.release.pulling import pull_engine as pull
@@ -68,7 +68,7 @@ _HOMES = {
     "pull": "release.pulling:pull_engine",
     "run_study": "runner:run_study",
     "save_model": "release.flavor:save_model",
-    "sync_study": "recording.later:sync_study",
+    "sync_study": "recording.from_journal:sync_study",
 }
 
 

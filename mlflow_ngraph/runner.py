@@ -17,21 +17,21 @@ from mlflow_ngraph.devices import registry as devices
 from mlflow_ngraph.devices.fingerprint import fingerprint, versions
 from mlflow_ngraph.engines.store import EngineStore
 from mlflow_ngraph.errors import DiskFullError, StudyError, WorkloadError
-from mlflow_ngraph.execute import known_workloads, places, worker
+from mlflow_ngraph.execute import known_workloads, study_directories, worker
 from mlflow_ngraph.execute.cache import EngineCache
-from mlflow_ngraph.execute.crew import most_bytes
-from mlflow_ngraph.execute.exclusive import ExclusiveMachine, Holder, WhenBusy
-from mlflow_ngraph.execute.experience import Experience, learn
-from mlflow_ngraph.execute.fold import Fold
 from mlflow_ngraph.execute.journal import SCHEMA_VERSION, Event, Journal, Reader
+from mlflow_ngraph.execute.machine_lock import ExclusiveMachine, Holder, WhenBusy
 from mlflow_ngraph.execute.plan import StudyPlan, WorkloadPlan, make
+from mlflow_ngraph.execute.process_pool import most_bytes
 from mlflow_ngraph.execute.record import StudyRecord
+from mlflow_ngraph.execute.replay import Fold
 from mlflow_ngraph.execute.supervisor import Supervisor
-from mlflow_ngraph.processes import environment, fork_server, interruption, space
+from mlflow_ngraph.execute.timing_history import Experience, learn
+from mlflow_ngraph.processes import disk_space, environment, fork_server, interruption
 from mlflow_ngraph.processes.child import Child, ChildFailure
 from mlflow_ngraph.processes.time_budget import TimeBudget
 from mlflow_ngraph.processes.warden import Warden
-from mlflow_ngraph.recording import later
+from mlflow_ngraph.recording import from_journal
 from mlflow_ngraph.recording.outcome import Outcome
 from mlflow_ngraph.recording.recorder_process import RecorderProcess
 from mlflow_ngraph.study import Study
@@ -163,7 +163,7 @@ def run_study(
     budget = TimeBudget(study.within)
     plan = _planned(study, home, observer)
     machine = fingerprint()
-    root, key = home_directory.directory(home), places.study_key(study, plan.device, machine["digest"])
+    root, key = home_directory.directory(home), study_directories.study_key(study, plan.device, machine["digest"])
     _resumable(study, resume, root, key)  # complains before anybody waits
     with ExitStack() as stack:
         recorder = None if offline else RecorderProcess(tracking_uri, experiment)
@@ -209,7 +209,7 @@ def run_study(
         )
         supervisor = Supervisor(
             plan,
-            places.Places(directory),
+            study_directories.Places(directory),
             writer,
             session=session,
             cache=_engine_cache(study, root, shared, writer, before),
@@ -245,12 +245,12 @@ def _finish_recording(
     """Record the newest study with this key if it was measured to its end and that is all that it lacks; else None."""
     if recorder is None or resume != "auto":
         return None
-    directory = places.newest(root, key)
-    if directory is None or places.end(directory) != "measured":
+    directory = study_directories.newest(root, key)
+    if directory is None or study_directories.end(directory) != "measured":
         return None
     tell = observer.on_event if observer else lambda event: None
     with Journal(directory, tell, partial(_say_who_records, observer, directory)) as writer:
-        if places.end(directory) != "measured":
+        if study_directories.end(directory) != "measured":
             return None  # by whoever was waited for
         writer.tell("recording_resumed", directory=str(directory))
         recorder.follow(directory, writer)
@@ -318,7 +318,7 @@ def _say_that_the_server_is_away(observer: Observer | None, reason: str) -> None
 
 def _say_who_records(observer: Observer | None, directory: Path) -> None:
     """Before waiting for another process that has the journal."""
-    reason = later.busy(directory)
+    reason = from_journal.busy(directory)
     if observer is None:
         _log.warning("waiting: %s", reason)
     else:
@@ -351,13 +351,13 @@ def _engine_cache(
 
 def _resumable(study: Study, resume: Resume, root: Path, key: str) -> Path | None:
     """The study directory to go on with, or None to start anew."""
-    last = None if resume == "never" else places.newest(root, key)
+    last = None if resume == "never" else study_directories.newest(root, key)
     if resume == "always" and last is None:
         raise StudyError(
             f"study {study.name!r} has nothing to resume in {root}: it never ran here with this content; "
             "leave out --resume to start it"
         )
-    if last is not None and resume == "auto" and places.end(last) != "open":
+    if last is not None and resume == "auto" and study_directories.end(last) != "open":
         return None
     return last
 
@@ -374,8 +374,8 @@ def _room_for(plan: StudyPlan, root: Path, key: str, tracking_uri: str | None) -
     # Without a server MLflow keeps artifacts, too, below the directory that the study is started in.
     local = tracking_uri is not None and not connection.is_server(tracking_uri)
     beside = local and Path.cwd().stat().st_dev == root.stat().st_dev
-    space.require(known.home_bytes + (known.engine_bytes if beside else 0), root)
-    return places.new_directory(root, plan.study, key)
+    disk_space.require(known.home_bytes + (known.engine_bytes if beside else 0), root)
+    return study_directories.new_directory(root, plan.study, key)
 
 
 def _start(journal: Journal, directory: Path, plan: StudyPlan, machine: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, fi
 
 from mlflow_ngraph import documents, study_metrics
 from mlflow_ngraph.compilers.base import Mode, Precision, Transfers
-from mlflow_ngraph.devices.elsewhere import Elsewhere
+from mlflow_ngraph.devices.build_target import Elsewhere
 from mlflow_ngraph.errors import DeviceError, StudyError, UnknownNameError, WorkloadError
 from mlflow_ngraph.metrics import EAGER
 from mlflow_ngraph.objectives import BOUNDS, OBJECTIVES, Limit, Raced, limits

@@ -17,13 +17,13 @@ from pyarrow import parquet as pq
 from mlflow_ngraph.analysis import table_checks
 from mlflow_ngraph.analysis.listing import Listed
 from mlflow_ngraph.analysis.table_checks import BadTableError
-from mlflow_ngraph.archives import contents, intake
+from mlflow_ngraph.archives import contents, importing
 from mlflow_ngraph.archives.contents import Contents
 from mlflow_ngraph.engines import manifest
 from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.engines.trust import EVERYTHING
 from mlflow_ngraph.errors import ArchiveError, EngineError, JournalError
-from mlflow_ngraph.execute import fold, journal
+from mlflow_ngraph.execute import journal, replay
 from mlflow_ngraph.tables import results_file
 from mlflow_ngraph.tracking.schema import Tag
 
@@ -36,7 +36,7 @@ NEWER = r"has format 2, and this is mlflow-ngraph \S+, for format 1: mlflow-ngra
 def study(tmp_path: Path) -> Path:
     """The directory of the study in the archive."""
     (tmp_path / "studies").mkdir()
-    (arrived,) = intake.unpack(intake.check(ARCHIVE, EVERYTHING), tmp_path / "studies")
+    (arrived,) = importing.unpack(importing.check(ARCHIVE, EVERYTHING), tmp_path / "studies")
     return arrived.directory
 
 
@@ -56,7 +56,7 @@ def test_each_format_has_a_file_here() -> None:
 
 
 def test_an_archive_its_journal_and_its_table_are_read(study: Path) -> None:
-    record = fold.load(study)
+    record = replay.load(study)
     (lane,) = record.lanes.values()
     assert {batch: str(cell.verdict) for batch, cell in lane.cells.items()} == {1: "ok", 2: "ok"}
     rows = table(member("results.parquet"), record.id).to_pylist()
@@ -84,7 +84,7 @@ def test_a_newer_journal_is_refused_with_what_reads_it(tmp_path: Path) -> None:
     )
     (tmp_path / journal.FILE_NAME).write_bytes(line)
     with pytest.raises(JournalError, match=NEWER):
-        fold.load(tmp_path)
+        replay.load(tmp_path)
 
 
 def test_a_newer_manifest_is_refused_with_what_reads_it() -> None:

@@ -118,7 +118,7 @@ def bad_archives(whole: bytes, rng: random.Random) -> Iterator[tuple[str, bytes]
 def _written(text: str, files: dict[str, bytes]) -> bytes:
     """An archive with these files, whatever its table of contents says."""
     from mlflow_ngraph.archives import contents
-    from mlflow_ngraph.archives.tape import Writer
+    from mlflow_ngraph.archives.tar_file import Writer
 
     stream = io.BytesIO()
     writer = Writer(stream)

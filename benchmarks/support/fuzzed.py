@@ -109,7 +109,7 @@ def _json(text: bytes, document: Any) -> Callable[[random.Random], bytes]:
 
 def journals(corpus: Corpus) -> Format:
     """Journals, half of them with checks that fit: all that reads one, as resuming, ``sync`` and ``recompute`` do."""
-    from mlflow_ngraph.execute import experience, fold, holdings, places
+    from mlflow_ngraph.execute import disk_inventory, replay, study_directories, timing_history
     from mlflow_ngraph.tracking import files
 
     text = (corpus.study / journal.FILE_NAME).read_bytes()
@@ -123,19 +123,19 @@ def journals(corpus: Corpus) -> Format:
 
     def read(content: bytes) -> None:
         (place / journal.FILE_NAME).write_bytes(content)
-        known = experience.learn(home)
+        known = timing_history.learn(home)
         known.building("lane", "onnxruntime", (1,), 1.0)
         known.preparing("other", 1.0)
         for lane in {str(event.get("lane")) for event in events}:
             known.call_s(lane, 2)
-        places.unrecorded(home)
-        holdings.holdings(home)
-        newest = places.newest(home, key)
+        study_directories.unrecorded(home)
+        disk_inventory.holdings(home)
+        newest = study_directories.newest(home, key)
         if newest is not None:
-            places.end(newest)
+            study_directories.end(newest)
         list(journal.read_backwards(place))
         # As a study that is recorded does.
-        files.write(fold.load(place), place, derived, None, {}, {})
+        files.write(replay.load(place), place, derived, None, {}, {})
         journal.Journal(place).close()
 
     def spoil(rng: random.Random) -> bytes:
@@ -178,8 +178,8 @@ def resealed(events: list[Any]) -> bytes:
 
 def archives(corpus: Corpus) -> Format:
     """Archives of studies: checked, and unpacked where they are let in."""
-    from mlflow_ngraph.archives import contents, intake
-    from mlflow_ngraph.archives.tape import Writer
+    from mlflow_ngraph.archives import contents, importing
+    from mlflow_ngraph.archives.tar_file import Writer
     from mlflow_ngraph.engines.trust import EVERYTHING
     from mlflow_ngraph.errors import ArchiveError
 
@@ -221,7 +221,7 @@ def archives(corpus: Corpus) -> Format:
         place.write_bytes(content)
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir()
-        intake.unpack(intake.check(place, EVERYTHING), target)
+        importing.unpack(importing.check(place, EVERYTHING), target)
 
     return Format(spoil, read)
 
@@ -237,7 +237,7 @@ def tables(corpus: Corpus) -> Format:
     from mlflow_ngraph.analysis.pivot import Pivot
     from mlflow_ngraph.cli import comparison
     from mlflow_ngraph.errors import UsageError
-    from mlflow_ngraph.execute import fold
+    from mlflow_ngraph.execute import replay
     from mlflow_ngraph.tables import results as made
     from mlflow_ngraph.tables import results_file
     from mlflow_ngraph.tracking.schema import Tag
@@ -248,7 +248,7 @@ def tables(corpus: Corpus) -> Format:
         return stream.getvalue()
 
     path = corpus.scratch / "results.parquet"
-    results_file.write(made.from_record(fold.load(corpus.study)), path)
+    results_file.write(made.from_record(replay.load(corpus.study)), path)
     whole, good = path.read_bytes(), pq.read_table(path)
     run = Listed("run", "experiment", "1", "", {Tag.STUDY_ID: corpus.study.name})
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from mlflow_ngraph import parity
 from mlflow_ngraph.compilers.base import Engine, Target, Workbench
 from mlflow_ngraph.compilers.registry import create as compiler_of
+from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import CellError, IncomparableError, NGraphError
 from mlflow_ngraph.execute.verifying import Verification, of_example, verify
-from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
 from mlflow_ngraph.workloads.export import prepare
 from mlflow_ngraph.workloads.materials import Source

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.plan import StudyPlan
+from mlflow_ngraph.execute.study_directories import Places
 from mlflow_ngraph.runner import ask_child
 
 

@@ -20,8 +20,8 @@ from onnx.backend.test.runner import Runner
 
 from mlflow_ngraph.compilers.base import Target, Workbench
 from mlflow_ngraph.compilers.registry import COMPILERS
+from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import CellError, NGraphError
-from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import BATCH, Format, Init, TensorSpec, Workload, WorkloadRef, fixed_batch
 from mlflow_ngraph.workloads.export import prepare
 from mlflow_ngraph.workloads.materials import Source

@@ -8,7 +8,7 @@ from typing import Any
 from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.devices.fingerprint import fingerprint
 from mlflow_ngraph.devices.registry import create
-from mlflow_ngraph.execute import places
+from mlflow_ngraph.execute import study_directories
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import Study
 
@@ -23,8 +23,8 @@ BRIEFLY: dict[str, Any] = {
 
 def measured(study: Study, home: Path | None, *, anew: bool = False) -> Path:
     """The directory of a study, which is run, or resumed, unless it came to its end before."""
-    key = places.study_key(study, create(study.device).name, fingerprint()["digest"])
-    directory = places.newest(home_directory.directory(home), key)
-    if anew or directory is None or places.end(directory) == "open":
+    key = study_directories.study_key(study, create(study.device).name, fingerprint()["digest"])
+    directory = study_directories.newest(home_directory.directory(home), key)
+    if anew or directory is None or study_directories.end(directory) == "open":
         return run_study(study, resume="never" if anew else "auto", home=home, offline=True).directory
     return directory

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlflow_ngraph.errors import UsageError
-from mlflow_ngraph.execute import fold, places
+from mlflow_ngraph.execute import replay, study_directories
 from mlflow_ngraph.workloads.naming import stem
 
 if TYPE_CHECKING:
@@ -162,10 +162,10 @@ def of_home(home: Path, study: str | None = None) -> Iterator[list[Cell]]:
     Parameters
     ----------
     study : str | None
-        The only study to look at, as `places.named` takes it; of a name every study counts.
+        The only study to look at, as `study_directories.named` takes it; of a name every study counts.
     """
-    alike = [known.directory for known in places.begun(home) if study in (None, known.name)]
-    for directory in alike or ([] if study is None else [places.named(home, study)]):
+    alike = [known.directory for known in study_directories.begun(home) if study in (None, known.name)]
+    for directory in alike or ([] if study is None else [study_directories.named(home, study)]):
         yield of_directory(directory)
 
 
@@ -177,7 +177,7 @@ def of_directory(directory: Path) -> list[Cell]:
     JournalError
         There is no readable journal.
     """
-    record = fold.outline(directory)
+    record = replay.outline(directory)
     about = {"study": record.name, "study_id": record.id, "device": record.device}
     return [
         cell

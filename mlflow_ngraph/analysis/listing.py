@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from mlflow_ngraph import addresses
 from mlflow_ngraph.errors import UnknownNameError
-from mlflow_ngraph.tracking import connection, plain, sqlite_file
+from mlflow_ngraph.tracking import connection, plain_http, sqlite_file
 from mlflow_ngraph.tracking.schema import Artifact, Kind, Tag
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class Server:
         if path is not None:
             with suppress(sqlite3.Error):
                 return sqlite_file.deleted(path, lane_runs)
-        if plain.speaks(self.uri):
+        if plain_http.speaks(self.uri):
             from requests import RequestException
 
             with suppress(RequestException, ValueError, KeyError):
@@ -233,7 +233,7 @@ class Server:
         return None
 
     def _from_rest(self) -> list[Listed] | None:
-        if not plain.speaks(self.uri):
+        if not plain_http.speaks(self.uri):
             return None
         from requests import RequestException
 
@@ -259,7 +259,7 @@ class Server:
 
     def _proxied(self, artifact_uri: str) -> bytes | None:
         """The table through the server's own artifact service."""
-        address = plain.artifact_address(self.uri, f"{artifact_uri}/{Artifact.RESULTS}")
+        address = plain_http.artifact_address(self.uri, f"{artifact_uri}/{Artifact.RESULTS}")
         if address is None:
             return None
         from requests import RequestException
@@ -276,7 +276,7 @@ class Server:
 
     def _http(self) -> requests.Session:
         if self._session is None:
-            self._session = plain.session(PARALLEL)
+            self._session = plain_http.session(PARALLEL)
         return self._session
 
     def _from_client(self) -> list[Listed]:

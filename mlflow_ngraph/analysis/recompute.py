@@ -13,7 +13,7 @@ import pyarrow as pa
 from mlflow_ngraph.analysis import listing, study_names
 from mlflow_ngraph.engines.files import sha256
 from mlflow_ngraph.errors import JournalError, TrackingError
-from mlflow_ngraph.execute import fold
+from mlflow_ngraph.execute import replay
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.tables import arrivals, results, samples
 from mlflow_ngraph.tracking import connection
@@ -55,7 +55,7 @@ def recompute(run: str, tracking_uri: str | None = None) -> Recomputed:
         directory = Path(temporary)
         run_id = fetch(run, directory, tracking_uri)
         try:
-            record = fold.load(directory)
+            record = replay.load(directory)
         except JournalError as error:
             raise TrackingError(f"run {run_id}: {str(error).replace(str(directory) + os.sep, '')}") from error
         stored, taken, offered = (

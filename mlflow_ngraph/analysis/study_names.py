@@ -10,7 +10,7 @@ import pandas as pd
 from mlflow_ngraph.analysis import results
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.errors import UnknownNameError, UsageError
-from mlflow_ngraph.execute.places import counted_back, too_few
+from mlflow_ngraph.execute.study_directories import counted_back, too_few
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 COLUMNS = ("study", "study_id", "run_id", "device", "experiment", "started_at")

@@ -15,13 +15,13 @@ from pydantic import ValidationError
 
 from mlflow_ngraph.archives import contents
 from mlflow_ngraph.archives.contents import ArchivedFile, ArchivedStudy, Contents
-from mlflow_ngraph.archives.tape import Writer
+from mlflow_ngraph.archives.tar_file import Writer
 from mlflow_ngraph.engines import signing
 from mlflow_ngraph.engines.files import damage, digest_files, sha256
 from mlflow_ngraph.errors import ArchiveError, UsageError
-from mlflow_ngraph.execute import fold, journal
+from mlflow_ngraph.execute import journal, replay
 from mlflow_ngraph.execute.journal import Journal
-from mlflow_ngraph.processes import space
+from mlflow_ngraph.processes import disk_space
 from mlflow_ngraph.tracking import files
 from mlflow_ngraph.validation import explain
 from mlflow_ngraph.version import __version__
@@ -113,8 +113,8 @@ def export(
             size = partial.stat().st_size
             partial.replace(target)
         except OSError as error:
-            if space.is_lacking(error):
-                raise space.lacking(f"writing {target}", directories[0]) from error
+            if disk_space.is_lacking(error):
+                raise disk_space.lacking(f"writing {target}", directories[0]) from error
             raise UsageError(f"cannot write {target}: {error.strerror or error}; choose another place") from None
     lacking = {engine: why for source in sources for engine, why in source.lacking.items()}
     return Exported(target, size, tuple(source.study for source in sources), lacking, by)
@@ -122,7 +122,7 @@ def export(
 
 def _source(directory: Path, derived: Path) -> _Source:
     """The files of a study, its tables among them, which are made in the folder ``derived``."""
-    record = fold.load(directory)
+    record = replay.load(directory)
     files.write(record, directory, derived, None, {}, {})
     (derived / journal.FILE_NAME).unlink(missing_ok=True)
     # What is missing here is made from the journal; what is here is what the study was started with.

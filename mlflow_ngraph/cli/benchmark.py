@@ -30,8 +30,8 @@ from mlflow_ngraph.tables.sheet import Column, Sheet, number, prose
 from mlflow_ngraph.text import duration
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.execute.experience import Duration, Source
     from mlflow_ngraph.execute.plan import StudyPlan
+    from mlflow_ngraph.execute.timing_history import Duration, Source
     from mlflow_ngraph.recording.outcome import Outcome
     from mlflow_ngraph.study import Study
 
@@ -266,8 +266,8 @@ def execute(study: Study, *, as_json: bool, home: Path | None = None, **how: Any
 
 def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
     """Print what a study would do; returns the exit code, which is that of the study where it is known to have failing cells."""
-    from mlflow_ngraph.execute import crew, expected_time
-    from mlflow_ngraph.execute.experience import FACTORS
+    from mlflow_ngraph.execute import expected_time, process_pool
+    from mlflow_ngraph.execute.timing_history import FACTORS
     from mlflow_ngraph.runner import plan_study
 
     with waiting("looking at the models, in a process that imports torch", logged=True):
@@ -289,7 +289,7 @@ def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
                 "estimate_from": {source: expected.share(source) for source in FACTORS},
                 "engine_bytes": plan.engine_bytes,
                 "home_bytes": plan.home_bytes,
-                "memory_bytes": crew.most_bytes(plan),
+                "memory_bytes": process_pool.most_bytes(plan),
                 "notes": _notes(plan, home),
             }
         )
@@ -318,7 +318,7 @@ def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
     )
     console.print(
         f"needs about {plan.home_bytes / 1e9:.1f} GB in {home_directory.location(home)}, {plan.engine_bytes / 1e9:.1f} GB where "
-        f"MLflow keeps artifacts, and up to {crew.most_bytes(plan) / 1e9:.1f} GB of memory",
+        f"MLflow keeps artifacts, and up to {process_pool.most_bytes(plan) / 1e9:.1f} GB of memory",
         soft_wrap=True,
     )
     for note in _notes(plan, home):
@@ -339,13 +339,13 @@ def _range(expected: Duration) -> str:
 def _notes(plan: StudyPlan, home: Path | None) -> list[str]:
     """What a person should know before a study starts."""
     from mlflow_ngraph.devices import memory
-    from mlflow_ngraph.execute import allotment, crew
-    from mlflow_ngraph.processes import space
+    from mlflow_ngraph.execute import process_pool, time_allocation
+    from mlflow_ngraph.processes import disk_space
 
     within = plan.study.within
-    planned = [] if within is None else list(allotment.told(plan, allotment.left_out(plan, within)))
+    planned = [] if within is None else list(time_allocation.told(plan, time_allocation.left_out(plan, within)))
     place = home_directory.location(home)
-    free, wanted, available = space.free_bytes(place), crew.most_bytes(plan), memory.available_bytes()
+    free, wanted, available = disk_space.free_bytes(place), process_pool.most_bytes(plan), memory.available_bytes()
     lacking = []
     if free < plan.home_bytes:
         lacking.append(
@@ -416,13 +416,13 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
 
 def _next_steps(outcome: Outcome) -> Iterator[str]:
     """What is to be typed after a study that is not recorded yet, or was measured before."""
-    from mlflow_ngraph.execute import places
+    from mlflow_ngraph.execute import study_directories
 
     if outcome.unrecorded:
         return
     if not outcome.where:
         yield f"not recorded yet: mlflow-ngraph study sync {shlex.quote(_typed(outcome.directory))}"
-    elif (earlier := places.measured_before(outcome.directory)) is not None:
+    elif (earlier := study_directories.measured_before(outcome.directory)) is not None:
         name = shlex.quote(earlier.name)
         yield (
             f"measured before as {earlier.study_id}; compare the two with: mlflow-ngraph results gate {name}, or "

@@ -22,7 +22,7 @@ from mlflow_ngraph.addresses import HIDDEN, shown
 from mlflow_ngraph.cli import machine_checks
 from mlflow_ngraph.cli.check_result import CheckResult, Status
 from mlflow_ngraph.devices import probes, processors
-from mlflow_ngraph.processes import space
+from mlflow_ngraph.processes import disk_space
 from mlflow_ngraph.tracking.connection import AMBIGUOUS, proxied
 
 _BUSY_PERCENT = 10.0
@@ -148,8 +148,8 @@ def _memory() -> Iterator[CheckResult]:
 
 def _home() -> Iterator[CheckResult]:
     place = home_directory.location()
-    free = space.free_bytes(place) / 2**30
-    if not os.access(space.existing(place), os.W_OK):
+    free = disk_space.free_bytes(place) / 2**30
+    if not os.access(disk_space.existing(place), os.W_OK):
         yield CheckResult(
             "home", "problem", f"{place} cannot be written", "choose another place with --home or NGRAPH_HOME"
         )

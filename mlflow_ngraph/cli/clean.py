@@ -12,7 +12,7 @@ from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.lists import SECONDS, quantity
 from mlflow_ngraph.errors import JournalError, UnknownNameError, UsageError
-from mlflow_ngraph.execute.holdings import Holding, What
+from mlflow_ngraph.execute.disk_inventory import Holding, What
 from mlflow_ngraph.tables.sheet import Head, Sheet, number, prose
 from mlflow_ngraph.text import counted
 
@@ -43,7 +43,7 @@ def clean(
     --study names it. 'logs' is what their processes printed, 'scratch' what a killed study makes again, 'cache' the
     engines that studies share, 'pulled' those of 'mlflow-ngraph engine pull'. Without --yes nothing is removed.
     """
-    from mlflow_ngraph.execute import holdings
+    from mlflow_ngraph.execute import disk_inventory
 
     if yes and not what and not named:
         raise UsageError(f"--yes needs to know what goes: {', '.join(WHAT)}, or --study NAME")
@@ -51,16 +51,16 @@ def clean(
         raise UsageError("--study names the studies that go: leave out 'studies'")
     age = quantity("--older-than", older_than, SECONDS) if older_than else 0.0
     place = home_directory.location(home)
-    kept = holdings.holdings(place)
+    kept = disk_inventory.holdings(place)
     chosen = [
         holding
         for holding in kept
         if holding.age_s >= age and (holding.what in what or not (what or named)) and not (yes and holding.stays)
     ]
     chosen += _named(kept, named)
-    freed = holdings.freed_bytes(holding for holding in chosen if not holding.stays or holding.name in named)
+    freed = disk_inventory.freed_bytes(holding for holding in chosen if not holding.stays or holding.name in named)
     problems = _removed(chosen) if yes else {}
-    freed -= holdings.freed_bytes(holding for holding in chosen if (holding.what, holding.name) in problems)
+    freed -= disk_inventory.freed_bytes(holding for holding in chosen if (holding.what, holding.name) in problems)
     if as_json:
         output.print_json(
             {
@@ -85,12 +85,12 @@ def _named(kept: Iterable[Holding], names: Sequence[str]) -> list[Holding]:
 
 def _removed(chosen: Iterable[Holding]) -> dict[tuple[str, str], str]:
     """Remove them one after the other; what could not be removed, and why."""
-    from mlflow_ngraph.execute import holdings
+    from mlflow_ngraph.execute import disk_inventory
 
     problems: dict[tuple[str, str], str] = {}
     for holding in chosen:
         try:
-            holdings.remove(holding)
+            disk_inventory.remove(holding)
         except (JournalError, OSError) as error:
             told = isinstance(error, OSError) and error.strerror
             problems[holding.what, holding.name] = told or str(error)

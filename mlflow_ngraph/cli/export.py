@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from mlflow_ngraph import home as home_directory
-from mlflow_ngraph.cli import keys, output
+from mlflow_ngraph.cli import output, trust_options
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.text import counted
 
@@ -18,7 +18,7 @@ from mlflow_ngraph.text import counted
     "-o", "--output", "target", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="The archive; STUDY_ID.tar here by default, where there is one study.",
 )  # fmt: skip
-@keys.sign_option
+@trust_options.sign_option
 @click.option("--force", is_flag=True, help="Replace FILE where it is there already.")
 @click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Where journals and engines are kept.")
 @output.json_option
@@ -32,16 +32,16 @@ def export(
     samples, results and what they were checked with, all with digests; 'tar xf' unpacks it.
     """
     from mlflow_ngraph.archives.export import export as write
-    from mlflow_ngraph.execute import places
+    from mlflow_ngraph.execute import study_directories
 
     place = home_directory.location(home)
-    directories = list(dict.fromkeys(places.named(place, study) for study in studies))
+    directories = list(dict.fromkeys(study_directories.named(place, study) for study in studies))
     if target is None and len(directories) > 1:
         raise UsageError("several studies in one file: name it with -o FILE")
     exported = write(
         directories,
         target or Path(f"{directories[0].name}.tar"),
-        key=keys.load(sign) if sign else None,
+        key=trust_options.load(sign) if sign else None,
         replace=force,
         on_wait=output.say_who_records,
     )

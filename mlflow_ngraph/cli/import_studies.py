@@ -10,7 +10,7 @@ import click
 
 from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.cli import output
-from mlflow_ngraph.cli.keys import trust_option
+from mlflow_ngraph.cli.trust_options import trust_option
 
 
 @click.command("import")
@@ -35,12 +35,12 @@ def import_studies(
 
     All of a FILE is checked before anything is written. Importing again changes nothing.
     """
-    from mlflow_ngraph.archives import intake
+    from mlflow_ngraph.archives import importing
     from mlflow_ngraph.engines import trust as trusting
-    from mlflow_ngraph.recording.later import sync_study
+    from mlflow_ngraph.recording.from_journal import sync_study
 
     rules = trusting.load(trust)
-    checked = [intake.check(path, rules) for path in archives]
+    checked = [importing.check(path, rules) for path in archives]
     studies = home_directory.directory(home) / "studies"
     arrived: list[dict[str, Any]] = [
         {
@@ -52,7 +52,7 @@ def import_studies(
             "where": {},
         }
         for archive in checked
-        for study in intake.unpack(archive, studies, output.say_who_records)
+        for study in importing.unpack(archive, studies, output.say_who_records)
     ]
     for row in () if offline else arrived:
         directory = Path(row["directory"])

@@ -14,7 +14,7 @@ from mlflow_ngraph.cli.check_result import CheckResult
 from mlflow_ngraph.devices import probes, processors, sensor_files
 from mlflow_ngraph.devices.nvml import PACKAGE, Nvml
 from mlflow_ngraph.devices.sensors import ENERGY, POWER, Change, Reading, Sensors
-from mlflow_ngraph.execute import exclusive
+from mlflow_ngraph.execute import machine_lock
 from mlflow_ngraph.measure.stability import THROTTLED_SHARE
 
 _MB = 2**20
@@ -25,17 +25,17 @@ _NO_METER = "no meter that the kernel shows (usual in a virtual machine)"
 
 
 def _holder() -> Iterator[CheckResult]:
-    folder, holder = exclusive.lock_folder(), exclusive.holder()
+    folder, holder = machine_lock.lock_folder(), machine_lock.holder()
     container = probes.virtualization().get("container", "")
     if holder is not None:
         yield CheckResult(
             "measuring now", "warning", str(holder), "numbers taken meanwhile disturb each other; wait for it"
         )
     elif not os.access(folder, os.W_OK):
-        remedy = f"name another folder in {exclusive.VARIABLE}: without a lock no study starts"
+        remedy = f"name another folder in {machine_lock.VARIABLE}: without a lock no study starts"
         yield CheckResult("measuring now", "problem", f"cannot tell: {folder} cannot be written", remedy)
-    elif container and exclusive.VARIABLE not in os.environ:
-        remedy = f"mount one folder into all containers of the machine, and name it in {exclusive.VARIABLE}"
+    elif container and machine_lock.VARIABLE not in os.environ:
+        remedy = f"mount one folder into all containers of the machine, and name it in {machine_lock.VARIABLE}"
         yield CheckResult("measuring now", "ok", f"nobody within this container ({container})", remedy)
     else:
         yield CheckResult("measuring now", "ok", f"nobody (lock in {folder})")

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mlflow_ngraph.cli.output import WIDTH, broken
-from mlflow_ngraph.cli.time_to_go import TimeToGo
+from mlflow_ngraph.cli.remaining_time import TimeToGo
 from mlflow_ngraph.execute import expected_time
 from mlflow_ngraph.execute.plan import StudyPlan
 from mlflow_ngraph.text import duration

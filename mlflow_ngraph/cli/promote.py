@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlflow_ngraph.cli import keys, output
+from mlflow_ngraph.cli import output, trust_options
 from mlflow_ngraph.errors import NO_GOOD_ANSWER
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _STYLES = {"promoted": "green", "possible": "green", "unchanged": "", "refused":
               help="Promote it although another cell could beat it, for all that can be told; that is recorded.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Overrule whatever speaks against it; that is recorded.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done; write nothing.")
-@keys.sign_option
+@trust_options.sign_option
 @click.option("--tracking-uri", metavar="URI", help="Where the engine is; by default what MLflow is configured to use.")
 @output.json_option
 def promote(
@@ -53,7 +53,7 @@ def promote(
     """
     from mlflow_ngraph.release import promotion
 
-    key = keys.load(sign) if sign is not None and not dry_run else None
+    key = trust_options.load(sign) if sign is not None and not dry_run else None
     outcome = promotion.promote(
         model, name, alias=alias, metric=metric, batch=batch, accept_undecided=accept_undecided, force=force,
         dry_run=dry_run, sign=key, tracking_uri=tracking_uri,

@@ -13,8 +13,8 @@ import click
 from mlflow_ngraph import objectives
 from mlflow_ngraph.cli import output
 from mlflow_ngraph.cli.filters import Asked, FilteredCommand, bound_options, filter_options, tell
-from mlflow_ngraph.cli.keys import trust_option
 from mlflow_ngraph.cli.lists import items
+from mlflow_ngraph.cli.trust_options import trust_option
 from mlflow_ngraph.errors import NO_GOOD_ANSWER, UsageError
 from mlflow_ngraph.objectives import Limit
 

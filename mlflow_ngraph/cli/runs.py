@@ -15,7 +15,7 @@ from mlflow_ngraph.tables.sheet import Head, Sheet, number
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.execute.places import Begun
+    from mlflow_ngraph.execute.study_directories import Begun
 
 
 @click.command()
@@ -26,9 +26,9 @@ def runs(home: Path | None, as_json: bool) -> int:
 
     Other verbs take the id, or the name for the latest study of it, with ~1 behind it for the one before.
     """
-    from mlflow_ngraph.execute import places
+    from mlflow_ngraph.execute import study_directories
 
-    rows = [_row(study) for study in places.begun(home_directory.location(home))]
+    rows = [_row(study) for study in study_directories.begun(home_directory.location(home))]
     if as_json:
         output.print_json({"studies": rows})
         return 0
@@ -38,12 +38,12 @@ def runs(home: Path | None, as_json: bool) -> int:
 
 
 def _row(study: Begun) -> dict[str, Any]:
-    from mlflow_ngraph.execute import fold
+    from mlflow_ngraph.execute import replay
 
     about = {"study_id": study.study_id, "study": study.name, "started_at": study.at, "device": study.device}
     nothing = {"ok": None, "cells": None, "run_id": None, "directory": str(study.directory)}
     try:
-        lanes = fold.outline(study.directory).lanes.values()
+        lanes = replay.outline(study.directory).lanes.values()
         ok = sum(cell.verdict is Verdict.OK for lane in lanes for cell in lane.cells.values())
         cells = sum(len(lane.lane.batch_sizes) for lane in lanes)
         state, run_id = _state(study.directory)
@@ -54,13 +54,13 @@ def _row(study: Begun) -> dict[str, Any]:
 
 def _state(directory: Path) -> tuple[str, str]:
     """How far a study came, and the run by which a tracking server has all of it."""
-    from mlflow_ngraph.execute import journal, places
+    from mlflow_ngraph.execute import journal, study_directories
 
-    if run_id := places.recorded_as(directory):
+    if run_id := study_directories.recorded_as(directory):
         return "recorded", run_id
     try:
         with journal.held(directory):
-            return ("unfinished" if places.end(directory) == "open" else "to be recorded: sync"), ""
+            return ("unfinished" if study_directories.end(directory) == "open" else "to be recorded: sync"), ""
     except JournalError:
         return "running", ""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from mlflow_ngraph.cli import keys, output
+from mlflow_ngraph.cli import output, trust_options
 
 
 @click.command()
@@ -24,7 +24,7 @@ def sign(engine: str, key: Path, tracking_uri: str | None, as_json: bool) -> int
     models:/NAME@ALIAS, models:/NAME/VERSION or models:/MODEL_ID; the signature is logged with the engine. There is one
     signature: a new one takes its place.
     """
-    private = keys.load(key)
+    private = trust_options.load(key)
     if Path(engine).is_dir() or ":" not in engine:
         from mlflow_ngraph.engines import package
 

@@ -77,9 +77,9 @@ def sync(
 
 def _list(place: Path, *, as_json: bool) -> int:
     """What no tracking server has all of, and how to record it."""
-    from mlflow_ngraph.execute import places
+    from mlflow_ngraph.execute import study_directories
 
-    waiting = [directory.name for directory in places.unrecorded(place)]
+    waiting = [directory.name for directory in study_directories.unrecorded(place)]
     if as_json:
         output.print_json({"waiting": waiting})
         return 0
@@ -90,13 +90,13 @@ def _list(place: Path, *, as_json: bool) -> int:
 
 
 def _directory(place: Path, name: str) -> Path:
-    from mlflow_ngraph.execute import places
+    from mlflow_ngraph.execute import study_directories
 
-    return places.named(place, name)
+    return study_directories.named(place, name)
 
 
 def _recorded(directory: Path, *, tracking_uri: str | None, experiment: str | None) -> dict[str, Any]:
-    from mlflow_ngraph.recording.later import sync_study
+    from mlflow_ngraph.recording.from_journal import sync_study
 
     wait = partial(output.say_who_records, directory)
     outcome = sync_study(
@@ -107,10 +107,10 @@ def _recorded(directory: Path, *, tracking_uri: str | None, experiment: str | No
 
 def _all(place: Path, record: Record) -> tuple[list[dict[str, Any]], list[str]]:
     """Record what is not, and say what could not be: one study costs the others nothing, a server that is away ends it."""
-    from mlflow_ngraph.execute import places
+    from mlflow_ngraph.execute import study_directories
 
     rows, problems = [], []
-    waiting = places.unrecorded(place)
+    waiting = study_directories.unrecorded(place)
     for number, directory in enumerate(waiting):
         try:
             rows.append(record(directory))
@@ -125,11 +125,11 @@ def _all(place: Path, record: Record) -> tuple[list[dict[str, Any]], list[str]]:
 
 def _watch(place: Path, record: Record, every_s: float) -> NoReturn:
     """Record what is not, whenever the server is there and nothing is measured here; problems are told when they are new."""
-    from mlflow_ngraph.execute import exclusive
+    from mlflow_ngraph.execute import machine_lock
 
     told, pause_s = list[str](), every_s
     while True:
-        if exclusive.holder() is None:
+        if machine_lock.holder() is None:
             rows, problems = _all(place, record)
             _show(rows)
             for problem in problems:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from mlflow_ngraph.cli import output
-from mlflow_ngraph.cli.keys import trust_option
+from mlflow_ngraph.cli.trust_options import trust_option
 from mlflow_ngraph.errors import EngineError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from mlflow_ngraph.compilers.explanation import Explanation
-from mlflow_ngraph.devices.elsewhere import Elsewhere
+from mlflow_ngraph.devices.build_target import Elsewhere
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.workloads.base import Format
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from mlflow_ngraph.error_text import causes, one_line
 from mlflow_ngraph.errors import CellError, CompileError, NGraphError, UnsupportedError
-from mlflow_ngraph.telling import causes, one_line
 
 _OPERATOR = (
     re.compile(r"No conversion rule found for operations: (.+)"),

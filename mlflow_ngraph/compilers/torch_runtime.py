@@ -11,7 +11,7 @@ from torch import nn
 
 from mlflow_ngraph.compilers.base import Engine, FlagValue, Invocation, Precision, Target
 from mlflow_ngraph.errors import UnsupportedError
-from mlflow_ngraph.workloads import vector_math
+from mlflow_ngraph.workloads import mkl_warmup
 from mlflow_ngraph.workloads.calling import arrays, flatten_outputs, tensors
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def configure(target: Target, *, cudnn_benchmark: bool) -> dict[str, FlagValue]:
     """
     if target.threads is not None:
         torch.set_num_threads(target.threads)
-    vector_math.settle()
+    mkl_warmup.settle()
     on_gpu = target.accelerator == "cuda"
     tf32 = target.precision == "tf32"
     torch.set_float32_matmul_precision("high" if tf32 else "highest")

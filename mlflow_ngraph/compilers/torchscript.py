@@ -15,9 +15,9 @@ from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.reasons import reported
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.compilers.torch_adapter import TorchAdapter, TorchFlags, same_accelerator
-from mlflow_ngraph.devices.elsewhere import Elsewhere
+from mlflow_ngraph.devices.build_target import Elsewhere
+from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import UnsupportedError
-from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import Format
 from mlflow_ngraph.workloads.behaviour import worded
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.devices import processors
-from mlflow_ngraph.execute.experience import Duration, Source, total
 from mlflow_ngraph.execute.lane_memory import RELOAD_CALLS
 from mlflow_ngraph.execute.plan import PREPARE_SECONDS, StudyPlan, WorkloadPlan
 from mlflow_ngraph.execute.record import Lane
+from mlflow_ngraph.execute.timing_history import Duration, Source, total
 
 TYPICAL_MACS = 2e9
 """Stands for a model about which nothing is known before it is built."""

@@ -26,7 +26,7 @@ from filelock import FileLock, Timeout
 
 from mlflow_ngraph import formats
 from mlflow_ngraph.errors import JournalError
-from mlflow_ngraph.processes import interruption, space
+from mlflow_ngraph.processes import disk_space, interruption
 
 SCHEMA_VERSION = 1
 FILE_NAME = "journal.jsonl"
@@ -83,8 +83,8 @@ class Journal:
             raise
         except OSError as error:
             self._lock.release()
-            if space.is_lacking(error):
-                raise space.lacking("opening the journal", directory) from error
+            if disk_space.is_lacking(error):
+                raise disk_space.lacking("opening the journal", directory) from error
             raise JournalError(
                 f"{directory}: the journal cannot be written ({error.strerror}): copy the study to where it can be"
             ) from None
@@ -124,8 +124,8 @@ class Journal:
         except OSError as error:
             # The next event must not stand behind half of this one.
             os.ftruncate(self._file.fileno(), before)
-            if space.is_lacking(error):
-                raise space.lacking("writing the journal", self.path.parent) from error
+            if disk_space.is_lacking(error):
+                raise disk_space.lacking("writing the journal", self.path.parent) from error
             raise
         self._check, self._latest = check, line["at"]
 

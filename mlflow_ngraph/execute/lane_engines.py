@@ -19,8 +19,8 @@ from mlflow_ngraph.engines.manifest import Compiled, Maker
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.execute.answers import Built
 from mlflow_ngraph.execute.cache import EngineCache
-from mlflow_ngraph.execute.crew import Steps
 from mlflow_ngraph.execute.lane_process import LaneProcess
+from mlflow_ngraph.execute.process_pool import Steps
 from mlflow_ngraph.execute.record import EngineRecord, Lane
 from mlflow_ngraph.execute.session import Session
 from mlflow_ngraph.processes.child import Child, ChildFailure

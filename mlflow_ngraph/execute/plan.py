@@ -12,8 +12,8 @@ from mlflow_ngraph.compilers.registry import COMPILERS, create
 from mlflow_ngraph.devices import processors
 from mlflow_ngraph.devices.base import DeviceProfile
 from mlflow_ngraph.errors import DependencyError, StudyError, WorkloadError
-from mlflow_ngraph.execute.experience import Experience
 from mlflow_ngraph.execute.record import Lane
+from mlflow_ngraph.execute.timing_history import Experience
 from mlflow_ngraph.study import BASELINE, Study
 from mlflow_ngraph.workloads import naming
 from mlflow_ngraph.workloads.base import WorkloadInfo, WorkloadRef

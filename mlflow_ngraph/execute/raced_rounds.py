@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from mlflow_ngraph.execute.earlier_rounds import Before, slice_timed
 from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.lane_memory import Loaded
+from mlflow_ngraph.execute.race_limits import Standing
 from mlflow_ngraph.execute.race_words import RaceWords
-from mlflow_ngraph.execute.raced_before import Before, slice_timed
 from mlflow_ngraph.execute.record import Lane
 from mlflow_ngraph.execute.rounds import Assignment, Judgement, Rounds, lack_of_memory
-from mlflow_ngraph.execute.standing import Standing
 from mlflow_ngraph.measure import racing
 from mlflow_ngraph.measure.racing import Departure, Entrant, Race, Timed
 from mlflow_ngraph.objectives import AS_GOOD, Raced

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mlflow_ngraph.measure import shares
+from mlflow_ngraph.measure import cpu_shares
 from mlflow_ngraph.measure.stability import of_engine
 
 SliceRecord = Mapping[str, Any]
@@ -51,13 +51,13 @@ def resources(
 
 def own_processors(part: SliceRecord, processors: int) -> float | None:
     """How many processors the lane's process kept busy around a slice; None where that cannot be told."""
-    return shares.own_processors(_windows([part]), processors)
+    return cpu_shares.own_processors(_windows([part]), processors)
 
 
 def _processors(slices: Sequence[SliceRecord], processors: int, threads: int) -> dict[str, float]:
     """What the lane and others used of the processors, as far as it can be told."""
     windows, metrics = _windows(slices), {}
-    own, others = shares.own_processors(windows, processors), shares.foreign(windows, processors)
+    own, others = cpu_shares.own_processors(windows, processors), cpu_shares.foreign(windows, processors)
     if own is not None:
         metrics["cpu_percent"] = 100 * own / processors
         metrics["cpu_percent_of_threads"] = 100 * own / threads
@@ -70,8 +70,8 @@ def _processors(slices: Sequence[SliceRecord], processors: int, threads: int) ->
     return metrics
 
 
-def _windows(slices: Sequence[SliceRecord]) -> list[shares.Window]:
-    windows = [shares.Window.of(part.get("machine")) for part in slices]
+def _windows(slices: Sequence[SliceRecord]) -> list[cpu_shares.Window]:
+    windows = [cpu_shares.Window.of(part.get("machine")) for part in slices]
     return [window for window in windows if window is not None]
 
 
@@ -94,7 +94,7 @@ def _busiest_percent(machines: Sequence[Mapping[str, Any]]) -> float | None:
     """How busy the busiest processor was with anything."""
     looks = [machine for machine in machines if machine["busy_s"]]
     windows = [machine["seconds"] for machine in looks]
-    if shares.sampling_error(windows) > shares.COARSEST:
+    if cpu_shares.sampling_error(windows) > cpu_shares.COARSEST:
         return None
     spent: dict[str, float] = {}
     for machine in looks:

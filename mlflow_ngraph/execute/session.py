@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from mlflow_ngraph.execute.journal import Journal
-from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.plan import StudyPlan
 from mlflow_ngraph.execute.record import Lane
+from mlflow_ngraph.execute.study_directories import Places
 from mlflow_ngraph.processes.time_budget import TimeBudget
 from mlflow_ngraph.processes.warden import Warden
 

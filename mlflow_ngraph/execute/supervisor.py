@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 from mlflow_ngraph.devices import processors
-from mlflow_ngraph.execute import allotment, expected_time
+from mlflow_ngraph.execute import expected_time, time_allocation
 from mlflow_ngraph.execute.cache import EngineCache
-from mlflow_ngraph.execute.crew import Crew
 from mlflow_ngraph.execute.journal import Journal
-from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.plan import StudyPlan, WorkloadPlan
+from mlflow_ngraph.execute.process_pool import Crew
 from mlflow_ngraph.execute.record import CellRecord, StudyRecord
 from mlflow_ngraph.execute.session import Session
+from mlflow_ngraph.execute.study_directories import Places
 from mlflow_ngraph.execute.workload_run import WorkloadRun
 from mlflow_ngraph.processes.time_budget import TimeBudget
 from mlflow_ngraph.processes.warden import Warden
@@ -117,7 +117,7 @@ class Supervisor:
         if not self._session.time.limited:
             return
         cells = {lane: batches for lanes in missing.values() for lane, batches in lanes.items()}
-        for omission in allotment.left_out(self._plan, self._session.time.left(), cells):
+        for omission in time_allocation.left_out(self._plan, self._session.time.left(), cells):
             lanes = missing[omission.lane.workload]
             lanes[omission.lane.id] = [batch for batch in lanes[omission.lane.id] if batch != omission.batch]
             if not lanes[omission.lane.id]:

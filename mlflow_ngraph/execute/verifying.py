@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from mlflow_ngraph import parity
 from mlflow_ngraph.errors import IncomparableError, UnsupportedError
 from mlflow_ngraph.parity import Parity
-from mlflow_ngraph.workloads.bands import parts
 from mlflow_ngraph.workloads.materials import Source
+from mlflow_ngraph.workloads.output_scales import parts
 from mlflow_ngraph.workloads.trial_references import Trial, save_arrays
 from mlflow_ngraph.workloads.trials import draw
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mlflow_ngraph.compilers.base import Engine
-    from mlflow_ngraph.workloads.bands import Band
+    from mlflow_ngraph.workloads.output_scales import Band
 
 Arrays = Sequence["NDArray[Any]"]
 

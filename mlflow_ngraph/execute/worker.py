@@ -240,7 +240,7 @@ class Worker:
 
     def _slice(self, command: Command) -> dict[str, Any]:
         from mlflow_ngraph import process_memory
-        from mlflow_ngraph.measure import impossible, loop
+        from mlflow_ngraph.measure import loop, plausibility
 
         running = self._loaded()
         with running.invocation.repeated() as call:
@@ -263,11 +263,11 @@ class Worker:
         # The kernel brings its high-water mark up to date now and then only.
         memory = {"peak_bytes": max(process_memory.peak_bytes(), resident or 0), "resident_bytes": resident}
         answer = {**asdict(taken), "settle_s": settle_s, **memory, "machine": asdict(machine)}
-        return impossible.checked_slice(answer, psutil.cpu_count() or 1)
+        return plausibility.checked_slice(answer, psutil.cpu_count() or 1)
 
     def _arrive(self, command: Command) -> dict[str, Any]:
         """Serve requests that arrive by themselves at one rate."""
-        from mlflow_ngraph.measure import impossible, loop, open_loop
+        from mlflow_ngraph.measure import loop, open_loop, plausibility
 
         running = self._loaded()
         if running.call_s < command["settle_below_s"]:
@@ -278,7 +278,7 @@ class Worker:
         served = open_loop.serve([request.call for request in requests], due, command["limit_s"])
         machine = asdict(self._sensors.since(before))
         answer = {**asdict(served), "servers": len(requests), "machine": machine}
-        return impossible.checked_arrivals(answer, psutil.cpu_count() or 1)
+        return plausibility.checked_arrivals(answer, psutil.cpu_count() or 1)
 
     def _unload(self, command: Command) -> None:
         running, self._running = self._running, None

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mlflow_ngraph.execute.cache import EngineCache
-from mlflow_ngraph.execute.crew import Crew
+from mlflow_ngraph.execute.earlier_rounds import Before, rounds_before
+from mlflow_ngraph.execute.engine_sources import Provision
 from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.lane_engines import LaneEngines
 from mlflow_ngraph.execute.plan import WorkloadPlan
-from mlflow_ngraph.execute.provision import Provision
-from mlflow_ngraph.execute.raced_before import Before, rounds_before
+from mlflow_ngraph.execute.process_pool import Crew
 from mlflow_ngraph.execute.raced_rounds import RacedRounds
 from mlflow_ngraph.execute.record import Lane, StudyRecord
 from mlflow_ngraph.execute.rounds import Assignment, Judgement, Rounds, wanted

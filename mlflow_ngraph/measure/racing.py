@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from mlflow_ngraph.estimates import Array, Estimate
-from mlflow_ngraph.measure import bets, statistics
+from mlflow_ngraph.measure import betting_tests, statistics
 from mlflow_ngraph.objectives import AS_GOOD, Raced
 
 Round = tuple[int, int]
@@ -97,7 +97,7 @@ class Pair:
         """Take in rounds that were not there the last time."""
         for round_ in list(ours)[self._seen :]:
             if round_ in theirs:
-                self._scales.append(bets.scale(self._differences))
+                self._scales.append(betting_tests.scale(self._differences))
                 self._differences.append(ours[round_] - theirs[round_])
                 self._theirs.append(theirs[round_])
         self._seen = len(ours)
@@ -109,14 +109,16 @@ class Pair:
         return np.array(self._differences)
 
     def log_evidence(self, centre: float, best: float) -> float:
-        """As `bets.log_evidence`.
+        """As `betting_tests.log_evidence`.
 
         Parameters
         ----------
         best : float
             The best figure that the first of the two cells ever had.
         """
-        return bets.log_evidence(self.differences, best - np.array(self._theirs), centre, np.array(self._scales))
+        return betting_tests.log_evidence(
+            self.differences, best - np.array(self._theirs), centre, np.array(self._scales)
+        )
 
 
 class Race:
@@ -273,7 +275,7 @@ class Race:
         """Whether it is certain that the figure of a cell over that of the best other one is below ``exp(centre)``."""
         weights = self._weights(cell)
         stakes = [math.log(weights[rival]) + self._evidence(cell, rival, centre) for rival in self._rivals(cell)]
-        return bool(stakes) and bets.log_sum(np.array(stakes)) >= -math.log(share * ALPHA)
+        return bool(stakes) and betting_tests.log_sum(np.array(stakes)) >= -math.log(share * ALPHA)
 
     def _no_better(self, cell: str, leader: str) -> bool:
         """Whether it is certain that a cell is not noticeably better than the leader, and its interval says so as well.

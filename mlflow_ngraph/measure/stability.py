@@ -14,7 +14,7 @@ from typing import Any
 from scipy import stats
 
 from mlflow_ngraph.devices.processors import throttled
-from mlflow_ngraph.measure.shares import Window, foreign
+from mlflow_ngraph.measure.cpu_shares import Window, foreign
 
 SIGMA_PER_MAD = 1.4826
 """The standard deviation of a normal distribution in units of its median absolute deviation."""

@@ -23,7 +23,7 @@ from typing import IO, Any
 import psutil
 
 from mlflow_ngraph.errors import CellError, NGraphError
-from mlflow_ngraph.processes import interruption, logs, memory_kills, space, starting
+from mlflow_ngraph.processes import disk_space, interruption, logs, memory_kills, starting
 from mlflow_ngraph.processes.time_budget import TIME_UP
 from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph.verdicts import Verdict
@@ -335,7 +335,7 @@ class Child:
         """Why the child is gone."""
         code = self._reap()
         tail = self.tail()
-        full = any(space.is_full(directory) for directory in (self._log.parent, Path(self._temporary.name)))
+        full = any(disk_space.is_full(directory) for directory in (self._log.parent, Path(self._temporary.name)))
         self.close()
         if full:
             # What maps files, or writes them without looking, dies of that without a word.
@@ -350,7 +350,7 @@ class Child:
         """A disk is full."""
         if self._study is None:
             return ChildFailure(Verdict.FAILED, f"no space left on a disk during {command}")
-        return space.lacking(f"a child process did: {command}", self._study)
+        return disk_space.lacking(f"a child process did: {command}", self._study)
 
     def _reap(self) -> int:
         """Wait for the end of the process; returns its exit code as `subprocess` has it."""

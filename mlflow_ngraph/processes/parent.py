@@ -9,9 +9,9 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
+from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import CellError, NGraphError
-from mlflow_ngraph.processes import parent_death, space, standard_streams
-from mlflow_ngraph.telling import one_line
+from mlflow_ngraph.processes import disk_space, parent_death, standard_streams
 from mlflow_ngraph.verdicts import Verdict
 
 Command = dict[str, Any]
@@ -88,7 +88,7 @@ class Parent:
 def described(error: BaseException) -> dict[str, Any]:
     """The verdict and the one-line reason of an exception, or that a disk is full, which is no fault of the cell."""
     reason = " ".join(str(error).split()) or type(error).__name__
-    if space.is_lacking(error):
+    if disk_space.is_lacking(error):
         return {"disk_full": True}
     if isinstance(error, CellError):
         return {"verdict": error.verdict.value, "reason": reason}

@@ -15,8 +15,8 @@ from typing import Any
 
 from mlflow_ngraph.errors import NGraphError
 from mlflow_ngraph.processes.parent import Command, Parent
-from mlflow_ngraph.recording.course import Recording
-from mlflow_ngraph.recording.gate import Gate
+from mlflow_ngraph.recording.study_upload import Recording
+from mlflow_ngraph.recording.throttle import Gate
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.recorder import Recorder
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
-from mlflow_ngraph.tracking import connection, plain
+from mlflow_ngraph.tracking import connection, plain_http
 from mlflow_ngraph.tracking.transfer import AT_ONCE, CHUNK, ArtifactStore, CutError, FilePart, RefusedError, configured
 
 if TYPE_CHECKING:
@@ -40,14 +40,14 @@ def store_of(location: str, tracking_uri: str, scratch: Path) -> ArtifactStore:
     TrackingError
         MLflow does not know such an address.
     """
-    address = plain.artifact_address(tracking_uri, location)
+    address = plain_http.artifact_address(tracking_uri, location)
     if address is not None:
-        http = plain.session(AT_ONCE)
+        http = plain_http.session(AT_ONCE)
 
         def read(base: str) -> Get:
             return lambda path, headers: http.get(base + path, headers=headers, stream=True, timeout=timeout())
 
-        return HttpStore(read(address), read(plain.signing_address(address)))
+        return HttpStore(read(address), read(plain_http.signing_address(address)))
     parts = urlsplit(location)
     if parts.scheme in ("", "file") and not parts.netloc:
         return LocalStore(Path(unquote(parts.path) if parts.scheme else location))
@@ -61,7 +61,7 @@ def store_of(location: str, tracking_uri: str, scratch: Path) -> ArtifactStore:
         if not isinstance(repository, HttpArtifactRepository):
             return MlflowStore(repository, scratch, tracking_uri)
         passed_on = get_default_host_creds(repository.artifact_uri)
-        signed = get_default_host_creds(plain.signing_address(repository.artifact_uri))
+        signed = get_default_host_creds(plain_http.signing_address(repository.artifact_uri))
 
     def client(credentials: Any) -> Get:
         return lambda path, headers: http_request(

@@ -25,7 +25,7 @@ from mlflow_ngraph.engines.files import sha256
 from mlflow_ngraph.engines.manifest import DIGEST_FILE, ENGINE_DIRECTORY, FILE, MAX_BYTES, Manifest
 from mlflow_ngraph.engines.package import Package, digest_line
 from mlflow_ngraph.errors import EngineError, TrackingError
-from mlflow_ngraph.tracking import artifact_stores, connection, plain, sqlite_file, transfer
+from mlflow_ngraph.tracking import artifact_stores, connection, plain_http, sqlite_file, transfer
 from mlflow_ngraph.tracking.schema import Tag
 from mlflow_ngraph.tracking.transfer import ArtifactStore, FilePart
 
@@ -97,12 +97,12 @@ def _asked(model_id: str, tracking_uri: str) -> Remote | None:
         with suppress(sqlite3.Error):
             model = sqlite_file.logged_model(path, model_id)
             return None if model is None else _remote(tracking_uri, model.location, model_id, model.run_id, model.tags)
-    if not plain.speaks(tracking_uri):
+    if not plain_http.speaks(tracking_uri):
         return None
     from requests import RequestException
 
     address = f"{tracking_uri.rstrip('/')}/api/2.0/mlflow/logged-models/{model_id}"
-    with suppress(RequestException, ValueError, KeyError), plain.session(1) as http:
+    with suppress(RequestException, ValueError, KeyError), plain_http.session(1) as http:
         answer = http.get(address, timeout=_TIMEOUT_S)
         answer.raise_for_status()
         info = answer.json()["model"]["info"]

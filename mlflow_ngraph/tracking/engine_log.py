@@ -16,7 +16,7 @@ from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.engines.package import write_manifest
 from mlflow_ngraph.execute import packaging
 from mlflow_ngraph.execute.record import EngineRecord, StudyRecord
-from mlflow_ngraph.tracking import card, model_files, schema
+from mlflow_ngraph.tracking import model_card, model_files, schema
 from mlflow_ngraph.tracking.content import Content, engine_digest, plain, worst
 from mlflow_ngraph.tracking.schema import Kind, Param, Tag
 
@@ -73,11 +73,11 @@ def log_engine(
     from mlflow.models import Model
 
     spec, lane = EngineSpec.read(source), record.lanes[engine.lane]
-    model_card = card.card(record, engine, spec, slot.model_id)
+    text = model_card.card(record, engine, spec, slot.model_id)
     # Beside the engine, where its files can have second names.
     with tempfile.TemporaryDirectory(prefix=".upload-", dir=source.parent) as temporary:
         directory = Path(temporary)
-        (directory / card.FILE).write_text(model_card, encoding="utf-8")
+        (directory / model_card.FILE).write_text(text, encoding="utf-8")
         described = Model(
             artifact_path=client.get_logged_model(slot.model_id).artifact_location,
             run_id=run.info.run_id,
@@ -95,7 +95,7 @@ def log_engine(
         made = packaging.manifest(record, lane, engine, spec, others, run_id=run.info.run_id, source_commit=commit)
         digest = write_manifest(directory, made)
         client.log_model_artifacts(slot.model_id, str(directory))
-    tags = {Tag.MANIFEST_SHA256: digest, Tag.NOTE: schema.cut(model_card, schema.MAX_TAG)}
+    tags = {Tag.MANIFEST_SHA256: digest, Tag.NOTE: schema.cut(text, schema.MAX_TAG)}
     client.set_logged_model_tags(slot.model_id, tags)
     client.finalize_logged_model(slot.model_id, "READY")
 

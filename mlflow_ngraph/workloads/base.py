@@ -58,19 +58,19 @@ class TensorSpec:
         """A batch of distinct random values, as `drawn` says."""
         import numpy as np  # not above: whoever only asks what fits where does not wait for it
 
-        from mlflow_ngraph.workloads import draws
+        from mlflow_ngraph.workloads import random_inputs
 
         first = self.samples_first()
-        array = draws.random(self.name, self.dtype, first.resolve(batch), self.low, self.high, rng)
+        array = random_inputs.random(self.name, self.dtype, first.resolve(batch), self.low, self.high, rng)
         axis = self.axis or 0
         return np.ascontiguousarray(np.moveaxis(array, 0, axis)) if axis else array
 
     @property
     def drawn(self) -> str:
         """What `random` gives, in words."""
-        from mlflow_ngraph.workloads import draws
+        from mlflow_ngraph.workloads import random_inputs
 
-        return draws.described(self.name, self.dtype, self.samples_first().shape, self.low, self.high)
+        return random_inputs.described(self.name, self.dtype, self.samples_first().shape, self.low, self.high)
 
     @property
     def axis(self) -> int | None:

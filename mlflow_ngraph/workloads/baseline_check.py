@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlflow_ngraph import parity
+from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import IncomparableError
-from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import TensorSpec, fixed_batch
 from mlflow_ngraph.workloads.baseline import ModuleBaseline, OnnxBaseline
 from mlflow_ngraph.workloads.samples import drawn

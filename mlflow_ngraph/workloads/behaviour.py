@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlflow_ngraph import parity
+from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import IncomparableError
-from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import TensorSpec
 from mlflow_ngraph.workloads.baseline import Baseline, ModuleBaseline
 

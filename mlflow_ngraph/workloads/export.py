@@ -91,11 +91,11 @@ class Preparation:
         seed: int,
         progress: Callable[[str], None] = lambda stage: None,
     ) -> None:
-        from mlflow_ngraph.workloads import vector_math
+        from mlflow_ngraph.workloads import mkl_warmup
 
         directory.mkdir(parents=True, exist_ok=True)
         progress("build")
-        vector_math.settle()
+        mkl_warmup.settle()
         self._directory = directory
         self._progress = progress
         self._local = workload.localise(directory)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import UnsupportedError
-from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import BATCH, Format, TensorSpec, Workload
 from mlflow_ngraph.workloads.baseline import Baseline, OnnxBaseline
 from mlflow_ngraph.workloads.behaviour import worded

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import WorkloadError
-from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads import own_code
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import UnsupportedError
-from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import TensorSpec, fixed_batch
 from mlflow_ngraph.workloads.file import FileWorkload, copied, linked
 from mlflow_ngraph.workloads.samples import drawn

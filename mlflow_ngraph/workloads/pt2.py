@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import WorkloadError
-from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import TensorSpec
 from mlflow_ngraph.workloads.file import FileWorkload, copied, linked, require_content
 from mlflow_ngraph.workloads.specs import DeclaredInput, resolve

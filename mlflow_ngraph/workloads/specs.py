@@ -10,11 +10,11 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import UnsupportedError, WorkloadError
-from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads.base import BATCH, BatchAxis, TensorSpec, axis_of
-from mlflow_ngraph.workloads.draws import is_position
 from mlflow_ngraph.workloads.options import Options, SampledOptions
+from mlflow_ngraph.workloads.random_inputs import is_position
 
 DataType = Literal[
     "float16",

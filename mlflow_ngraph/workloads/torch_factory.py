@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
+from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import WorkloadError
-from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads import own_code
 from mlflow_ngraph.workloads.base import BatchAxis, Init, TensorSpec, Workload, WorkloadRef
 from mlflow_ngraph.workloads.options import SampledOptions, canonical, parse_options

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlflow_ngraph import parity
+from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import IncomparableError
 from mlflow_ngraph.parity import Parity, Rounding
-from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads import samples
-from mlflow_ngraph.workloads.bands import bands, parts
 from mlflow_ngraph.workloads.base import TensorSpec
 from mlflow_ngraph.workloads.baseline import Baseline
+from mlflow_ngraph.workloads.output_scales import bands, parts
 from mlflow_ngraph.workloads.trials import KINDS, draw, is_extreme, own_batches
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mlflow_ngraph.workloads.bands import Band
+    from mlflow_ngraph.workloads.output_scales import Band
 
 Arrays = Sequence["NDArray[Any]"]
 
@@ -52,7 +52,7 @@ class Trial:
     rounding: tuple[Rounding | None, ...]
     """What rounding does to each output, at least what a rounding of every number would; None where that is not known."""
     small: tuple[tuple[Rounding | None, ...], ...] = ()
-    """The same of each output's bands of smaller elements (`mlflow_ngraph.workloads.bands.parts`), relative to the largest element
+    """The same of each output's bands of smaller elements (`mlflow_ngraph.workloads.output_scales.parts`), relative to the largest element
     of the band, and at least the median over all trials: a few elements may have hardly any error by chance."""
     unchecked: str = ""
     """Why it is not known what rounding does, in the words of what the model raised."""

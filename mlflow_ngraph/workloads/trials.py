@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
-from mlflow_ngraph.workloads.draws import in_order, lengths, role
+from mlflow_ngraph.workloads.random_inputs import in_order, lengths, role
 from mlflow_ngraph.workloads.samples import take
 
 if TYPE_CHECKING:

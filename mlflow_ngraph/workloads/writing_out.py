@@ -24,8 +24,8 @@ from torch.nn.parameter import UninitializedTensorMixin
 from torch.utils._pytree import tree_leaves, tree_map
 
 from mlflow_ngraph import home as home_directory
+from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import NGraphError, UnsupportedError, WorkloadError
-from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.workloads import content
 from mlflow_ngraph.workloads.base import BATCH
 from mlflow_ngraph.workloads.calling import called_flat, flatten_outputs

@@ -19,7 +19,6 @@ from benchmarks import seed_server
 from mlflow_ngraph import load_results
 from mlflow_ngraph.analysis import listing, table_cache
 from mlflow_ngraph.errors import TrackingError, UsageError
-from mlflow_ngraph.tracking import plain
 from mlflow_ngraph.tracking.schema import Artifact, Kind, Tag
 from tests.support.servers import OURS
 
@@ -85,7 +84,7 @@ def test_every_way_of_asking_finds_the_same(recorded: str, monkeypatch: pytest.M
     server = listing.Server(recorded)
     plainly = server.study_runs()
     quick = load_results(recorded, [READ], cache=False)
-    monkeypatch.setattr(plain, "speaks", lambda uri: False)
+    monkeypatch.setattr(plain_http, "speaks", lambda uri: False)
     by_id = operator.attrgetter("run_id")
     assert sorted(server.study_runs(), key=by_id) == sorted(plainly, key=by_id)
     pd.testing.assert_frame_equal(load_results(recorded, [READ], cache=False), quick)

@@ -17,17 +17,17 @@ import pytest
 from mlflow import MlflowClient
 
 from mlflow_ngraph import runner
-from mlflow_ngraph.archives import contents, intake
+from mlflow_ngraph.archives import contents, importing
 from mlflow_ngraph.archives.contents import Contents
 from mlflow_ngraph.archives.export import export
-from mlflow_ngraph.archives.tape import Writer
+from mlflow_ngraph.archives.tar_file import Writer
 from mlflow_ngraph.cli.app import run as cli
 from mlflow_ngraph.engines.signing import load_key, public_text
 from mlflow_ngraph.engines.trust import EVERYTHING, Rules, Source
 from mlflow_ngraph.errors import ArchiveError, EngineError, NGraphError, UsageError
-from mlflow_ngraph.execute import fold, journal
+from mlflow_ngraph.execute import journal, replay
 from mlflow_ngraph.execute.journal import Journal
-from mlflow_ngraph.recording.later import sync_study
+from mlflow_ngraph.recording.from_journal import sync_study
 from mlflow_ngraph.study import parse
 
 pytestmark = pytest.mark.usefixtures("fake_compiler", "compilers")
@@ -61,8 +61,8 @@ def studies(home: Path) -> Path:
     return home / "studies"
 
 
-def take(path: Path, home: Path, rules: Rules = EVERYTHING) -> list[intake.Arrived]:
-    return intake.unpack(intake.check(path, rules), studies(home))
+def take(path: Path, home: Path, rules: Rules = EVERYTHING) -> list[importing.Arrived]:
+    return importing.unpack(importing.check(path, rules), studies(home))
 
 
 def files(directory: Path) -> dict[str, str]:
@@ -116,7 +116,7 @@ def test_what_tar_unpacks_is_for_readers(measured: Path, archive: Path, tmp_path
     assert (directory / "journal.jsonl").read_bytes() == (measured / "journal.jsonl").read_bytes()
     assert len(pd.read_parquet(directory / "results.parquet")) == 4
     assert len(pd.read_parquet(directory / "samples.parquet")) == 24
-    assert repr(fold.load(directory)) == repr(fold.load(measured))
+    assert repr(replay.load(directory)) == repr(replay.load(measured))
 
 
 def test_several_studies_travel_together_and_none_twice(measured: Path, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_file_is_replaced_only_where_that_is_asked_for(measured: Path, tmp_pat
         export([measured], tmp_path / "study.tar")
     assert (tmp_path / "study.tar").read_bytes() == b"mine"
     assert cli(["study", "export", str(measured), "-o", str(tmp_path / "study.tar"), "--force"]) == 0
-    assert intake.check(tmp_path / "study.tar", EVERYTHING).contents.studies[0].name == "carried"
+    assert importing.check(tmp_path / "study.tar", EVERYTHING).contents.studies[0].name == "carried"
     assert [path.name for path in tmp_path.iterdir()] == ["study.tar"]
 
 
@@ -178,18 +178,18 @@ def test_who_signed_it_is_told_and_wanted(measured: Path, signing_key: Path, tmp
     assert cli(["study", "export", str(measured), "-o", str(tmp_path / "study.tar"), "--sign", str(signing_key)]) == 0
     signed = Source(uri="*", trust="signed")
     known = Rules(sources=(signed,), signers={"ana": public_text(load_key(signing_key))})
-    assert intake.check(tmp_path / "study.tar", known).trusted.signer == "ana"
+    assert importing.check(tmp_path / "study.tar", known).trusted.signer == "ana"
     with pytest.raises(EngineError, match="need a signature by a known signer"):
-        intake.check(tmp_path / "study.tar", Rules(sources=(signed,)))
+        importing.check(tmp_path / "study.tar", Rules(sources=(signed,)))
     unsigned = export([measured], tmp_path / "unsigned.tar").path
     with pytest.raises(EngineError, match="it is not signed"):
-        intake.check(unsigned, known)
+        importing.check(unsigned, known)
 
 
 def test_a_newer_version_is_named(archive: Path, tmp_path: Path) -> None:
     content = rebuilt(archive, lambda table: table.update(schema_version=2, package="9.1.0"))
     with pytest.raises(ArchiveError, match=r"has format 2, .* mlflow-ngraph 9\.1\.0 wrote it and reads it"):
-        intake.check(written(tmp_path, content), EVERYTHING)
+        importing.check(written(tmp_path, content), EVERYTHING)
 
 
 def written(folder: Path, content: bytes) -> Path:
@@ -364,12 +364,12 @@ def intake_content(whole: bytes, folder: Path) -> list[bytes]:
 
 def test_an_archive_that_is_changed_behind_the_check_is_not_unpacked(archive: Path, tmp_path: Path) -> None:
     path = written(tmp_path, archive.read_bytes())
-    checked = intake.check(path, EVERYTHING)
+    checked = importing.check(path, EVERYTHING)
     content = bytearray(archive.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     with pytest.raises(ArchiveError, match="has changed"):
-        intake.unpack(checked, studies(tmp_path / "lab"))
+        importing.unpack(checked, studies(tmp_path / "lab"))
     assert not list(studies(tmp_path / "lab").iterdir())
 
 

@@ -16,8 +16,7 @@ from mlflow_ngraph.cli.check_result import CheckResult
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.devices.nvml import GpuSettings, Nvml
 from mlflow_ngraph.devices.probes import Gpu
-from mlflow_ngraph.execute import exclusive
-from mlflow_ngraph.execute.exclusive import VARIABLE, ExclusiveMachine
+from mlflow_ngraph.execute.machine_lock import VARIABLE, ExclusiveMachine
 
 MIB = 2**20
 H100 = Gpu("NVIDIA H100", 81559, "570.86", "9.0")
@@ -51,7 +50,7 @@ def test_a_container_sees_only_itself(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setattr(probes, "virtualization", lambda: {"container": "docker"})
     assert "mount one folder" not in one(machine_checks._holder()).remedy, "a folder was named"
     monkeypatch.delenv(VARIABLE)
-    monkeypatch.setattr(exclusive, "FOLDERS", (tmp_path,))
+    monkeypatch.setattr(machine_lock, "FOLDERS", (tmp_path,))
     tmp_path.chmod(0o1777)
     assert "mount one folder into all containers" in one(machine_checks._holder()).remedy
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mlflow_ngraph.errors import UnknownNameError, UsageError
-from mlflow_ngraph.execute import places
+from mlflow_ngraph.execute import study_directories
 from tests.support.script import Script
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -58,23 +58,23 @@ def test_one_that_is_damaged_is_said(home: Path, cli_json: Callable[..., Any]) -
     [("smoke", "smoke-2"), ("smoke~1", "smoke-1"), ("smoke-1", "smoke-1"), (RUN, "smoke-1"), ("quick", "quick-3")],
 )
 def test_a_study_is_named_by_name_id_or_run(home: Path, text: str, directory: str) -> None:
-    assert places.named(home, text) == home / "studies" / directory
+    assert study_directories.named(home, text) == home / "studies" / directory
 
 
 def test_what_is_not_there_is_said(home: Path) -> None:
     with pytest.raises(UnknownNameError, match="unknown study 'smok': did you mean 'smoke'"):
-        places.named(home, "smok")
+        study_directories.named(home, "smok")
     with pytest.raises(UsageError, match="'smoke~2' is not there: 2 studies have this name"):
-        places.named(home, "smoke~2")
+        study_directories.named(home, "smoke~2")
 
 
 def test_the_one_before_was_measured_to_its_end(home: Path) -> None:
     studies = home / "studies"
-    earlier = places.measured_before(studies / "smoke-2")
+    earlier = study_directories.measured_before(studies / "smoke-2")
     assert earlier is not None
     assert earlier.study_id == "smoke-1"
-    assert places.measured_before(studies / "smoke-1") is None
-    assert places.measured_before(studies / "quick-3") is None
+    assert study_directories.measured_before(studies / "smoke-1") is None
+    assert study_directories.measured_before(studies / "quick-3") is None
 
 
 def test_sync_alone_lists_what_waits(home: Path, cli: Cli, cli_json: Callable[..., Any]) -> None:

@@ -19,9 +19,9 @@ from mlflow import MlflowClient
 from mlflow_ngraph import runner
 from mlflow_ngraph.cli import sync as verb
 from mlflow_ngraph.cli.app import run as cli
-from mlflow_ngraph.execute import journal, places
-from mlflow_ngraph.execute.exclusive import ExclusiveMachine
+from mlflow_ngraph.execute import journal, study_directories
 from mlflow_ngraph.execute.journal import Journal
+from mlflow_ngraph.execute.machine_lock import ExclusiveMachine
 from mlflow_ngraph.study import parse
 from mlflow_ngraph.tracking.recorder import Recorder
 from tests.support.cutting import CuttingProxy
@@ -89,7 +89,7 @@ def test_an_interrupted_study_is_recorded_once_and_again_when_it_went_on(
     (home / "studies/one/journal.jsonl").write_bytes(b"".join(lines[:begun]))
     assert [row["study_id"] for row in synced(capsys, home, sqlite_uri)["recorded"]] == ["one"]
     assert synced(capsys, home, sqlite_uri)["recorded"] == []
-    assert places.end(home / "studies/one") == "open"
+    assert study_directories.end(home / "studies/one") == "open"
     with Journal(home / "studies/one") as writer:
         writer.append("study_finished", status="FINISHED", offline=True)
     assert [row["study_id"] for row in synced(capsys, home, sqlite_uri)["recorded"]] == ["one"]
@@ -106,7 +106,7 @@ def test_a_server_that_is_away_is_told_once_for_all(
     away = f"http://127.0.0.1:{free_port()}"
     (problem,) = synced(capsys, home, away, code=1)["problems"]
     assert problem.startswith("3 studies wait for the server: ")
-    assert places.unrecorded(home) != []
+    assert study_directories.unrecorded(home) != []
 
 
 def test_a_server_that_goes_away_meanwhile_is_waited_for(
@@ -196,7 +196,7 @@ def test_a_watch_ends_by_a_signal(measured: Path, sqlite_uri: str, tmp_path: Pat
     assert process.stdout.readline() == "recorded one\n"
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 0
-    assert places.is_recorded(home / "studies/one")
+    assert study_directories.is_recorded(home / "studies/one")
 
 
 @pytest.mark.parametrize("arguments", [["one", "--all"], ["--watch", "--json"], ["--watch", "--every", "soon"]])

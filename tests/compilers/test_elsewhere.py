@@ -11,7 +11,7 @@ from mlflow_ngraph.compilers.base import Target
 from mlflow_ngraph.compilers.host import isa
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.devices import probes
-from mlflow_ngraph.devices.elsewhere import Elsewhere
+from mlflow_ngraph.devices.build_target import Elsewhere
 from mlflow_ngraph.errors import DeviceError, UnsupportedError
 
 EXTENDED = {"graph_optimization_level": "extended"}

@@ -13,7 +13,7 @@ import pytest
 from mlflow_ngraph import runner
 from mlflow_ngraph.analysis import results
 from mlflow_ngraph.analysis.recompute import recompute
-from mlflow_ngraph.execute import fold, journal, rate_search
+from mlflow_ngraph.execute import journal, rate_search, replay
 from mlflow_ngraph.processes.child import ChildFailure
 from mlflow_ngraph.study import parse
 from mlflow_ngraph.tables import arrivals
@@ -80,7 +80,7 @@ def test_every_ok_cell_is_offered_every_rate(offered: tuple[Any, str]) -> None:
         assert all(len(event["served_ns"]) == 100 for event in cell.arrivals)
     slow = cell_of(outcome.record, "fake")
     assert all(row["service_mean_ms"] >= DELAY_MS for row in slow.serving)
-    assert fold.load(outcome.directory) == outcome.record
+    assert replay.load(outcome.directory) == outcome.record
     table = arrivals.from_record(outcome.record)
     assert len(table) == 4
     assert [sheet.title for sheet in arrivals.parts(outcome.record)] == ["Requests that arrive by themselves"]
@@ -131,7 +131,7 @@ def test_a_study_that_is_killed_while_requests_arrive_offers_them_again(tmp_path
     with pytest.raises(KeyboardInterrupt):
         run(given, tmp_path, observer=Stop())
     (directory,) = (tmp_path / "studies").iterdir()
-    before = fold.load(directory)
+    before = replay.load(directory)
     assert {cell_of(before, name).verdict for name in ("identity", "fake")} == {Verdict.OK}, "verdicts are safe"
     outcome = run(given, tmp_path)
     assert outcome.directory == directory

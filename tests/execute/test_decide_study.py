@@ -7,7 +7,7 @@ import time
 import pytest
 
 from mlflow_ngraph import runner
-from mlflow_ngraph.execute import fold, journal
+from mlflow_ngraph.execute import journal, replay
 from mlflow_ngraph.study import parse
 from mlflow_ngraph.tables import races
 from mlflow_ngraph.tables.sheet import markdown
@@ -73,7 +73,7 @@ def test_a_study_that_decides_ends_with_an_answer(tmp_path):
     (race,) = outcome.record.races.values()
     assert race["contenders"][0]["cell"] == race["leader"]
     assert outcome.exit_code == 0
-    assert repr(fold.load(outcome.directory)) == repr(outcome.record)
+    assert repr(replay.load(outcome.directory)) == repr(outcome.record)
     rounds = [(event["round"], event["cell"]) for event in journal.read(outcome.directory) if event["event"] == "slice"]
     assert len(rounds) == len(set(rounds)), "a cell has one slice a round, whatever its batch size"
     told = races.document(outcome.record)
@@ -94,7 +94,7 @@ def test_a_race_that_was_broken_off_goes_on_with_its_rounds(tmp_path):
     assert sessions == {1, 2}
     slices = [event for event in journal.read(outcome.directory) if event["event"] == "slice"]
     assert sum(len(cell.samples) for cell in found.values()) == len(slices), "no round is lost"
-    assert repr(fold.load(outcome.directory)) == repr(outcome.record)
+    assert repr(replay.load(outcome.directory)) == repr(outcome.record)
 
 
 def test_what_there_is_no_time_for_is_left_out(tmp_path):
@@ -110,7 +110,7 @@ def test_what_there_is_no_time_for_is_left_out(tmp_path):
     events = list(journal.read(outcome.directory))
     assert sum(event["event"] == "left_out" and event["cell"] == cell for event in events) == 1
     assert events[-1]["event"] == "study_finished"
-    assert repr(fold.load(outcome.directory)) == repr(outcome.record)
+    assert repr(replay.load(outcome.directory)) == repr(outcome.record)
 
 
 def test_a_study_goes_on_when_it_is_given_more_time(tmp_path):

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from mlflow_ngraph.execute.derive import derive
-from mlflow_ngraph.execute.fold import fold
 from mlflow_ngraph.execute.record import CellRecord
+from mlflow_ngraph.execute.replay import fold
 from mlflow_ngraph.measure import open_loop_figures
 from mlflow_ngraph.verdicts import Verdict
 from tests.measure.test_open_loop_figures import event as arrivals

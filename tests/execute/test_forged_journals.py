@@ -9,8 +9,8 @@ import pytest
 
 from mlflow_ngraph.archives.export import export
 from mlflow_ngraph.errors import JournalError
-from mlflow_ngraph.execute import experience, fold
-from mlflow_ngraph.recording.later import sync_study
+from mlflow_ngraph.execute import replay, timing_history
+from mlflow_ngraph.recording.from_journal import sync_study
 from tests.support.script import Script
 
 FORGED: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -54,7 +54,7 @@ def written(folder: Path, kind: str, changed: dict[str, Any]) -> Path:
 def test_what_no_study_writes_is_refused_with_its_line(kind: str, changed: dict[str, Any], tmp_path: Path) -> None:
     directory = written(tmp_path, kind, changed)
     with pytest.raises(JournalError) as error:
-        fold.load(directory)
+        replay.load(directory)
     said = str(error.value)
     assert "journal.jsonl: line " in said
     assert repr(kind) in said
@@ -66,7 +66,7 @@ def test_what_no_study_writes_is_refused_with_its_line(kind: str, changed: dict[
 @pytest.mark.parametrize(("kind", "changed"), FORGED, ids=lambda value: str(value)[:60])
 def test_how_long_things_take_is_not_learned_from_it(kind: str, changed: dict[str, Any], tmp_path: Path) -> None:
     written(tmp_path, kind, changed)
-    known = experience.learn(tmp_path)
+    known = timing_history.learn(tmp_path)
     assert known.building("identity", "identity", [1, 4], 5.0).seconds > 0
     assert known.preparing("timm:m", 7.0).seconds > 0
     assert known.call_s("identity", 2) is None or known.call_s("identity", 2)
@@ -77,7 +77,7 @@ def test_a_figure_that_lacks_what_it_follows_from_is_refused(tmp_path: Path) -> 
     script.measured("identity", 1, 10.0)
     del next(event for event in script.events if event["event"] == "slice")["durations_ns"]
     with pytest.raises(JournalError, match=r"journal\.jsonl: has samples that no study measures: KeyError"):
-        fold.load(script.write(tmp_path / "s-1"))
+        replay.load(script.write(tmp_path / "s-1"))
 
 
 def test_sync_refuses_it(tmp_path: Path, sqlite_uri: str) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from mlflow_ngraph.errors import JournalError
-from mlflow_ngraph.execute import fold, journal
+from mlflow_ngraph.execute import journal, replay
 from mlflow_ngraph.execute.journal import Journal
 from tests.support.script import Script, lines
 
@@ -206,7 +206,7 @@ def test_an_event_that_does_not_fit_is_named(tmp_path):
         with pytest.raises(
             JournalError, match=rf"journal\.jsonl: line 2 \('{event['event']}'\) is none that a study writes"
         ):
-            fold.load(tmp_path)
+            replay.load(tmp_path)
 
 
 def test_another_format_is_refused(tmp_path):
@@ -215,7 +215,7 @@ def test_another_format_is_refused(tmp_path):
     with pytest.raises(
         JournalError, match=r"has format 2, and this is mlflow-ngraph .*, for format 1: a newer one may read it"
     ):
-        fold.load(tmp_path)
+        replay.load(tmp_path)
     with pytest.raises(JournalError, match="has format 2"):
         next(journal.read_backwards(tmp_path))
 
@@ -228,7 +228,7 @@ def test_a_journal_that_cannot_be_written_says_so(tmp_path):
 
 def test_a_directory_without_a_study_is_named(tmp_path):
     with pytest.raises(JournalError, match=r"no journal\.jsonl here"):
-        fold.load(tmp_path)
+        replay.load(tmp_path)
     (tmp_path / journal.FILE_NAME).touch()
     with pytest.raises(JournalError, match="killed before it began"):
-        fold.load(tmp_path)
+        replay.load(tmp_path)

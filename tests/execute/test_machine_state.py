@@ -18,7 +18,7 @@ from mlflow_ngraph import runner
 from mlflow_ngraph.cli.app import run as cli
 from mlflow_ngraph.errors import DeviceBusyError
 from mlflow_ngraph.execute import journal
-from mlflow_ngraph.execute.exclusive import ExclusiveMachine, holder
+from mlflow_ngraph.execute.machine_lock import ExclusiveMachine, holder
 from mlflow_ngraph.measure.loop import WATCHED_S
 from mlflow_ngraph.recording.outcome import Outcome
 from mlflow_ngraph.study import Study, parse

@@ -16,9 +16,9 @@ from mlflow_ngraph import runner
 from mlflow_ngraph.devices.registry import create
 from mlflow_ngraph.errors import DiskFullError
 from mlflow_ngraph.execute import plan
-from mlflow_ngraph.execute.crew import expected_bytes
-from mlflow_ngraph.execute.experience import Experience
-from mlflow_ngraph.processes import space
+from mlflow_ngraph.execute.process_pool import expected_bytes
+from mlflow_ngraph.execute.timing_history import Experience
+from mlflow_ngraph.processes import disk_space
 from mlflow_ngraph.study import Study
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
 from mlflow_ngraph.workloads.registry import create as create_workload
@@ -83,4 +83,4 @@ def test_a_disk_that_cannot_hold_a_study_is_told_before_it_begins(
     with pytest.raises(DiskFullError, match=refused):
         runner.run_study(needs.study, home=tmp_path, tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
     assert not list((tmp_path / "studies").glob("*"))
-    space.require(needs.home_bytes, tmp_path)  # without artifacts it fits
+    disk_space.require(needs.home_bytes, tmp_path)  # without artifacts it fits

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mlflow_ngraph.execute import journal, rounds
-from mlflow_ngraph.execute.raced_before import Before, rounds_before
+from mlflow_ngraph.execute.earlier_rounds import Before, rounds_before
 from mlflow_ngraph.execute.raced_rounds import RacedRounds
 from mlflow_ngraph.measure import racing
 from mlflow_ngraph.processes.time_budget import TimeBudget

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from mlflow_ngraph import runner
-from mlflow_ngraph.execute import fold, journal, rounds
+from mlflow_ngraph.execute import journal, replay, rounds
 from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.lane_engines import LaneEngines
 from mlflow_ngraph.execute.lane_memory import Loaded
-from mlflow_ngraph.execute.places import Places
 from mlflow_ngraph.execute.record import CellRecord, Lane, LaneRecord
 from mlflow_ngraph.execute.session import Session
+from mlflow_ngraph.execute.study_directories import Places
 from mlflow_ngraph.measure.stability import SliceFacts
 from mlflow_ngraph.processes.time_budget import TimeBudget
 from mlflow_ngraph.study import parse
@@ -170,7 +170,7 @@ def test_a_lane_that_is_too_slow_for_larger_batches_says_so_and_is_not_loaded_th
     assert re.match(r"not timed: an inference took \S+ s at batch 1, so one takes about", second.reason)
     assert second.id not in {event["cell"] for event in events if event["event"] in ("cell_ready", "slice")}
     assert found["identity", 2].verdict is Verdict.OK
-    assert fold.load(outcome.directory) == outcome.record
+    assert replay.load(outcome.directory) == outcome.record
 
 
 class Scripted:
@@ -256,5 +256,5 @@ def test_lanes_that_do_not_fit_into_memory_together_keep_their_pairs(tmp_path, m
     assert all("identity" in compilers for compilers in together.values())
     finished = [event["cell"] for event in events if event["event"] == "cell_finished"]
     assert len(finished) == len(set(finished)) == 6
-    assert fold.load(outcome.directory) == outcome.record, "samples of groups give the same record again"
+    assert replay.load(outcome.directory) == outcome.record, "samples of groups give the same record again"
     assert events[0]["study"]["repetitions"] == 4, "what was asked for, and not what a group adds"

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from mlflow_ngraph.execute.fold import fold
 from mlflow_ngraph.execute.record import CellRecord
+from mlflow_ngraph.execute.replay import fold
 from mlflow_ngraph.execute.resources import resources
-from mlflow_ngraph.measure.impossible import checked_slice
-from mlflow_ngraph.measure.shares import Window, foreign
+from mlflow_ngraph.measure.cpu_shares import Window, foreign
+from mlflow_ngraph.measure.plausibility import checked_slice
 from mlflow_ngraph.measure.stability import SliceFacts, problem
 from mlflow_ngraph.study_settings import Stability
 from tests.support.script import Script

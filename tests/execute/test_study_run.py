@@ -12,10 +12,10 @@ from onnx import TensorProto, helper
 
 from mlflow_ngraph import runner
 from mlflow_ngraph.errors import DependencyError, DeviceError, StudyError, UnknownNameError, UsageError, WorkloadError
-from mlflow_ngraph.execute import fold, journal
-from mlflow_ngraph.execute.exclusive import holder
+from mlflow_ngraph.execute import journal, replay
+from mlflow_ngraph.execute.machine_lock import holder
 from mlflow_ngraph.metrics import LOADED_PERCENT
-from mlflow_ngraph.recording.later import sync_study
+from mlflow_ngraph.recording.from_journal import sync_study
 from mlflow_ngraph.study import parse
 from mlflow_ngraph.verdicts import Verdict
 
@@ -144,7 +144,7 @@ def test_nothing_is_left_running(zoo):
 
 
 def test_the_journal_alone_gives_the_record(zoo):
-    assert repr(fold.load(zoo.directory)) == repr(zoo.record)  # one NaN does not equal another
+    assert repr(replay.load(zoo.directory)) == repr(zoo.record)  # one NaN does not equal another
 
 
 @pytest.mark.usefixtures("processes")
@@ -170,7 +170,7 @@ def test_a_study_is_resumed_where_it_was_interrupted(tmp_path):
         {event["id"] for event in events if event["event"] == "engine_built"}
     ), "nothing is compiled twice"
     assert sum(event["event"] == "session_started" for event in events) == 2
-    assert repr(fold.load(directory)) == repr(outcome.record)
+    assert repr(replay.load(directory)) == repr(outcome.record)
 
 
 THREE = [f"block:mha?width=16&depth={depth}" for depth in (1, 2, 3)]
@@ -198,7 +198,7 @@ def test_workloads_are_recorded_while_nothing_is_timed(sqlite_uri, tmp_path):
         assert len(recorded[workload]) == 2
         assert max(slices) < min(recorded[workload])
         assert not [place for one in recorded.values() for place in one if min(slices) < place < max(slices)]
-    assert repr(fold.load(outcome.directory)) == repr(outcome.record)
+    assert repr(replay.load(outcome.directory)) == repr(outcome.record)
 
 
 def test_a_workload_that_ended_is_recorded_when_the_next_one_is_interrupted(sqlite_uri, tmp_path):
@@ -220,7 +220,7 @@ def test_a_workload_that_ended_is_recorded_when_the_next_one_is_interrupted(sqli
     assert sum(event["event"] == "lane_recorded" for event in events) >= 2
     outcome = runner.run_study(given, home=tmp_path, tracking_uri=sqlite_uri)
     assert (outcome.directory, outcome.exit_code, outcome.record.sessions) == (directory, 0, 2)
-    assert repr(fold.load(directory)) == repr(outcome.record)
+    assert repr(replay.load(directory)) == repr(outcome.record)
 
 
 def test_an_end_that_was_cut_is_finished_by_the_same_command_and_nothing_is_measured_again(

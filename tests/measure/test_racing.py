@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mlflow_ngraph.measure import racing
-from mlflow_ngraph.measure.bets import CAP, log_evidence
+from mlflow_ngraph.measure.betting_tests import CAP, log_evidence
 from mlflow_ngraph.measure.racing import ALPHA, Entrant, Race, Timed
 
 Floats = NDArray[np.float64]

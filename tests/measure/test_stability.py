@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlflow_ngraph.measure.shares import Window
+from mlflow_ngraph.measure.cpu_shares import Window
 from mlflow_ngraph.measure.stability import (
     SliceFacts,
     clock_change,

@@ -19,7 +19,7 @@ import yaml
 from mlflow import MlflowClient
 
 from mlflow_ngraph.errors import JournalError
-from mlflow_ngraph.execute import fold, journal, places
+from mlflow_ngraph.execute import journal, replay, study_directories
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.processes.child import Child
 from mlflow_ngraph.processes.interruption import Interrupted, listening, whole
@@ -270,7 +270,7 @@ def test_the_first_signal_ends_a_study_tidily_and_the_same_command_goes_on(
         "what is known is recorded"
     )
     subprocess.run(study.command, check=True, capture_output=True, timeout=PATIENCE_S)
-    record = fold.load(study.directory)
+    record = replay.load(study.directory)
     assert record.sessions == 2
     assert sum(len(lane.cells) for lane in record.lanes.values()) == 4
     again = [event["cell"] for event in study.events() if event["event"] == "cell_finished"]
@@ -299,7 +299,7 @@ def test_a_study_that_was_whole_when_the_signal_came_is_recorded_as_finished(sql
     kinds = [event["event"] for event in journal.read(directory)]
     assert "study_interrupted" not in kinds
     assert kinds[-1] == "study_recorded"
-    assert places.end(directory) == "recorded"
+    assert study_directories.end(directory) == "recorded"
     runs = MlflowClient(sqlite_uri).search_runs(["1"])
     assert sorted((run.data.tags["ngraph.kind"], run.info.status) for run in runs) == [
         ("lane", "FINISHED"), ("study", "FINISHED")
@@ -340,7 +340,7 @@ def test_ctrl_c_twice_ends_at_once_and_leaves_nobody_behind(tmp_path: Path, kept
     code, _ = study.ended()
     assert code == 128 + signal.SIGINT
     assert study.orphans() == []
-    lanes = {lane.lane.id: lane.lane.compiler for lane in fold.load(study.directory).lanes.values()}
+    lanes = {lane.lane.id: lane.lane.compiler for lane in replay.load(study.directory).lanes.values()}
     slices = [event["lane"] for event in study.events() if event["event"] == "slice"]
     assert "fake" not in [lanes[lane] for lane in slices], "nobody waits for a slice of 100 s"
 

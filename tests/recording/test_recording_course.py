@@ -9,7 +9,7 @@ import pytest
 
 from mlflow_ngraph.execute import journal
 from mlflow_ngraph.execute.journal import Journal
-from mlflow_ngraph.recording.course import Recording
+from mlflow_ngraph.recording.study_upload import Recording
 from mlflow_ngraph.study import parse
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.recorder import Recorder

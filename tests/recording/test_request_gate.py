@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any, cast
 
-from mlflow_ngraph.recording.gate import Gate
+from mlflow_ngraph.recording.throttle import Gate
 
 
 class Client:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mlflow_ngraph.execute.exclusive import VARIABLE
+from mlflow_ngraph.execute.machine_lock import VARIABLE
 
 
 @pytest.fixture(scope="session", autouse=True)

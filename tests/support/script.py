@@ -1,7 +1,7 @@
 """Journals of studies that nobody ran."""
 
-from mlflow_ngraph.execute.fold import fold
 from mlflow_ngraph.execute.journal import FILE_NAME, line_of
+from mlflow_ngraph.execute.replay import fold
 
 MS = 1_000_000
 

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from mlflow_ngraph.analysis.compare import compare
 from mlflow_ngraph.cli import tables
-from mlflow_ngraph.execute.fold import fold
+from mlflow_ngraph.execute.replay import fold
 from mlflow_ngraph.tables import results, summary
 from mlflow_ngraph.tracking.content import lane_content
 from mlflow_ngraph.tracking.schema import Tag

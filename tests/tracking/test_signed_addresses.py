@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mlflow_ngraph.errors import EngineError
-from mlflow_ngraph.tracking import artifact_stores, plain, transfer
+from mlflow_ngraph.tracking import artifact_stores, plain_http, transfer
 from mlflow_ngraph.tracking.transfer import CHUNK, FilePart
 
 NAME = "engine/a model #1?.bin"
@@ -45,7 +45,7 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
 
         def do_GET(self) -> None:
             for part, answer in (
-                (plain.ARTIFACTS, self._pass_on), (plain.SIGNED, self._sign), ("store", self._serve),
+                (plain_http.ARTIFACTS, self._pass_on), (plain_http.SIGNED, self._sign), ("store", self._serve),
             ):  # fmt: skip
                 if self.path.startswith(f"/{part}/"):
                     found.asked.append((part, self.headers.get("Authorization"), self.headers.get("Range")))
@@ -55,7 +55,7 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
             self._say(403, found.refusal)
 
         def _sign(self) -> None:
-            name = self.path.removeprefix(f"/{plain.SIGNED}")
+            name = self.path.removeprefix(f"/{plain_http.SIGNED}")
             url = f"{found.address}/store{name}?X-Signature=nobody-may-see"
             self._say(200, found.signed or {"url": url, "headers": {"x-needed": "1"}, "file_size": len(CONTENT)})
 
@@ -111,9 +111,9 @@ def test_files_come_from_the_store_and_the_login_stays_with_the_server(
     lab.cuts = [CHUNK]
     assert brought(lab, tmp_path) == CONTENT
     server, login = lab.asked[0][0], lab.asked[0][1]
-    assert (server, login is not None) == (plain.ARTIFACTS, True)
+    assert (server, login is not None) == (plain_http.ARTIFACTS, True)
     assert [(part, ranged) for part, _, ranged in lab.asked[1:]] == [
-        (plain.SIGNED, None), ("store", None), (plain.SIGNED, None), ("store", f"bytes={CHUNK}-"),
+        (plain_http.SIGNED, None), ("store", None), (plain_http.SIGNED, None), ("store", f"bytes={CHUNK}-"),
     ]  # fmt: skip
     assert {who for part, who, _ in lab.asked if part == "store"} == {None}
     assert {who for part, who, _ in lab.asked if part != "store"} == {login}

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import pytest
 
 from mlflow_ngraph.errors import EngineError
-from mlflow_ngraph.tracking import artifact_stores, plain, transfer
+from mlflow_ngraph.tracking import artifact_stores, plain_http, transfer
 from mlflow_ngraph.tracking.artifact_stores import HttpStore, LocalStore
 from mlflow_ngraph.tracking.transfer import CHUNK, ArtifactStore, FilePart
 
@@ -87,7 +87,7 @@ def files() -> Iterator[Files]:
 @pytest.fixture
 def store(files: Files, monkeypatch: pytest.MonkeyPatch) -> Iterator[ArtifactStore]:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
-    with plain.session(1) as http:
+    with plain_http.session(1) as http:
         yield HttpStore(
             lambda path, headers: http.get(files.address + path, headers=headers, stream=True, timeout=10)  # type: ignore[attr-defined]
         )
@@ -194,7 +194,7 @@ def test_a_busy_server_is_asked_again_and_one_that_refuses_is_not(
 
 def test_nobody_there_is_one_line(part: FilePart, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with plain.session(1) as http:
+    with plain_http.session(1) as http:
         store = HttpStore(lambda path, headers: http.get("http://127.0.0.1:9" + path, headers=headers, timeout=2))
         with pytest.raises(EngineError, match="cannot download the model: nothing answers there") as error:
             brought(store, part)

@@ -15,8 +15,8 @@ from mlflow import MlflowClient
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.metrics import CELL_METRICS
 from mlflow_ngraph.tracking import views
-from mlflow_ngraph.tracking.card import card
 from mlflow_ngraph.tracking.context import DeviceContext
+from mlflow_ngraph.tracking.model_card import card
 from mlflow_ngraph.tracking.schema import CURVE, HEADLINES
 from mlflow_ngraph.verdicts import Verdict
 from tests.support.records import lane_id, study_record

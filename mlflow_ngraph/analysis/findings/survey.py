@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from mlflow_ngraph.analysis import significance
-from mlflow_ngraph.analysis.findings import against, changes, doubts, gains, health, reversals, scaling
+from mlflow_ngraph.analysis.findings import gains, health, losses, regressions, reversals, scaling, undecided
 from mlflow_ngraph.analysis.findings.base import Finding, Table
 from mlflow_ngraph.estimates import ALPHA
 from mlflow_ngraph.text import counted
@@ -17,11 +17,11 @@ _KINDS = (
     gains.gains,
     reversals.compiled,
     reversals.devices,
-    against.losses,
-    against.missed,
+    losses.losses,
+    losses.missed,
     scaling.knees,
     scaling.friction,
-    changes.regressions,
+    regressions.regressions,
 )
 
 
@@ -62,7 +62,7 @@ def survey(frame: pd.DataFrame) -> Survey:
     asked = [ask(table) for ask in _KINDS]
     p_values = np.concatenate([hypotheses.p_values for hypotheses in asked])
     adjusted = significance.holm(p_values)
-    findings = [*health.findings(table), *doubts.findings(table)]
+    findings = [*health.findings(table), *undecided.findings(table)]
     start = 0
     for questions in asked:
         own = adjusted[start : start + len(questions.p_values)]

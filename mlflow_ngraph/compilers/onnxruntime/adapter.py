@@ -34,7 +34,7 @@ from mlflow_ngraph.compilers.onnxruntime.session import create, naming_types, op
 from mlflow_ngraph.compilers.reasons import limits, reported
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.devices import probes
-from mlflow_ngraph.devices.elsewhere import Elsewhere
+from mlflow_ngraph.devices.build_target import Elsewhere
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 from mlflow_ngraph.workloads.base import Format
 

@@ -17,8 +17,8 @@ from mlflow_ngraph.compilers.onnxruntime.build import installed
 from mlflow_ngraph.compilers.onnxruntime.flags import OnnxRuntimeFlags
 from mlflow_ngraph.compilers.onnxruntime.providers import CPU, PROVIDERS, Chosen
 from mlflow_ngraph.compilers.onnxruntime.requests import intra_op_threads
+from mlflow_ngraph.error_text import causes
 from mlflow_ngraph.errors import UnsupportedError
-from mlflow_ngraph.telling import causes
 
 LEVELS = {
     "none": "ORT_DISABLE_ALL",

@@ -28,7 +28,7 @@ from mlflow_ngraph.compilers.openvino import blobs
 from mlflow_ngraph.compilers.openvino.library import TELEMETRY, core, library, optional, text
 from mlflow_ngraph.compilers.reasons import limits, reported
 from mlflow_ngraph.compilers.spec import EngineSpec
-from mlflow_ngraph.devices.elsewhere import Elsewhere
+from mlflow_ngraph.devices.build_target import Elsewhere
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 from mlflow_ngraph.workloads.base import Format, TensorSpec
 

@@ -15,7 +15,7 @@ from typing import Any
 from mlflow_ngraph.compilers.base import FlagValue
 from mlflow_ngraph.compilers.host import isa
 from mlflow_ngraph.compilers.openvino.library import core, library
-from mlflow_ngraph.telling import one_line
+from mlflow_ngraph.error_text import one_line
 
 
 class BlobRefusedError(Exception):

@@ -12,7 +12,7 @@ from mlflow_ngraph.compilers.tensorrt.family import AMPERE, NO_GPU, SINCE_AMPERE
 from mlflow_ngraph.compilers.tensorrt.flags import TensorRTFlags
 from mlflow_ngraph.compilers.tensorrt.library import Edition
 from mlflow_ngraph.devices import probes
-from mlflow_ngraph.devices.elsewhere import Elsewhere
+from mlflow_ngraph.devices.build_target import Elsewhere
 from mlflow_ngraph.errors import UnsupportedError
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from mlflow_ngraph.compilers.tensorrt.family import (
 from mlflow_ngraph.compilers.tensorrt.library import Edition
 from mlflow_ngraph.compilers.tensorrt_rtx.flags import TensorRTRTXFlags
 from mlflow_ngraph.devices import probes
-from mlflow_ngraph.devices.elsewhere import Elsewhere
+from mlflow_ngraph.devices.build_target import Elsewhere
 from mlflow_ngraph.errors import UnsupportedError
 
 if TYPE_CHECKING:

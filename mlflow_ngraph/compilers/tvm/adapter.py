@@ -21,7 +21,7 @@ from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.compilers.tvm import kernels
 from mlflow_ngraph.compilers.tvm.flags import TVMFlags
 from mlflow_ngraph.devices import probes
-from mlflow_ngraph.devices.elsewhere import Elsewhere
+from mlflow_ngraph.devices.build_target import Elsewhere
 from mlflow_ngraph.errors import DependencyError, UnsupportedError
 from mlflow_ngraph.workloads.base import Format
 

@@ -13,7 +13,7 @@ from mlflow_ngraph.compilers.tvm.flags import TVMFlags
 from mlflow_ngraph.compilers.tvm.records import Records
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.devices.processors import available
-from mlflow_ngraph.telling import one_line
+from mlflow_ngraph.error_text import one_line
 
 if TYPE_CHECKING:
     from mlflow_ngraph.compilers.tvm.tuning import TuningResult

@@ -24,8 +24,8 @@ from mlflow_ngraph.compilers.tvm.pool import Candidate, Evaluator, Pool
 from mlflow_ngraph.compilers.tvm.records import Records, TuningTrial
 from mlflow_ngraph.compilers.tvm.seeds import Processor, Seeder
 from mlflow_ngraph.compilers.tvm.targets import registers
+from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import CompileError
-from mlflow_ngraph.telling import one_line
 
 _SEED_SHARE = 4
 """One in so many candidates of a later batch is a seed, so that no task is stuck with what its first batch found."""

@@ -65,10 +65,10 @@ def bisect(cell: str, home: Path | None, study: str | None, into: Path | None, a
 
 def _question(cell: Cell, directory: Path, into: Path) -> Question:
     from mlflow_ngraph.devices.registry import create
-    from mlflow_ngraph.execute import fold
+    from mlflow_ngraph.execute import replay
     from mlflow_ngraph_bisect.why import LIMIT_S, Question
 
-    record = fold.load(directory)
+    record = replay.load(directory)
     lane_record = next(lane for lane in record.lanes.values() if lane.lane.cell(cell.batch) == cell.id)
     lane, measured = lane_record.lane, lane_record.cells.get(cell.batch)
     materials = record.workloads.get(lane.workload)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from mlflow_ngraph.execute.verifying import Judge, Verification
-from mlflow_ngraph.workloads.bands import bands
+from mlflow_ngraph.workloads.output_scales import bands
 from mlflow_ngraph.workloads.trial_references import observed
 from mlflow_ngraph_bisect.program import Arrays, Part, Program
 

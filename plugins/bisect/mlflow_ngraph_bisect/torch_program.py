@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import fx
 
-from mlflow_ngraph.telling import one_line
+from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
 from mlflow_ngraph.workloads.baseline import ModuleBaseline
 from mlflow_ngraph.workloads.calling import arrays, tensors

@@ -16,7 +16,7 @@ from typing import Any
 from mlflow_ngraph import home
 from mlflow_ngraph import study as studies
 from mlflow_ngraph.errors import NGraphError, UnreachableError
-from mlflow_ngraph.execute import fold, journal, places
+from mlflow_ngraph.execute import journal, replay, study_directories
 from mlflow_ngraph.processes.interruption import Interrupted
 from mlflow_ngraph.recording.outcome import Outcome
 from mlflow_ngraph.runner import run_study
@@ -48,7 +48,7 @@ def run(directory: Path) -> int:
     if done is not None:
         # The job was lost after the study had ended, or with it the news of that.
         _send_journal(done)
-        code = Outcome(fold.load(done), done).exit_code
+        code = Outcome(replay.load(done), done).exit_code
         _say("ended", code=code, reason="", study_id=done.name, where={})
         return code
     mark = os.environ.get(MARK)
@@ -106,7 +106,7 @@ class _Earlier:
     def done(self) -> Path | None:
         """The same where there is nothing left to do for it."""
         directory = self.directory()
-        return directory if directory is not None and places.end(directory) == "recorded" else None
+        return directory if directory is not None and study_directories.end(directory) == "recorded" else None
 
     def keep(self, directory: Path) -> None:
         """Say which it is."""

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from mlflow_ngraph.errors import FleetAwayError, FleetError, NGraphError
 from mlflow_ngraph.execute import journal
-from mlflow_ngraph.recording.later import sync_study
+from mlflow_ngraph.recording.from_journal import sync_study
 from mlflow_ngraph_fleet.engine import Engine, Job, State, Status
 from mlflow_ngraph_fleet.fleet_plan import read, write
 from mlflow_ngraph_fleet.fleet_run import FleetRun

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from mlflow_ngraph.cli import output
-from mlflow_ngraph.cli.keys import trust_option
 from mlflow_ngraph.cli.transfers import arriving
+from mlflow_ngraph.cli.trust_options import trust_option
 
 
 @click.command("export-triton")

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from mlflow_ngraph import home as home_directory
-from mlflow_ngraph.cli.keys import trust_option
+from mlflow_ngraph.cli.trust_options import trust_option
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.validation import duration_s
 from mlflow_ngraph_serve.cli.serving_options import serving_options

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from mlflow_ngraph.cli.keys import trust_option
 from mlflow_ngraph.cli.transfers import arriving
+from mlflow_ngraph.cli.trust_options import trust_option
 from mlflow_ngraph_serve.cli.serving_options import serving_options
 
 

@@ -16,7 +16,7 @@ import yaml
 from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph.devices.base import DeviceProfile
 from mlflow_ngraph.errors import DependencyError, JournalError
-from mlflow_ngraph.execute import fold
+from mlflow_ngraph.execute import replay
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph_testing.first_contact.command import NGRAPH, Ended, Started, started
 
@@ -109,7 +109,7 @@ class Bench:
         if directory is None:
             return None
         try:
-            return fold.load(directory)
+            return replay.load(directory)
         except JournalError:
             return None
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from mlflow_ngraph.devices.base import DeviceProfile
 from mlflow_ngraph.devices.registry import create
+from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import UsageError
-from mlflow_ngraph.telling import one_line
 from mlflow_ngraph.version import __version__
 from mlflow_ngraph_testing.first_contact import report as reports
 from mlflow_ngraph_testing.first_contact.bench import BASELINE, Bench, Form

@@ -15,8 +15,8 @@ import psutil
 
 from mlflow_ngraph import study as studies
 from mlflow_ngraph.errors import DeviceBusyError
-from mlflow_ngraph.execute import exclusive, journal
-from mlflow_ngraph.execute.exclusive import ExclusiveMachine
+from mlflow_ngraph.execute import journal, machine_lock
+from mlflow_ngraph.execute.machine_lock import ExclusiveMachine
 from mlflow_ngraph.verdicts import Verdict
 from mlflow_ngraph_testing.first_contact import cells
 from mlflow_ngraph_testing.first_contact.bench import BASELINE, Bench
@@ -70,9 +70,11 @@ def locking(bench: Bench, seconds: float) -> Finding:
     table = Table(
         "One study at a time", ("what", "seen"), [[what, "yes" if true else "no"] for what, true in seen.items()]
     )
-    facts = {"lock": str(exclusive.lock_folder()), "seen": seen}
+    facts = {"lock": str(machine_lock.lock_folder()), "seen": seen}
     if all(seen.values()):
-        return Finding("right", f"a second study refuses or waits (lock in {exclusive.lock_folder()})", [table], facts)
+        return Finding(
+            "right", f"a second study refuses or waits (lock in {machine_lock.lock_folder()})", [table], facts
+        )
     if ended.code is None and sum(seen.values()) == len(seen) - 1:
         return Finding("incomplete", f"the study that waited {ended.how}{_waiting()}", [table], facts)
     wrong = [what for what, true in seen.items() if not true]
@@ -164,5 +166,5 @@ def _contains(path: Path, text: str) -> bool:
 
 def _waiting() -> str:
     """For whom a study may have waited."""
-    holder = exclusive.holder()
+    holder = machine_lock.holder()
     return f"; this machine is measuring {holder}" if holder is not None else ""

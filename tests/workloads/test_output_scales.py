@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mlflow_ngraph import parity
-from mlflow_ngraph.workloads.bands import MOST, WIDTH, bands, parts
+from mlflow_ngraph.workloads.output_scales import MOST, WIDTH, bands, parts
 
 
 def boxes_and_scores(rng: np.random.Generator, samples: int = 4) -> np.ndarray:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from mlflow_ngraph.devices.registry import create as device
-from mlflow_ngraph.execute import allotment, expected_time
-from mlflow_ngraph.execute.experience import Experience
+from mlflow_ngraph.execute import expected_time, time_allocation
 from mlflow_ngraph.execute.plan import StudyPlan, make
+from mlflow_ngraph.execute.timing_history import Experience
 from mlflow_ngraph.study import parse
 
 TWO = ["block:mha?width=16&depth=1", "block:mha?width=16&depth=2"]
@@ -106,7 +106,7 @@ def test_nobody_knows_anything_at_first() -> None:
 
 
 def left_out(made: StudyPlan, seconds: float) -> set[tuple[str, str, int]]:
-    found = allotment.left_out(made, seconds)
+    found = time_allocation.left_out(made, seconds)
     return {(cell.lane.label, cell.lane.compiler, cell.batch) for cell in found}
 
 
@@ -122,7 +122,7 @@ def test_with_enough_time_nothing_is_left_out() -> None:
 def test_what_takes_too_long_to_compile_is_left_out_and_the_reason_is_said() -> None:
     made = known(plan(workloads=TWO[:1]), preparing=20.0, building=3.0, call_s=0.01)
     assert left_out(made, 120.0) == {("mha-w16-d1", "torchscript", 1), ("mha-w16-d1", "torchscript", 4)}
-    line = next(allotment.told(made, allotment.left_out(made, 120.0)))
+    line = next(time_allocation.told(made, time_allocation.left_out(made, 120.0)))
     assert line.startswith(
         "mha-w16-d1: left out: torchscript at batch 1: having and measuring it takes about 5 min 02 s, "
     )
@@ -133,8 +133,8 @@ def test_each_workload_has_something_to_compare_before_any_has_more() -> None:
     some = left_out(made, 50.0)
     assert some
     assert {(label, batch) for label, _, batch in some} <= {("mha-w16-d1", 4), ("mha-w16-d2", 4)}
-    short = allotment.left_out(made, 25.0)
-    assert next(allotment.told(made, short)).startswith("mha-w16-d2: left out: all of it: ") or len(short) > 4
+    short = time_allocation.left_out(made, 25.0)
+    assert next(time_allocation.told(made, short)).startswith("mha-w16-d2: left out: all of it: ") or len(short) > 4
 
 
 def test_in_a_race_the_batch_size_that_may_win_comes_before_those_between() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mlflow_ngraph.compilers.base import Occupation
-from mlflow_ngraph.execute.crew import Crew, Job, Steps, expected_bytes
+from mlflow_ngraph.execute.process_pool import Crew, Job, Steps, expected_bytes
 from mlflow_ngraph.processes.child import ChildFailure, OutOfTime
 from mlflow_ngraph.verdicts import Verdict
 

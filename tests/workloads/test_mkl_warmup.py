@@ -9,14 +9,14 @@ import pytest
 
 SCRIPT = """
 import torch
-from mlflow_ngraph.workloads import vector_math
+from mlflow_ngraph.workloads import mkl_warmup
 
 torch.set_num_threads(2)
-vector_math.settle()
+mkl_warmup.settle()
 for kind in (torch.float32, torch.float64):
     torch.manual_seed(0)
     numbers = torch.rand(1 << 17, dtype=kind) * 0.9 + 0.01
-    for name in vector_math.FUNCTIONS:
+    for name in mkl_warmup.FUNCTIONS:
         function = getattr(torch, name)
         if not torch.equal(function(numbers), function(numbers)):
             print(name, kind)

@@ -15,7 +15,7 @@ from uuid import uuid4
 from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.engines.store import EngineStore
 from mlflow_ngraph.errors import JournalError
-from mlflow_ngraph.execute import journal, places
+from mlflow_ngraph.execute import journal, study_directories
 
 What = Literal["studies", "logs", "scratch", "cache", "pulled"]
 """Whole studies; what their processes printed; what is made again where a killed study goes on; engines that studies share;
@@ -117,9 +117,9 @@ def _of_studies(studies: Path) -> Iterator[Holding]:
 
 def _why_it_stays(study: Path) -> str:
     try:
-        if places.end(study) == "open":
+        if study_directories.end(study) == "open":
             return "it did not come to its end"
-        return "" if places.is_recorded(study) else "it is not recorded"
+        return "" if study_directories.is_recorded(study) else "it is not recorded"
     except JournalError:
         return "its journal is damaged"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mlflow_ngraph.analysis.closing import answers
-from mlflow_ngraph.execute.fold import Fold
 from mlflow_ngraph.execute.journal import Reader
 from mlflow_ngraph.execute.record import LaneRecord, StudyRecord
+from mlflow_ngraph.execute.replay import Fold
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.recorder import Recorder
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from mlflow_ngraph.error_text import LONGEST, one_line
 from mlflow_ngraph.errors import UnsupportedError
-from mlflow_ngraph.telling import LONGEST, one_line
 
 FAILURES = Path(__file__).parent / "data/failures"
 CAUSED_BY = "\n=====CAUSED BY=====\n"

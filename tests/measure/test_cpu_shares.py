@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_ngraph.measure.shares import COARSEST, TICK_S, Window, foreign, own_processors, sampling_error
+from mlflow_ngraph.measure.cpu_shares import COARSEST, TICK_S, Window, foreign, own_processors, sampling_error
 
 TICKED = 0.1 + TICK_S
 

@@ -18,16 +18,16 @@ from typing import IO, Literal
 
 from mlflow_ngraph.archives import contents
 from mlflow_ngraph.archives.contents import ArchivedFile, ArchivedStudy, Contents
-from mlflow_ngraph.archives.tape import Reader
+from mlflow_ngraph.archives.tar_file import Reader
 from mlflow_ngraph.engines import signing
 from mlflow_ngraph.engines import trust as trusting
 from mlflow_ngraph.engines.files import is_plain
 from mlflow_ngraph.engines.trust import Rules, Trusted
 from mlflow_ngraph.errors import ArchiveError, JournalError
-from mlflow_ngraph.execute import fold, journal
+from mlflow_ngraph.execute import journal, replay
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.record import StudyRecord
-from mlflow_ngraph.processes import space
+from mlflow_ngraph.processes import disk_space
 
 State = Literal["imported", "continued", "unchanged"]
 """What became of a study: it was not here; what was here was the beginning of it; it, or more of it, was here already."""
@@ -119,8 +119,8 @@ def unpack(archive: Archive, studies: Path, on_wait: Callable[[Path], None] = la
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
-        if space.is_lacking(error):
-            raise space.lacking(f"unpacking {archive.path}", studies) from error
+        if disk_space.is_lacking(error):
+            raise disk_space.lacking(f"unpacking {archive.path}", studies) from error
         raise ArchiveError(f"cannot unpack {archive.path} into {studies}: {error.strerror or error}") from None
 
 
@@ -146,8 +146,8 @@ def _whole(reader: Reader, study: ArchivedStudy, name: str, file: ArchivedFile, 
 def _check_study(study: ArchivedStudy, pieces: Iterable[bytes], where: str) -> None:
     """Make sure that a journal is one of this study, and that the engines of the archive are those that it speaks of."""
     try:
-        record = fold.fold(journal.parsed(_lines(pieces, where), where))
-    except fold.EventError as error:
+        record = replay.fold(journal.parsed(_lines(pieces, where), where))
+    except replay.EventError as error:
         raise ArchiveError(f"{where}: {error}") from None
     except JournalError as error:
         raise ArchiveError(str(error)) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from mlflow_ngraph.devices import probes
-from mlflow_ngraph.execute import experience
+from mlflow_ngraph.execute import timing_history
 from tests.support.script import Script
 
 
@@ -32,7 +32,7 @@ def finished(lane, call_s):
 def test_journals_of_this_machine_are_learned_from(tmp_path):
     recorded(tmp_path, "one", extra=[finished("fast", 0.25)])
     recorded(tmp_path, "other", cpu={"model": "another"}, extra=[finished("identity", 9.0)])
-    found = experience.learn(tmp_path)
+    found = timing_history.learn(tmp_path)
     assert found.preparing("timm:m", 99.0).parts == {"measured": 12.0}
     assert found.preparing("timm:n", 99.0).parts == {"similar": 12.0}
     assert found.call_s("fast", 1) == (0.25, "measured")
@@ -46,10 +46,10 @@ def test_a_journal_that_is_cut_off_or_no_journal_at_all_harms_nothing(tmp_path):
     broken = tmp_path / "studies" / "broken"
     broken.mkdir()
     (broken / "journal.jsonl").write_text("nothing\n" + json.dumps({"event": "x"}))
-    assert experience.learn(tmp_path).preparing("timm:m", 99.0).seconds == 12
-    assert experience.learn(tmp_path / "nowhere").preparing("timm:m", 99.0).parts == {"assumed": 99.0}
+    assert timing_history.learn(tmp_path).preparing("timm:m", 99.0).seconds == 12
+    assert timing_history.learn(tmp_path / "nowhere").preparing("timm:m", 99.0).parts == {"assumed": 99.0}
 
 
 def test_a_cell_that_does_not_say_how_long_a_call_takes_is_as_one_that_was_never_timed(tmp_path):
     recorded(tmp_path, "one", extra=[{**finished("fast", 0.25), "warm_up": {"steady": True}}])
-    assert experience.learn(tmp_path).call_s("fast", 1) is None
+    assert timing_history.learn(tmp_path).call_s("fast", 1) is None

@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from mlflow_ngraph.analysis.closing import answers
-from mlflow_ngraph.execute import fold, journal
+from mlflow_ngraph.execute import journal, replay
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.recording.outcome import Outcome
-from mlflow_ngraph.recording.persistence import persistently
+from mlflow_ngraph.recording.retries import persistently
 from mlflow_ngraph.tracking.recorder import Recorder
 
 _log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def sync_study(
     with ExitStack() as stack:
         writer = stack.enter_context(Journal(directory, on_wait=on_wait or partial(_say_who_records, directory)))
         stack.callback(recorder.rest)
-        record = fold.load(directory)
+        record = replay.load(directory)
         take = partial(persistently, recorder, on_pause=on_pause or _say_why_it_pauses)
         take(partial(recorder.open, record, directory))
         for lane in record.lanes.values():

@@ -11,7 +11,7 @@ import pandas as pd
 
 from mlflow_ngraph.analysis import recompute
 from mlflow_ngraph.errors import JournalError, TrackingError
-from mlflow_ngraph.execute import fold, journal
+from mlflow_ngraph.execute import journal, replay
 from mlflow_ngraph.measure.variance import components, slice_length
 from mlflow_ngraph.tables import baselines, results, samples
 from mlflow_ngraph.tracking.schema import Artifact
@@ -79,7 +79,7 @@ def scatter(source: str, tracking_uri: str | None = None) -> pd.DataFrame:
 def _read(source: str, tracking_uri: str | None) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Samples and results of a study."""
     if (Path(source) / journal.FILE_NAME).is_file():
-        record = fold.load(Path(source))
+        record = replay.load(Path(source))
         return samples.from_record(record), results.from_record(record)
     if Path(source).is_dir():
         raise JournalError(f"{source} is no directory of a study: it has no {journal.FILE_NAME}")

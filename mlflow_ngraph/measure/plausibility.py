@@ -2,7 +2,7 @@
 
 What the clocks of the measurement say counts for every figure of a cell, so one that cannot be is an error of the cell. A
 sensor that says nonsense is a sensor less: its value is left out, as that of a machine without such a sensor. What is only
-coarse is neither; `mlflow_ngraph.measure.shares` knows how far it can be trusted. docs/explanation/machine.md lists the bounds.
+coarse is neither; `mlflow_ngraph.measure.cpu_shares` knows how far it can be trusted. docs/explanation/machine.md lists the bounds.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlflow_ngraph.errors import ImpossibleReadingError
+from mlflow_ngraph.measure.cpu_shares import TICK_S
 from mlflow_ngraph.measure.loop import NS
 from mlflow_ngraph.measure.open_loop import NEVER
-from mlflow_ngraph.measure.shares import TICK_S
 
 SLACK_NS = 1000
 """Sums of nanoseconds and a float of seconds that were read one after the other may differ by so much."""

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mlflow_ngraph.execute.fold import Fold, fold
+from mlflow_ngraph.execute.replay import Fold, fold
 from mlflow_ngraph.verdicts import Verdict
 from tests.support.script import Script
 

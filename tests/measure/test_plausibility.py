@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mlflow_ngraph.errors import CellError, ImpossibleReadingError
 from mlflow_ngraph.execute.resources import resources
-from mlflow_ngraph.measure.impossible import checked_arrivals, checked_slice
+from mlflow_ngraph.measure.plausibility import checked_arrivals, checked_slice
 from mlflow_ngraph.measure.stability import SliceFacts, problem
 from mlflow_ngraph.study_settings import Stability
 from mlflow_ngraph.verdicts import Verdict

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mlflow_ngraph.errors import JournalError
-from mlflow_ngraph.execute import places
+from mlflow_ngraph.execute import study_directories
 from mlflow_ngraph.execute.journal import FILE_NAME
 from tests.support.script import Script
 
@@ -34,11 +34,11 @@ def ended(*events: str) -> Script:
     ],
 )
 def test_a_study_has_ended_when_it_is_recorded(tmp_path: Path, events: list[str], end: str) -> None:
-    assert places.end(ended(*events).write(tmp_path)) == end
+    assert study_directories.end(ended(*events).write(tmp_path)) == end
 
 
 def test_a_study_that_nobody_wants_recorded_has_ended_when_it_is_measured(tmp_path: Path) -> None:
-    assert places.end(ended().say("study_finished", offline=True).write(tmp_path)) == "recorded"
+    assert study_directories.end(ended().say("study_finished", offline=True).write(tmp_path)) == "recorded"
 
 
 def test_the_end_of_a_journal_says_whether_its_study_is_finished(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_the_end_of_a_journal_says_whether_its_study_is_finished(tmp_path: Path)
     path = ended("study_finished").write(tmp_path) / FILE_NAME
     first, _, *rest = path.read_text().splitlines(keepends=True)
     path.write_text("".join([first, "nonsense\n", *rest]))
-    assert places.end(tmp_path) == "measured"
+    assert study_directories.end(tmp_path) == "measured"
 
 
 def test_the_newest_study_is_the_one_that_began_last(tmp_path: Path) -> None:
@@ -56,15 +56,15 @@ def test_the_newest_study_is_the_one_that_began_last(tmp_path: Path) -> None:
     (tmp_path / "studies/f-key-6").mkdir()
     (tmp_path / "studies/f-key-6" / FILE_NAME).touch()  # killed before it began
     os.utime(tmp_path / "studies/a-key-1" / FILE_NAME)
-    assert places.newest(tmp_path, "key") == tmp_path / "studies/b-key-2"
-    assert places.newest(tmp_path, "none") is None
+    assert study_directories.newest(tmp_path, "key") == tmp_path / "studies/b-key-2"
+    assert study_directories.newest(tmp_path, "none") is None
 
 
 def test_a_directory_without_a_study_is_named(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match=r"no journal\.jsonl here"):
-        places.end(tmp_path)
+        study_directories.end(tmp_path)
 
 
 def test_an_end_that_lacks_what_it_should_say_is_refused_with_its_file(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match=r"journal\.jsonl: study_finished does not say whether it was offline"):
-        places.end(ended().say("study_finished").write(tmp_path))
+        study_directories.end(ended().say("study_finished").write(tmp_path))

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.execute import expected_time
-from mlflow_ngraph.execute.experience import Duration
 from mlflow_ngraph.execute.plan import StudyPlan, WorkloadPlan
 from mlflow_ngraph.execute.record import Lane
+from mlflow_ngraph.execute.timing_history import Duration
 from mlflow_ngraph.measure.racing import Entrant, Race
 from mlflow_ngraph.text import duration
 

@@ -16,13 +16,13 @@ import psutil
 import pytest
 
 from mlflow_ngraph.errors import DeviceBusyError, DeviceError
-from mlflow_ngraph.execute import exclusive
-from mlflow_ngraph.execute.exclusive import NAME, VARIABLE, ExclusiveMachine, Holder, holder, lock_folder
+from mlflow_ngraph.execute import machine_lock
+from mlflow_ngraph.execute.machine_lock import NAME, VARIABLE, ExclusiveMachine, Holder, holder, lock_folder
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from mlflow_ngraph.execute.exclusive import ExclusiveMachine
+from mlflow_ngraph.execute.machine_lock import ExclusiveMachine
 folder, study, when_busy, seconds = sys.argv[1:]
 with ExclusiveMachine(study, when_busy, lambda who: print("waits for", who, flush=True), Path(folder)):
     print("holds", flush=True)
@@ -91,7 +91,7 @@ def test_waiting_sleeps_until_the_holder_is_killed(other: subprocess.Popen[str],
 @pytest.mark.usefixtures("processes")
 def test_whoever_only_looks_keeps_nobody_out(tmp_path: Path) -> None:
     """A look takes a shared lock for a moment; a study that starts at that moment is not refused."""
-    looks = "import sys; from pathlib import Path; from mlflow_ngraph.execute.exclusive import holder\n"
+    looks = "import sys; from pathlib import Path; from mlflow_ngraph.execute.machine_lock import holder\n"
     looks += "print('ready', flush=True)\nwhile True: holder(Path(sys.argv[1]))"
     with ExclusiveMachine("mine", folder=tmp_path):
         pass
@@ -126,7 +126,7 @@ def test_everybody_may_take_it(tmp_path: Path) -> None:
         os.umask(before)
 
 
-def as_nobody(folder: Path, when_busy: exclusive.WhenBusy) -> int:
+def as_nobody(folder: Path, when_busy: machine_lock.WhenBusy) -> int:
     """The exit code of a process of another user, which the file does not belong to, that takes the lock."""
     process = os.fork()
     if process == 0:
@@ -161,7 +161,7 @@ def test_all_users_come_to_the_same_folder(tmp_path: Path, monkeypatch: pytest.M
     real = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: path != read_only and real(path, mode))
     monkeypatch.delenv(VARIABLE)
-    monkeypatch.setattr(exclusive, "FOLDERS", (tmp_path / "missing", of_root, read_only, of_all))
+    monkeypatch.setattr(machine_lock, "FOLDERS", (tmp_path / "missing", of_root, read_only, of_all))
     assert lock_folder() == of_all
     monkeypatch.setenv(VARIABLE, str(of_root))
     assert lock_folder() == of_root

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from mlflow_ngraph.execute.crew import Crew, Job, Steps, expected_bytes
 from mlflow_ngraph.execute.lane_engines import LaneEngines
 from mlflow_ngraph.execute.plan import PREPARE_SECONDS, WorkloadPlan
 from mlflow_ngraph.execute.preparation import Materials, Preparation
+from mlflow_ngraph.execute.process_pool import Crew, Job, Steps, expected_bytes
 from mlflow_ngraph.execute.record import Lane, StudyRecord
 from mlflow_ngraph.execute.session import Session
 from mlflow_ngraph.processes.child import ChildFailure, OutOfTime
