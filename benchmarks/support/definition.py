@@ -159,7 +159,8 @@ def _moved_by_size(array: Array, rng: np.random.Generator) -> Array:
     if array.dtype.kind != "f":
         return array
     largest = np.abs(array).max(axis=tuple(range(1, array.ndim)), keepdims=True, initial=0.0)
-    return (array + _MOVED * largest * rng.uniform(-1, 1, array.shape)).astype(array.dtype)
+    moved: Array = (array + _MOVED * largest * rng.uniform(-1, 1, array.shape)).astype(array.dtype)
+    return moved
 
 
 def in_terms_of_others(model: onnx.ModelProto) -> onnx.ModelProto:

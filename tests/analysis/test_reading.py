@@ -19,6 +19,7 @@ from benchmarks import seed_server
 from mlflow_ngraph import load_results
 from mlflow_ngraph.analysis import listing, table_cache
 from mlflow_ngraph.errors import TrackingError, UsageError
+from mlflow_ngraph.tracking import plain_http
 from mlflow_ngraph.tracking.schema import Artifact, Kind, Tag
 from tests.support.servers import OURS
 

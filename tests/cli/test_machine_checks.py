@@ -16,6 +16,7 @@ from mlflow_ngraph.cli.check_result import CheckResult
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.devices.nvml import GpuSettings, Nvml
 from mlflow_ngraph.devices.probes import Gpu
+from mlflow_ngraph.execute import machine_lock
 from mlflow_ngraph.execute.machine_lock import VARIABLE, ExclusiveMachine
 
 MIB = 2**20
