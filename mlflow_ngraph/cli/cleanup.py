@@ -26,7 +26,7 @@ from mlflow_ngraph.text import counted
 @click.option("--yes", is_flag=True, help="End them; without it they are only listed.")
 @click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Where journals and engines are kept.")
 @output.json_option
-def reap(
+def cleanup(
     tracking_uri: str | None,
     experiment: tuple[str, ...],
     silent_for: str,

@@ -57,8 +57,9 @@ class FilteredCommand(click.Command):
         options = [option for option in self.get_params(ctx) if isinstance(option, click.Option)]
         for title, filters in (("Options", False), ("Filters", True)):
             records = [option.get_help_record(ctx) for option in options if isinstance(option, FilterOption) is filters]
-            with formatter.section(title):
-                formatter.write_dl([record for record in records if record])
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl([record for record in records if record])
 
 
 def filter_options(command: F, also: Mapping[str, str] | None = None, lines: Mapping[str, str] | None = None) -> F:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.argument("study", metavar="RUN|DIRECTORY")
 @click.option("--tracking-uri", metavar="URI", help="Where to read; by default what MLflow is configured to use.")
 @output.json_option
-def scatter(study: str, tracking_uri: str | None, as_json: bool) -> int:
+def variance(study: str, tracking_uri: str | None, as_json: bool) -> int:
     """Say what the error of each cell of a study comes from, and how long its slices should be.
 
     RUN is the id of a study run, or of one of its lane runs, or the name or id of a study; DIRECTORY that of a study of this machine. Processes, the

@@ -59,7 +59,7 @@ def test_what_has_no_interval_is_said_without(record: StudyRecord) -> None:
     for name in list(best.metrics):
         if name.startswith("speedup_"):
             del best.metrics[name]
-    assert "openvino, 2.50 times eager at batch 4 (" in answers(record)[0]
+    assert "openvino, 2.50 (no interval) times eager at batch 4 (" in answers(record)[0]
 
 
 def test_a_figure_without_an_interval_may_be_the_best(record: StudyRecord) -> None:

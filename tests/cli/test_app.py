@@ -199,7 +199,7 @@ def test_no_login_is_in_an_error_or_a_traceback(cli, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
     failing(monkeypatch, RuntimeError(f"{address}/api: no login for 'annalena' with 's3cret'"))
     for options in ([], ["--debug"]):
-        told = cli(*options, "studies")[2]
+        told = cli(*options, "study", "list")[2]
         assert "http://host/api: no login for" in told
         assert "annalena" not in told
         assert "s3cret" not in told
@@ -217,7 +217,7 @@ def test_no_login_is_in_an_error_or_a_traceback(cli, monkeypatch: pytest.MonkeyP
 )
 def test_where_output_cannot_be_written_as_it_is_nothing_breaks(how: str, code: int, told: str) -> None:
     before, after = {"closed": ("", ">&-"), "full": ("", "> /dev/full")}.get(how, (f"env {how} ", "> /dev/null"))
-    for verb in ("studies", "studies --json"):
+    for verb in ("study list", "study list --json"):
         done = subprocess.run(
             f"{before}{sys.executable} -m mlflow_ngraph {verb} {after}",
             shell=True, check=False, stderr=subprocess.PIPE, text=True,

@@ -24,7 +24,15 @@ def test_a_line_after_a_moment(capfd: pytest.CaptureFixture[str], monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    "verb", [("compare",), ("report",), ("list",), ("recommend",), ("diff", "a", "b"), ("pull", "models:/a@b"), ("prune", "--keep-best", "1")]
+    "verb", [
+        ("compare",),
+        ("recommend",),
+        ("results", "report"),
+        ("results", "diff", "a", "b"),
+        ("engine", "list"),
+        ("engine", "pull", "models:/a@b"),
+        ("engine", "prune", "--keep-best", "1"),
+    ]
 )  # fmt: skip
 def test_a_reader_makes_no_database(
     verb: tuple[str, ...], cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
