@@ -87,6 +87,6 @@ def test_what_is_no_engine_is_a_wrong_request(cli: Cli, tmp_path: Path) -> None:
         ("nowhere", "there is no engine package at nowhere"),
         (str(tmp_path), f"{tmp_path} is no engine package: it has no manifest.json"),
     ):
-        code, out, err = cli("verify", place)
+        code, out, err = cli("engine", "verify", place)
         assert (code, out) == (2, "")
         assert said in err
