@@ -70,9 +70,9 @@ def _notes(pivot: Pivot) -> Iterator[str]:
     yield f"{titled(attrs['metric'], attrs['baseline'])}{relative}{unit} of {attrs['cells']} cells{note}{without}"
     if attrs["added"]:
         names = ", ".join(attrs["added"])
-        yield f"added to the rows, as cells of one place differed in it: {names} (--best COLUMN,... shows the best alone)"
+        yield f"added to the rows, to tell cells apart: {names} (--best COLUMN,... shows the best alone)"
     for old, new in attrs["refined"].items():
-        yield f"{new} stands for {old}, which cells of one place had in common"
+        yield f"{new} stands for {old}, to tell cells apart"
     in_force = _precisions(pivot)
     if len(in_force) == 1:
         yield f"precision in force: {in_force.pop()}"
