@@ -16,7 +16,7 @@ REPLACEMENT = "\ufffd"
 MINUS = "−"
 _FORMULA = ("=", "+", "-", "@")
 LONGEST = 100
-"""Characters of a value, or of names in a row, that a message shows."""
+"""Characters of a value that a message shows."""
 UNSTEADY_MARK = "~"
 """Before a figure that what disturbed the machine is in."""
 NO_INTERVAL = "no interval: the rounds differ too much"
@@ -35,12 +35,6 @@ def shortened(value: Any) -> str:
     except (ValueError, RecursionError):
         return f"a {type(value).__name__} that is too long to be shown"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
-
-
-def few(names: Sequence[str]) -> str:
-    """The first names that a message has room for, at least one, and how many there are more."""
-    count = max(1, sum(len(", ".join(names[: place + 1])) <= LONGEST for place in range(len(names))))
-    return ", ".join(names[:count]) + (f" and {len(names) - count} more" if len(names) > count else "")
 
 
 def csv_cell(text: str) -> str:

@@ -11,9 +11,8 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.errors import UsageError, few
 from mlflow_ngraph.execute import fold, places
-from mlflow_ngraph.text import few
 from mlflow_ngraph.workloads.naming import stem
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph.errors import UnknownNameError, UsageError, few
 from mlflow_ngraph.metrics import PROFILE
-from mlflow_ngraph.text import few
 from mlflow_ngraph.workloads.base import WorkloadRef
 from mlflow_ngraph.workloads.naming import may_mean, stem
 
