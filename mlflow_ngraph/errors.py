@@ -38,10 +38,10 @@ from mlflow_ngraph.verdicts import Verdict
 
 _LONGEST = 200
 """Characters of a name that a message shows."""
-_ROOM, _CLOSE, _LIKELY = 100, 5, 2
-"""Characters of names that a message lists: all of them where they are no more, else the closest ones; how many these are, and how
-many it proposes.
-"""
+_ROOM = 100
+"""Characters of names in a row."""
+_CLOSE, _LIKELY = 5, 2
+"""How many of the closest names a message lists where it has no room for all, and how many it proposes."""
 
 
 NO_GOOD_ANSWER = 3
@@ -78,15 +78,15 @@ class UnknownNameError(UsageError):
         hint = f"did you mean {' or '.join(map(repr, likely))}? " if likely else ""
         close = list(dict.fromkeys([*likely, *_beginning(name, known), *get_close_matches(name, known, _CLOSE, 0.4)]))
         if len(", ".join(known)) > _ROOM and close:
-            listed = f"{len(known)} are known, the closest: {_few(close[:_CLOSE])}"
+            listed = f"{len(known)} are known, the closest: {few(close[:_CLOSE])}"
         else:
-            listed = f"known: {_few(known) or 'none'}"
+            listed = f"known: {few(known) or 'none'}"
         shown = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
         super().__init__(f"unknown {kind} {shown!r}: {hint}{listed}")
 
 
-def _few(names: list[str]) -> str:
-    """The first names that there is room for, at least one, and how many there are more."""
+def few(names: list[str]) -> str:
+    """The first names that a message has room for, at least one, and how many there are more."""
     count = max(1, sum(len(", ".join(names[: place + 1])) <= _ROOM for place in range(len(names))))
     return ", ".join(names[:count]) + (f" and {len(names) - count} more" if len(names) > count else "")
 

@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.errors import UsageError, few
 from mlflow_ngraph.execute import replay, study_directories
 from mlflow_ngraph.workloads.naming import stem
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from mlflow_ngraph.execute.record import LaneRecord
 
 _IN_MODEL = re.compile(r"(?P<compiler>.+?)(?:/(?P<precision>fp32|tf32|bf16|fp16|\*))?(?:/b(?P<batch>\d+|\*))?")
-_SHOWN = 8
-"""Candidates that an error names."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +106,7 @@ def _matching(query: str, cells: Sequence[Cell]) -> list[Cell]:
     if "*" not in query and len(hits) > 1:
         several = len({cell.precision for cell in hits}) > 1
         names = [shlex.quote(cell.full_address if several else cell.address) for cell in hits]
-        raise UsageError(f"{query} may be any of {_few(names)} of study {hits[0].study_id}: name one, or use *")
+        raise UsageError(f"{query} may be any of {few(names)} of study {hits[0].study_id}: name one, or use *")
     return hits
 
 
@@ -147,13 +145,8 @@ def _unknown(query: str, cells: Sequence[Cell]) -> str:
     close = [names[name] for name in get_close_matches(_plain(query), names, n=3, cutoff=0.5)]
     if close:
         return f"no cell {query!r}: did you mean {' or '.join(close)}?"
-    known = _few(list(dict.fromkeys(cell.address for cell in cells)))
+    known = few(list(dict.fromkeys(cell.address for cell in cells)))
     return f"no cell {query!r}: known: {known or 'none'}"
-
-
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
 
 
 def of_home(home: Path, study: str | None = None) -> Iterator[list[Cell]]:

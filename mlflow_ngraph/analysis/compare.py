@@ -272,7 +272,7 @@ class Shown:
                 "fallback_nodes": _fallback_nodes(row["flags"]),
                 "fingerprint": plain(row["fingerprint"]),
                 **{name: str(row[name]) for name in names},
-                "which": {name: str(row[name]) for name in which},
+                "which": {name: str(row[name]) for name in which if str(row[name]) not in (row[one] for one in names)},
                 "value": float(value),
                 "ci_low": plain(low[place]),
                 "ci_high": plain(high[place]),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph.errors import UnknownNameError, UsageError, few
 from mlflow_ngraph.metrics import PROFILE
 from mlflow_ngraph.workloads.base import WorkloadRef
 from mlflow_ngraph.workloads.naming import may_mean, stem
@@ -105,7 +105,7 @@ class Selection:
             for value in map(str, getattr(self, name)):
                 if not any(_any_means(name, _meant(name, [value], known, frame), text) for text in known):
                     if name == "workloads" and len(several := _may_mean(value, frame)) > 1:
-                        raise UsageError(f"workload {value!r} is ambiguous: {', '.join(several)}")
+                        raise UsageError(f"workload {value!r} is ambiguous: {few(several)}")
                     named = known - _known(frame, name, ["run_id"])
                     raise UnknownNameError(FILTERED[name][0].replace("_", " "), value, named)
         if len(frame) and self.of(frame).empty:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -55,7 +56,12 @@ def long(pivot: Pivot) -> pd.DataFrame:
     import pandas as pd
 
     about = {name: pivot.told[name] for name in ("metric", "unit", "baseline", "relative_to")}
-    rows: pd.DataFrame = pd.DataFrame([{**value, **about} for value in pivot.told["values"]])
+    rows: pd.DataFrame = pd.DataFrame(
+        [
+            {**value, "which": json.dumps(value["which"]) if value["which"] else None, **about}
+            for value in pivot.told["values"]
+        ]
+    )
     return rows
 
 
@@ -70,9 +76,9 @@ def _notes(pivot: Pivot) -> Iterator[str]:
     yield f"{titled(attrs['metric'], attrs['baseline'])}{relative}{unit} of {attrs['cells']} cells{note}{without}"
     if attrs["added"]:
         names = ", ".join(attrs["added"])
-        yield f"added to the rows, as cells of one place differed in it: {names} (--best COLUMN,... shows the best alone)"
+        yield f"added to the rows, to tell cells apart: {names} (--best COLUMN,... shows the best alone)"
     for old, new in attrs["refined"].items():
-        yield f"{new} stands for {old}, which cells of one place had in common"
+        yield f"{new} stands for {old}, to tell cells apart"
     in_force = _precisions(pivot)
     if len(in_force) == 1:
         yield f"precision in force: {in_force.pop()}"

@@ -306,7 +306,7 @@ def test_a_workload_may_leave_options_open() -> None:
 
     assert found("block:mha?width=16") == blocks[:2]
     assert found("block:mha?width=16&depth=6") == blocks[1:2]
-    with pytest.raises(UsageError, match="'block:mha' is ambiguous"):
+    with pytest.raises(UsageError, match="workload 'block:mha' is ambiguous: block:mha"):
         Selection(workloads=["block:mha"]).check(frame)
     for other in ("block:mha?width=64", "block:conv?width=16", "timm:mha?width=16"):
         with pytest.raises(UnknownNameError, match="unknown workload"):

@@ -238,13 +238,13 @@ def test_what_no_option_can_say_is_measured_again_from_the_file_of_the_study(
     frame = measured(100.5, noise=0.06, seed=1).assign(workload="torch:mine#1234", study_id="mine-1", run_id="r1")
     (doubt,) = recommend(frame).attrs["undecided"]
     brought = "mlflow artifacts download --run-id r1 --artifact-path study.yaml --dst-path . && mlflow-ngraph benchmark study.yaml"
-    assert f"{brought} --workloads torch:mine#1234 --compilers " in doubt["said"]
+    assert f"{brought} --workloads 'torch:mine#1234' --compilers " in doubt["said"]
     file = tmp_path / "studies" / "mine-1" / "study.yaml"
     file.parent.mkdir(parents=True)
     file.touch()
     (file.parent / "started-in").write_text("/models of mine")
     (doubt,) = recommend(frame).attrs["undecided"]
-    again = f"cd '/models of mine' && mlflow-ngraph benchmark {file} --workloads torch:mine#1234 --compilers "
+    again = f"cd '/models of mine' && mlflow-ngraph benchmark {file} --workloads 'torch:mine#1234' --compilers "
     assert f" would tell: {again}" in doubt["said"]
 
 

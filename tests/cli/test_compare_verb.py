@@ -56,7 +56,7 @@ def test_nodes_that_fell_back_are_told_beside_the_number(recorded: str, cli) -> 
 def test_what_would_fall_together_is_told_apart_or_named(recorded: str, cli) -> None:
     arguments = ("compare", "--tracking-uri", recorded, "--workloads", "resnet18", "--rows", "label", "--columns")
     apart = cli(*arguments, "compiler")[1]
-    assert "added to the rows, as cells of one place differed in it: batch (--best COLUMN,... shows" in apart
+    assert "added to the rows, to tell cells apart: batch (--best COLUMN,... shows" in apart
     best = cli(*arguments, "compiler", "--best", "label,compiler")[1]
     assert "(batch 4)" in best
     assert "added to the rows" not in best

@@ -96,8 +96,7 @@ class _IREEEngine(Engine):
         from iree import runtime
 
         self._device, running = start_device(threads)
-        config = runtime.Config(device=self._device)
-        module = runtime.VmModule.mmap(config.vm_instance, str(file))
+        module = runtime.VmModule.mmap((config := runtime.Config(device=self._device)).vm_instance, str(file))
         self._main = runtime.SystemContext([module], config).modules[module.name]["main"]
         super().__init__("fp32", {**flags, "threads": running})
 

@@ -39,7 +39,7 @@ def findings(table: Table) -> list[Finding]:
                 title,
                 f"{answer.said[0].upper()}{answer.said[1:]}",
                 evidence,
-                command("compare", {"devices": [best["device"]], "workloads": [best["label"]]}, "--intervals"),
+                command("compare", {"devices": [best["device"]], "workloads": [best["workload"]]}, "--intervals"),
                 weight(kind, size),
             )
         )

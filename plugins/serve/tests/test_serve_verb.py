@@ -61,3 +61,9 @@ def test_a_damaged_package_is_not_served(
     code, _, err = cli("engine", "serve", str(package))
     assert (code, became) == (1, [])
     assert "engine/model.bin has changed" in err
+
+
+def test_what_is_no_package_is_a_wrong_request(tmp_path: Path, cli: Cli, became: list[tuple[Any, ...]]) -> None:
+    code, _, err = cli("engine", "serve", str(tmp_path))
+    assert (code, became) == (2, [])
+    assert f"{tmp_path} is no engine package: it has no manifest.json" in err
