@@ -10,7 +10,7 @@ import click
 from mlflow_ngraph.cli import output
 
 
-@click.command("local", "first-contact")
+@click.command("first-contact")
 @click.option(
     "--device", metavar="NAME", help="Device profile; by default the most particular one that this machine is."
 )
