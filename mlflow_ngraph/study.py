@@ -408,7 +408,7 @@ def _with_options(asked: Sequence[Any], own: Any, path: Path) -> list[Any]:
         with suppress(WorkloadError, ValidationError):
             known.update(dict.fromkeys(WorkloadChoice.model_validate(_workload(workload)).names, workload))
     for text in asked:
-        if text not in known and isinstance(text, str) and DIGEST.search(text):
+        if isinstance(text, str) and text not in known and DIGEST.search(text):
             raise UnknownNameError(f"workload in {path}", text, known)
     return [known.get(text, text) if isinstance(text, str) else text for text in asked]
 
