@@ -247,3 +247,9 @@ def test_a_workload_of_the_file_is_taken_with_its_options(tmp_path):
         UnknownNameError, match=r"unknown workload in .*mine.yaml 'torch:nets:mlp#01234567': did you mean"
     ):
         study.load(str(path), {"workloads": ["torch:nets:mlp#01234567"]})
+
+
+def test_workloads_with_options_replace_those_of_a_ready_made_study() -> None:
+    ref = {"ref": "torch:mine:net", "options": {"inputs": [{"name": "x", "shape": ["batch", 3], "dtype": "float32"}]}}
+    found = study.load("smoke", {"workloads": [ref, "resnet-18"]})
+    assert [choice.ref for choice in found.workloads] == ["torch:mine:net", "resnet-18"]
