@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -57,10 +56,7 @@ def long(pivot: Pivot) -> pd.DataFrame:
 
     about = {name: pivot.told[name] for name in ("metric", "unit", "baseline", "relative_to")}
     rows: pd.DataFrame = pd.DataFrame(
-        [
-            {**value, "which": json.dumps(value["which"]) if value["which"] else None, **about}
-            for value in pivot.told["values"]
-        ]
+        [{**value, **about, "which": ", ".join(_which(value))} for value in pivot.told["values"]]
     )
     return rows
 
@@ -131,13 +127,18 @@ def _sheet(pivot: Pivot, intervals: bool) -> Sheet:
 
 def _text(number: dict[str, Any], several_precisions: bool, intervals: bool) -> str:
     verdict = "" if number["verdict"] == str(Verdict.OK) else number["verdict"]
-    which = (value if name in _NAMED else f"{name} {value}" for name, value in number["which"].items())
-    notes = ", ".join(filter(None, (*which, verdict, fallback_note(number["fallback_nodes"]))))
+    notes = ", ".join(filter(None, (*_which(number), verdict, fallback_note(number["fallback_nodes"]))))
     precision = f" {number['precision_in_force']}" if several_precisions and number["precision_in_force"] else ""
     interval = f" {_interval(number)}" if intervals and number["ci_low"] is not None else ""
     mark = f" {BEST}" if number["best"] else f" {TIED}" if number["tied"] else ""
     unsteady = UNSTEADY_MARK if number["unsteady"] else ""
     return f"{unsteady}{rounded(number['value'])}{interval}{precision}" + (f" ({notes})" if notes else "") + mark
+
+
+def _which(number: dict[str, Any]) -> Iterator[str]:
+    """By what a number is told from those that fall together with it."""
+    for name, value in number["which"].items():
+        yield value if name in _NAMED else f"{name} {value}"
 
 
 def _interval(number: dict[str, Any]) -> str:

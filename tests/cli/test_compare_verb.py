@@ -92,7 +92,7 @@ def test_the_best_alone_sorted_by_value(recorded: str, cli) -> None:
     rows = ("--rows", "label,batch", "--columns", "compiler", "--best", "label,batch", "--sort", "-value")
     lines = cli("compare", "--tracking-uri", recorded, *rows, "--format", "markdown")[1].splitlines()[2:]
     assert [line.split(" | ")[0].removeprefix("| ") for line in lines][:2] == ["resnet18", "resnet18"]
-    values = [float(re.findall(r"\| ([\d.]+)[^|]* \*", line)[0]) for line in lines]
+    values = [float(re.findall(r"\| ([\d.]+)[^|]* \\\*", line)[0]) for line in lines]
     assert values == sorted(values, reverse=True)
     assert all(line.count("*") == 1 for line in lines)
 
