@@ -1,4 +1,6 @@
-"""Small files that others wrote, read with bounds: nothing but plain files, no more than they may have, nothing that unfolds."""
+"""Read small YAML and JSON files of others with bounds: plain files only, limited in size, and without expanding
+aliases.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,11 @@ _MOST_VALUES = 300_000
 
 
 class DoubledError(ValueError):
-    """A key stands twice: readers do not agree on which of them counts."""
+    """A duplicate key: readers disagree on which value counts."""
 
 
 def content(path: Path, most: int = MAX_BYTES) -> bytes:
-    """The content of a small file. Waits for nobody, as reading from a pipe would.
+    """Read a small file without blocking, as reading from a pipe would.
 
     Parameters
     ----------
@@ -44,7 +46,7 @@ def content(path: Path, most: int = MAX_BYTES) -> bytes:
 
 
 def from_yaml(path: Path) -> Any:
-    """What a YAML file says: nothing but what JSON has as well, for what is kept of it is JSON.
+    """Parse a YAML file into values that JSON has too, because they are stored as JSON.
 
     Raises
     ------
@@ -70,7 +72,7 @@ def from_yaml(path: Path) -> Any:
 
 
 def from_json(text: bytes) -> Any:
-    """What a JSON document says.
+    """Parse a JSON document.
 
     Raises
     ------
@@ -93,13 +95,7 @@ def from_json(text: bytes) -> Any:
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The mapping of a JSON document's pairs, for ``object_pairs_hook``.
-
-    Raises
-    ------
-    DoubledError
-        A key stands twice.
-    """
+    """Refuse duplicate keys, as an ``object_pairs_hook``."""
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
         names = [name for name, _ in pairs]
@@ -108,7 +104,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _strange(value: Any) -> Iterator[str]:
-    """What YAML has and JSON does not, in words."""
+    """Name the first value that YAML has and JSON does not."""
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
@@ -123,7 +119,7 @@ def _strange(value: Any) -> Iterator[str]:
 
 
 def _values(value: Any, known: dict[int, int]) -> int:
-    """How many values there are, counted once for each place where they stand. What contains itself has no end."""
+    """Count the values, once for each place; a value that contains itself has no end."""
     if isinstance(value, str) or not isinstance(value, Mapping | Sequence):
         return 1
     if id(value) not in known:

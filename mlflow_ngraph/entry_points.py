@@ -1,4 +1,4 @@
-"""Names to lazily imported classes, open to other packages through entry points."""
+"""Registries of lazily imported classes, open to other packages through entry points."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a class lives, and what to install when its module cannot be imported."""
+    """Location of a class, and the package to install when its module cannot be imported."""
 
     target: str
     """``package.module:Class``."""
@@ -27,7 +27,7 @@ class Entry:
 
 
 class Registry(Generic[T]):
-    """The classes of one kind by name.
+    """Classes of one kind by name.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class Registry(Generic[T]):
 
     @cached_property
     def entries(self) -> Mapping[str, Entry]:
-        """Every known name, built in or from an installed package."""
+        """All entries, built in or from installed packages."""
         installed = {
             point.name: Entry(point.value, f"pip install --upgrade {point.dist.name}" if point.dist else "")
             for point in entry_points(group=self.group)
@@ -59,13 +59,7 @@ class Registry(Generic[T]):
         return [*self._builtin, *others]
 
     def require(self, name: str) -> Entry:
-        """Where the class called ``name`` lives; imports nothing.
-
-        Raises
-        ------
-        UnknownNameError
-            Nothing has this name.
-        """
+        """Look up an entry without importing it. Raises `UnknownNameError` for an unregistered name."""
         # Looking through every installed package takes a tenth of a second, which built-in names need not pay.
         entry = self._builtin.get(name) or self.entries.get(name)
         if entry is None:
@@ -73,7 +67,7 @@ class Registry(Generic[T]):
         return entry
 
     def get(self, name: str) -> type[T]:
-        """Import the class called ``name``.
+        """Import a class.
 
         Raises
         ------

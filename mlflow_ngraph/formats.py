@@ -1,4 +1,4 @@
-"""Formats of what is written to last: those of another version are refused with what reads them."""
+"""Refuse files in the format of another version, and name the version that reads them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,10 @@ _LONGEST = 40
 
 
 def foreign(found: object, known: int, writer: object = None) -> str:
-    """Why something cannot be read, and what reads it; empty where it has the format that this version knows.
+    """Explain why a file of another format cannot be read; empty if the format matches.
 
     Parameters
     ----------
-    found : object
-        The format that it says it has.
-    known : int
-        The one that this version reads.
     writer : object
         The version of mlflow-ngraph that it says wrote it, where it does.
     """

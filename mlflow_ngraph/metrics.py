@@ -1,6 +1,6 @@
-"""What is known of a cell: its metrics, with their units and meanings, and the columns of the results table.
+"""Metrics of a cell with their units and meanings, and the columns of the results table.
 
-The one place that names them. docs/reference/metrics.md has what they mean at length, docs/explanation/intervals.md the formulas.
+The one place that names them. docs/reference/metrics.md explains them, docs/explanation/intervals.md has the formulas.
 """
 
 from __future__ import annotations
@@ -50,19 +50,17 @@ class Metric:
 
     @property
     def estimated(self) -> bool:
-        """Whether tables have an interval for it, and the error that this is made of."""
+        """Whether tables have an interval, and the error that it is made of."""
         return self.interval in ("own", "complement")
 
     @property
     def ends(self) -> tuple[str, str]:
-        """The names of the ends of its interval, which a table has where the metric has an interval of its own."""
+        """Column names of the ends of the metric's own interval."""
         return self.name + LOW, self.name + HIGH
 
 
 def with_estimates(names: Iterable[str]) -> list[str]:
-    """Names of metrics, each followed by what a table may have of its uncertainty, or of that of its reciprocal; and the
-    columns that say how to compare them, and what disturbed them.
-    """
+    """Column names of metrics, each followed by the columns of its uncertainty."""
     wanted = list(names)
     sources = [source for name in wanted for source in dict.fromkeys((name, reciprocal_of(name)))]
     known = [METRICS[name] for name in wanted if name in METRICS]
@@ -79,27 +77,27 @@ def with_estimates(names: Iterable[str]) -> list[str]:
 
 
 def reciprocal_of(name: str) -> str:
-    """The metric whose error a metric has: another one, or itself."""
+    """The metric whose error a metric uses: its reciprocal, or itself."""
     return METRICS[name].of or name if name in METRICS else name
 
 
 def titled(metric: str, baseline: str | None) -> str:
-    """The name of a metric, with the baseline that it refers to where it does."""
+    """Title of a metric, with the baseline that it refers to."""
     return metric if baseline is None else f"{metric} over {baseline}"
 
 
 def called(baseline: str) -> str:
-    """A baseline as a sentence calls it."""
+    """Name of a baseline within a sentence."""
     return "eager execution" if baseline == EAGER else baseline
 
 
 def is_complement(name: str) -> bool:
-    """Whether it is ``1 - metric`` that has a logarithm."""
+    """Whether errors are those of the logarithm of ``1 - metric``."""
     return name in METRICS and METRICS[name].interval == "complement"
 
 
 def is_uncertainty(name: str) -> bool:
-    """Whether a column says how certain a metric is, and is none itself."""
+    """Whether a column holds the uncertainty of a metric."""
     return name.endswith((LOW, HIGH, LOG_ERROR, FREEDOM))
 
 

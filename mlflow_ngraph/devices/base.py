@@ -1,7 +1,7 @@
 """The contract of a device profile.
 
-A profile names a kind of machine, says whether this machine is one, and which compilers are worth trying on it.
-To add one, subclass `DeviceProfile` and register it in the entry-point group ``mlflow_ngraph.devices``.
+A profile names a kind of machine, recognises it, and lists the compilers worth trying on it. To add one, subclass
+`DeviceProfile` and register it in the entry-point group ``mlflow_ngraph.devices``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mlflow_ngraph.errors import DeviceError
 
 @dataclass(frozen=True)
 class Fitness:
-    """Whether this machine is of a profile's kind."""
+    """Match of this machine with a profile."""
 
     problems: tuple[str, ...] = ()
     """Why it cannot serve; empty when it can. Each is a clause that follows "device 'x' "."""
@@ -46,16 +46,10 @@ class DeviceProfile(ABC):
 
     @abstractmethod
     def fitness(self) -> Fitness:
-        """Look at this machine. Imports no runtime and changes nothing."""
+        """Compare this machine with the profile. Imports no runtime and changes nothing."""
 
     def check(self) -> tuple[str, ...]:
-        """Make sure that this machine can serve, and return the warnings.
-
-        Raises
-        ------
-        DeviceError
-            It cannot; says why and what to do.
-        """
+        """Return the warnings of a machine that fits. Raises `DeviceError` for a machine that does not."""
         fitness = self.fitness()
         if not fitness.serves:
             raise DeviceError(f"device {self.name!r} {'; and '.join(fitness.problems)}")

@@ -1,4 +1,4 @@
-"""How much memory new processes can really have: what the machine has left, bounded by its control groups."""
+"""Available memory: what the machine has left, bounded by its control groups."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def available_bytes(
 
 
 def _left(group: Path) -> int | None:
-    """What a control group may still take; None without a limit."""
+    """Spare bytes of a control group; None without a limit."""
     for limit_name, use_name, reclaimable_name in _FILES:
         try:
             limit = (group / limit_name).read_text(encoding="ascii").strip()
