@@ -104,8 +104,9 @@ def option(limit: Limit) -> str:
 def objective(
     name: str, metrics: Mapping[str, Metric] = CELL_METRICS, others: Mapping[str, str] | None = None
 ) -> Metric:
-    """Look up the metric of an objective: a key of `OBJECTIVES` or ``others``, or the name of a metric. Raises
-    `UnknownNameError` or `UsageError` for an unknown name, or for a metric of which neither high nor low is better.
+    """Look up the metric of an objective: a key of `OBJECTIVES` or ``others``, or the name of a metric.
+
+    Raises `UnknownNameError`, or `UsageError` for a metric of which neither high nor low is better.
     """
     known = {**OBJECTIVES, **(others or {})}
     metric = known.get(name, name)

@@ -1,4 +1,4 @@
-"""A process that tries an engine, started before the engine is there: importing a runtime takes as long as a download."""
+"""Start a child that tries an engine before its files arrive: importing a runtime takes as long as a download."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROBE_SECONDS = 600.0
 
 
 class LoadCheck:
-    """The process. A context manager, which ends it.
+    """Child process that tries an engine. A context manager.
 
     Parameters
     ----------
@@ -34,17 +34,14 @@ class LoadCheck:
         self._child.begin("import", PROBE_SECONDS, spec=spec.model_dump_json())
 
     def answer(self, directory: Path, seconds: float = 0.0) -> dict[str, Any]:
-        """What the process says of a package whose files have been checked. To be called once.
+        """Try a package whose files have been checked. Call it once.
+
+        Raises `EngineError` if the engine cannot be loaded, or the process died.
 
         Parameters
         ----------
         seconds : float
             Time the engine for so long; 0 leaves its speed alone.
-
-        Raises
-        ------
-        EngineError
-            The engine cannot be loaded, or the process did not live to say anything.
         """
         self._child.begin("probe", PROBE_SECONDS + 2 * seconds, directory=str(directory), seconds=seconds)
         try:
@@ -57,7 +54,7 @@ class LoadCheck:
         return answer
 
     def close(self) -> None:
-        """End the process, whatever it is doing. Closing again does nothing."""
+        """Kill the process. Closing again does nothing."""
         self._child.close()
 
     def __enter__(self) -> LoadCheck:
