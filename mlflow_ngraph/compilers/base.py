@@ -1,9 +1,8 @@
 """The contract of a compiler adapter.
 
-An adapter turns a model into an engine on disk (`Compiler.compile`, in one process) and an engine on
-disk into something that runs (`Compiler.load`, in another process). It knows nothing of studies,
-journals or MLflow. To add one, subclass `Compiler` and register it in the entry-point group
-``mlflow_ngraph.compilers``.
+An adapter compiles a model into an engine on disk (`Compiler.compile`) and loads the engine in another process
+(`Compiler.load`). It knows nothing of studies, journals or MLflow. To add one, subclass `Compiler` and register it in
+the entry-point group ``mlflow_ngraph.compilers``.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ F = TypeVar("F", bound=Flags)
 
 @dataclass(frozen=True)
 class Availability:
-    """Whether a compiler can run on this machine."""
+    """Result of a check that a compiler can run on this machine."""
 
     available: bool
     version: str | None
@@ -59,7 +58,7 @@ class Availability:
 
 @dataclass(frozen=True)
 class Target:
-    """Where and how an engine has to run."""
+    """Device, precision and mode of an engine."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
 
@@ -77,11 +76,11 @@ class Target:
 
     @property
     def elsewhere(self) -> Elsewhere | None:
-        """The device of `build_for`; None for this machine."""
+        """Device of `build_for`; None for this machine."""
         return Elsewhere.parse(self.build_for) if self.build_for else None
 
     def content(self) -> dict[str, Any]:
-        """Its fields as whoever runs the engine sees them: for a device that builds for itself they are the same."""
+        """Fields as on the machine that runs the engine: for a device that builds for itself they are the same."""
         fields = asdict(self)
         del fields["build_for"]
         return fields
@@ -89,7 +88,7 @@ class Target:
 
 @dataclass
 class Workbench:
-    """What a compilation has at hand beside its inputs: a clock, a place, and a line to whoever watches."""
+    """Resources of a compilation beside its inputs: a stage timer, a directory, and a progress callback."""
 
     work: Path
     """A folder for what must outlive a killed process, such as the database of a search. The next attempt at the same
@@ -109,13 +108,13 @@ class Workbench:
             self.add(name, time.perf_counter() - start)
 
     def add(self, name: str, seconds: float) -> None:
-        """Add time to stage ``name`` that an earlier, killed attempt spent."""
+        """Add the time of an earlier, killed attempt to stage ``name``."""
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
 
 @dataclass(frozen=True)
 class Build:
-    """What `Compiler.compile` says about the engine that it wrote."""
+    """Result of `Compiler.compile`."""
 
     flags: Mapping[str, FlagValue] = field(default_factory=dict)
     """Values that took effect at compile time, also those the compiler chose itself."""
@@ -128,7 +127,7 @@ class Build:
 
 @dataclass(frozen=True)
 class Request:
-    """One of the inferences that an invocation keeps in flight, with memory of its own."""
+    """One of the concurrent inferences of an invocation, with memory of its own."""
 
     call: Callable[[], object]
     """Runs this inference alone and returns when its outputs are complete. Requests may be called from different
@@ -155,19 +154,16 @@ class Invocation:
     it returns when as many inferences have ended, while the next ones already run. Needed in ``async`` mode only."""
 
     def repeated(self) -> AbstractContextManager[Callable[[], object]]:
-        """One repetition after the other: a context with the function to call for each.
+        """Context with the function to call for each of many repetitions.
 
-        Between two repetitions nothing stands still. Outputs are complete when the context has ended.
+        The device is never idle between two repetitions. Outputs are complete when the context has ended.
         """
         return nullcontext(self.call) if self.stream is None else self.stream()
 
     def each(self) -> tuple[Request, ...]:
-        """Every inference of `call` by itself.
+        """Functions that run the inferences of `call` one by one.
 
-        Raises
-        ------
-        UnsupportedError
-            Several are in flight, and the adapter does not tell them apart.
+        Raises `UnsupportedError` if an adapter runs several and cannot separate them.
         """
         if self.requests > 1 and len(self.singly) != self.requests:
             raise UnsupportedError(f"the adapter does not give its {self.requests} requests one by one")
@@ -191,13 +187,13 @@ class Engine(ABC):
 
     @abstractmethod
     def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:
-        """Place ``inputs`` (in the order of the workload's inputs) in the runtime's own tensors.
+        """Copy ``inputs`` (in the order of the workload's inputs) into the runtime's own tensors.
 
-        Nothing that a caller would do once for many inferences happens inside `Invocation.call`.
+        Work that a caller does once for many inferences happens here, not in `Invocation.call`.
         """
 
     def close(self) -> None:  # noqa: B027 - most engines free themselves
-        """Free what the engine holds."""
+        """Free the engine."""
 
 
 class Compiler(ABC, Generic[F]):
@@ -245,19 +241,19 @@ class Compiler(ABC, Generic[F]):
 
     @classmethod
     def building(cls) -> Availability:
-        """Whether the compiler can compile here, be it for another device. The default asks for all that running needs."""
+        """Whether the compiler can compile here, also for another device. By default it needs all that running needs."""
         return cls.availability()
 
     @property
     def searches(self) -> bool:
-        """Whether these flags make `compile` search by measuring, which may take hours and has a time limit of its own."""
+        """Whether `compile` searches by measuring with these flags: it may take hours and has a time limit of its own."""
         return False
 
     @property
     def occupies(self) -> Occupation:
-        """What `compile` keeps busy: mostly one ``processor``; as many ``processors`` as it may use; or the ``machine``.
+        """Processors that `compile` occupies: mostly one ``processor``; all its ``processors``; or the ``machine``.
 
-        The machine it needs where it measures what it compiles: nothing may compute beside it then.
+        A compiler that measures needs the machine: nothing may run concurrently.
         """
         return "machine" if self.searches else "processors"
 
@@ -272,25 +268,21 @@ class Compiler(ABC, Generic[F]):
         return 1.0
 
     def requires(self, target: Target) -> dict[str, str]:
-        """What an engine compiled here for ``target`` depends on and finds here: versions, instruction set, GPU.
+        """Requirements of an engine compiled here for ``target``: versions, instruction set, GPU.
 
-        Known without importing a runtime: equal answers mean that an engine made on one machine serves on the other.
-        With `Target.build_for` it is what that device will answer where engines compiled here serve.
+        Known without importing a runtime. An engine of one machine runs on another whose answer is equal. With
+        `Target.build_for` it is the answer of that device.
         """
         return {self.name: self.availability().version or ""}
 
     def engines(self, batch_sizes: Sequence[int]) -> list[tuple[int, ...]]:
-        """Which batch sizes share one engine; the default is an engine for each batch size."""
+        """Batch sizes grouped by engine; the default is an engine for each batch size."""
         return [(batch,) for batch in batch_sizes]
 
     def check(self, target: Target) -> None:
-        """Refuse a target that the compiler does not know, before any work is done.
+        """Refuse a target that the compiler does not support, before any work is done.
 
-        Raises
-        ------
-        UnsupportedError
-            The precision, mode or accelerator is not among those of the class, or the compiler cannot compile for another
-            device.
+        Raises `UnsupportedError` for another precision, mode, accelerator or device.
         """
         for wanted, known in (
             (target.precision, self.precisions),
@@ -305,10 +297,7 @@ class Compiler(ABC, Generic[F]):
     def check_elsewhere(self, target: Target, device: Elsewhere) -> None:
         """Refuse a device for which engines cannot be compiled here. The default refuses every one.
 
-        Raises
-        ------
-        UnsupportedError
-            Engines compiled here do not serve there; says why.
+        Raises `UnsupportedError` with the reason.
         """
         raise UnsupportedError(f"{self.name} compiles for the machine that it runs on, and not here for {device}")
 
@@ -332,15 +321,12 @@ class Compiler(ABC, Generic[F]):
     def load(self, directory: Path, batch: int, target: Target) -> Engine:
         """Load a saved engine in a fresh process, without the model's code unless the compiler needs it.
 
-        Raises
-        ------
-        UnsupportedError
-            The runtime cannot provide the precision or mode that ``target`` asks for.
+        Raises `UnsupportedError` if the runtime lacks the precision or mode of ``target``.
         """
 
     def explain(self, directory: Path, batch: int, target: Target) -> Explanation:
-        """What the compiler made of the model, from its own introspection. Called where `compile` was called.
+        """Explain the compiled model by the compiler's own introspection, in the process that compiled it.
 
-        The default knows nothing beyond the compiler's name.
+        The default knows only the compiler's name.
         """
         return Explanation()

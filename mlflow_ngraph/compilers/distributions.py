@@ -1,4 +1,4 @@
-"""The installed distributions that loading an engine needs."""
+"""Installed distributions that loading an engine needs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,10 @@ _OF_SCHEME = {"timm": ("timm", "torchvision"), "onnx": ("onnx",)}
 
 
 def needed(compiler: Compiler[Any], target: Target, scheme: str) -> dict[str, str]:
-    """Versions of the distributions that loading an engine of ``compiler`` needs beside this package, by their names.
+    """Versions of the distributions that loading an engine of ``compiler`` needs, besides this package.
 
-    Those that bring the adapter's runtime and the adapter itself, those that the adapter names in what it requires, and
-    those that build the workload's module where the adapter has to run it alive.
-
-    Parameters
-    ----------
-    scheme : str
-        Of the workload, such as ``timm``.
+    They bring the adapter and its runtime, are named in the adapter's requirements, or build the workload's module
+    where the adapter runs it live.
     """
     brought_by = _brought_by()
     modules = [*compiler.runtime_modules, type(compiler).__module__]
@@ -42,5 +37,5 @@ def needed(compiler: Compiler[Any], target: Target, scheme: str) -> dict[str, st
 
 @cache
 def _brought_by() -> dict[str, list[str]]:
-    """Distributions by the module that they bring. Every installed file is looked at: once a process is enough."""
+    """Distributions by module. Scans every installed file, so it runs once a process."""
     return dict(packages_distributions())

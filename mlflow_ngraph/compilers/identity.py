@@ -1,4 +1,4 @@
-"""PyTorch eager: the baseline that every speed-up and every parity check refers to."""
+"""PyTorch eager: the baseline of every speed-up and parity check."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class IdentityFlags(TorchFlags):
 
 
 class Identity(TorchAdapter[IdentityFlags]):
-    """Compiles nothing: runs the live module in inference mode."""
+    """Adapter of eager execution: runs the live module in inference mode."""
 
     name: ClassVar[str] = "identity"
     summary: ClassVar[str] = "PyTorch eager, the baseline"
@@ -105,7 +105,7 @@ class Identity(TorchAdapter[IdentityFlags]):
 
 
 def _copy_model(source: Source, directory: Path) -> None:
-    """Materials that hold the model alone, without exports and arrays, in files that outlive their source."""
+    """Copy materials of the model alone, without exports and arrays."""
     from mlflow_ngraph.workloads.file import linked
     from mlflow_ngraph.workloads.materials import WEIGHTS
     from mlflow_ngraph.workloads.registry import create

@@ -1,4 +1,4 @@
-"""What compilers raise as errors of this package, told apart into "cannot express this" and "went wrong"."""
+"""Classify exceptions of compilers: unsupported models, and failures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MACHINE = re.compile(r"bad_alloc|out of memory|cannot allocate|no space left", 
 
 
 def operator(error: BaseException, *patterns: re.Pattern[str]) -> str | None:
-    """The operators that a runtime says it does not have, or None when that is not what went wrong.
+    """Names of the unsupported operators in a runtime's message, or None for another error.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def operator(error: BaseException, *patterns: re.Pattern[str]) -> str | None:
 
 @contextmanager
 def reported(compiler: str, *patterns: re.Pattern[str]) -> Iterator[None]:
-    """Raise what a compiler raises in the block as an error of this package.
+    """Convert exceptions of a compiler in the block to errors of this package.
 
     Parameters
     ----------
@@ -75,10 +75,10 @@ def reported(compiler: str, *patterns: re.Pattern[str]) -> Iterator[None]:
 
 @contextmanager
 def limits(compiler: str, model: Path | None = None) -> Iterator[None]:
-    """Raise what a compiler says about a valid model while it converts or compiles it as a limit of the compiler.
+    """Report errors of a compiler on a valid model as a limit of the compiler.
 
-    It stands within `reported`, around nothing but the compiler's own calls: what this package does wrong beside them
-    stays a failure. A model that comes here has run elsewhere, or there would be no reference to compare with.
+    It stands within `reported`, around the compiler's own calls only: an error of this package stays a failure. The
+    model has already run as the reference, so it is valid.
 
     Parameters
     ----------

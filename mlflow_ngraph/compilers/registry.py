@@ -1,4 +1,4 @@
-"""The compilers by name."""
+"""Registry of compilers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COMPILERS: Registry[Compiler[Any]] = Registry(
 
 
 def create(name: str, flags: Mapping[str, Any] | None = None) -> Compiler[Any]:
-    """The compiler called ``name`` with ``flags``; flags that are left out have their defaults.
+    """Create a compiler with ``flags``; missing flags have their defaults.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Several inferences in flight, for runtimes that start one and let its caller wait for it later."""
+"""Keep several inferences in flight, for runtimes with asynchronous requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Step = Callable[[], object]
 
 
 class Relay:
-    """Requests that are started and waited for in turn.
+    """Asynchronous requests that are started and awaited in turn.
 
     Parameters
     ----------
@@ -22,14 +22,14 @@ class Relay:
         self._waits = waits
 
     def run(self) -> None:
-        """Have all requests in flight at the same time, each once, and return when all have ended."""
+        """Run each request once, all concurrently, and wait for all."""
         for start in self._starts:
             start()
         self._wait()
 
     @contextmanager
     def stream(self) -> Iterator[Step]:
-        """Keep all requests in flight, and give a function that waits for each once and starts it again at once.
+        """Context with a function that waits for each request once and restarts it at once. All have ended after it.
 
         At the end of the context all have ended.
         """

@@ -1,7 +1,6 @@
-"""The specification of an engine, ``spec.json`` in its directory: what it is, how it was compiled, how it is loaded.
+"""The specification of an engine, ``spec.json``: contents, compilation and loading.
 
-Adapters write it last, so a directory without one is no engine. Whoever loads the engine reads it there; the manifest of
-a package has it again.
+Adapters write it last, so a directory without one is no engine. The manifest of a package repeats it.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ BatchSize = Annotated[int, Field(ge=1, lt=1 << 31, strict=True)]
 
 
 class FrozenModel(BaseModel):
-    """A piece of what is written beside an engine: nothing unknown in it, and never changed."""
+    """Base of immutable records that refuse unknown fields."""
 
     # JSON has no NaN and no infinity; as text they are read back as what they were.
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, ser_json_inf_nan="strings")
 
 
 class _Tensor(FrozenModel):
-    """A `TensorSpec` that somebody else wrote."""
+    """Validated form of a `TensorSpec`."""
 
     name: str
     dtype: str = Field(pattern="^(?:bool|u?int(?:8|16|32|64)|float(?:16|32|64)|complex(?:64|128))$")
@@ -101,13 +100,7 @@ class EngineSpec(FrozenModel):
         target: Target,
         facts: Mapping[str, FlagValue],
     ) -> EngineSpec:
-        """The specification of an engine that was compiled just now.
-
-        Parameters
-        ----------
-        facts : Mapping[str, FlagValue]
-            What loading needs to know beyond flags and target.
-        """
+        """Specification of a new engine; ``facts`` are further data that loading needs."""
         model = source.materials
         return cls(
             workload=str(model.ref),
@@ -133,9 +126,9 @@ class EngineSpec(FrozenModel):
         return min(self.batch_sizes)
 
     def serves(self, requires: Mapping[str, str]) -> str:
-        """What keeps the engine from serving a machine that has ``requires``; empty when nothing does.
+        """Reason why a machine with ``requires`` cannot run the engine; empty when none is known.
 
-        An engine may ask for more, which only the runtime can check when it loads it.
+        Only the runtime can check the remaining requirements, when it loads the engine.
         """
         for name, present in requires.items():
             needed = self.requires.get(name)
@@ -144,18 +137,11 @@ class EngineSpec(FrozenModel):
         return ""
 
     def write(self, directory: Path) -> None:
-        """Write it into the engine's directory."""
         (directory / FILE).write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
     @classmethod
     def read(cls, directory: Path) -> EngineSpec:
-        """Read it from an engine's directory.
-
-        Raises
-        ------
-        EngineError
-            There is none, or it is not readable.
-        """
+        """Read the specification from an engine's directory. Raises `EngineError` if it is missing or invalid."""
         path = directory / FILE
         try:
             return cls.model_validate_json(documents.content(path))
@@ -166,7 +152,7 @@ class EngineSpec(FrozenModel):
 
     @classmethod
     def read_for(cls, compiler: Compiler[Any], directory: Path, target: Target) -> EngineSpec:
-        """Read it in order to load the engine.
+        """Read the specification in order to load the engine.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""torch.compile ahead of time: Inductor's kernels in an AOTInductor package."""
+"""The adapter for torch.compile ahead of time: Inductor's kernels in an AOTInductor package."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class TorchCompileFlags(TorchFlags):
 
 
 class TorchCompile(TorchAdapter[TorchCompileFlags]):
-    """Compiles the exported program into a package of machine code that needs no model code to load."""
+    """Compiles the exported program into a package of machine code that loads without model code."""
 
     name: ClassVar[str] = "torch-compile"
     summary: ClassVar[str] = "TorchInductor, compiled ahead of time with AOTInductor"
@@ -109,7 +109,7 @@ class TorchCompile(TorchAdapter[TorchCompileFlags]):
         return build
 
     def _in_force(self, target: Target) -> dict[str, FlagValue]:
-        """The flags that matter to the generated code, each as far as it has an effect."""
+        """Effective flags of the generated code."""
         flags, on_cpu = self.flags, target.accelerator == "cpu"
         return {
             "mode": flags.mode,
@@ -121,7 +121,7 @@ class TorchCompile(TorchAdapter[TorchCompileFlags]):
         }
 
     def _options(self, target: Target) -> dict[str, Any]:
-        """The flags in Inductor's words."""
+        """Flags as options of Inductor."""
         tuned = self.flags.mode == "max-autotune"
         options: dict[str, Any] = {
             # What the mode of this name switches on, but for CUDA graphs, which AOTInductor does not have.
@@ -179,7 +179,7 @@ def _file(batch: int | None) -> str:
 def _package(
     source: Source, batch: int | None, target: Target, path: Path, options: Mapping[str, Any], bench: Workbench
 ) -> int:
-    """Compile the program for a batch size, or for all, into one file; returns how many operations it has."""
+    """Compile the program for one or all batch sizes into a file; returns its number of operations."""
     import torch
     from torch._inductor import aoti_compile_and_package
     from torch.export.passes import move_to_device_pass
@@ -203,7 +203,7 @@ def _package(
 
 
 def _leave_fold_to_pytorch(program: Any) -> None:
-    """Let a program call PyTorch's own col2im: Inductor's decomposition writes beyond its buffer on strided inputs."""
+    """Let a program call PyTorch's own col2im: Inductor's decomposition overruns its buffer on strided inputs."""
     import torch
     from torch._inductor import decomposition, lowering
 

@@ -1,4 +1,4 @@
-"""TorchScript: a traced or scripted graph, frozen, on PyTorch's own interpreter."""
+"""The adapter for TorchScript: a traced or scripted graph, frozen, in PyTorch's own interpreter."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class TorchScript(TorchAdapter[TorchScriptFlags]):
         return build
 
     def _method(self, source: Source) -> Literal["trace", "script"]:
-        """How the model can be compiled: a trace would repeat for every input what Python did for one."""
+        """Choose tracing or scripting: a trace repeats Python's control flow of one input for all."""
         behaviour = source.materials.behaviour
         return "script" if behaviour.reads or behaviour.unfollowed else self.flags.method
 
@@ -119,7 +119,7 @@ class TorchScript(TorchAdapter[TorchScriptFlags]):
         return scripted.eval()
 
     def _scripted(self, module: Any, source: Source) -> Any:
-        """The module with its control flow; where it was to be traced and cannot be either, the lines that forbid it."""
+        """Script the module with its control flow; an error names the lines that forbid tracing."""
         import torch
 
         try:
@@ -174,7 +174,7 @@ def _trace(module: Any, example: tuple[Any, ...]) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the notice that ``torch.jit`` is deprecated, which nobody who asked for it can act on."""
+    """Suppress the notice that ``torch.jit`` is deprecated."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"`?torch\.jit\..*deprecated", category=DeprecationWarning)
         yield

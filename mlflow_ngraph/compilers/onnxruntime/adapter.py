@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
-    """Saves the graph as the CPU provider optimised it; what other providers compile is compiled when it is loaded."""
+    """Saves the graph optimised for the CPU; other providers compile when the engine is loaded."""
 
     name: ClassVar[str] = "onnxruntime"
     summary: ClassVar[str] = "ONNX Runtime with its CPU kernels, OpenVINO, CUDA or TensorRT"
@@ -181,13 +181,7 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
             return explain(self._opener(directory, saved.facts, target), saved.inputs, batch)
 
     def _opener(self, directory: Path, facts: Mapping[str, FlagValue], target: Target) -> Opener:
-        """What opens the engine's files as they were compiled.
-
-        Raises
-        ------
-        CompileError
-            They were compiled for another provider.
-        """
+        """Create the opener of the engine's files. Raises `CompileError` if they were compiled for another provider."""
         provider = choose(self.flags.provider, target)
         if facts["provider"] != provider.name:
             raise CompileError(
@@ -198,7 +192,7 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
         return Opener(self.flags, provider, target, Layout(directory, suffix, bool(facts["shared"]), symbols))
 
     def _optimise(self, model: Path, sizes: Mapping[str, int], target: Target, path: Path) -> None:
-        """Creating a session optimises the graph and writes the result."""
+        """Write the optimised graph, which creating a session does."""
         from mlflow_ngraph.workloads import onnx_file
 
         session_options = options(self.flags, target, self.flags.graph_optimization_level)
@@ -222,7 +216,7 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
 
 
 def _has_bodies(model: Path) -> bool:
-    """Whether a node has a graph of its own, such as a branch or a loop."""
+    """Whether a node has subgraphs, such as a branch or a loop."""
     import onnx
 
     nodes = onnx.load(str(model), load_external_data=False).graph.node
@@ -237,10 +231,10 @@ def _keep(source: Path, target: Path) -> None:
 
 
 def _threads(session: Any, provider: Provider, target: Target, started: int, in_flight: int) -> int | None:
-    """The threads of all inferences in flight: the session's, and those that call it.
+    """Threads of all concurrent inferences: the session's, and those that call it.
 
-    The runtime does not tell how many its own default is; it starts one fewer than it uses. OpenVINO within it tells
-    nothing at all.
+    The runtime does not report its default; it starts one fewer than it uses. OpenVINO within it reports nothing at
+    all.
     """
     if provider.name == "openvino":
         return target.threads

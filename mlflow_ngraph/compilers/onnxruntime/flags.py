@@ -1,4 +1,4 @@
-"""The options of the ONNX Runtime adapter."""
+"""Options of the ONNX Runtime adapter."""
 
 from __future__ import annotations
 

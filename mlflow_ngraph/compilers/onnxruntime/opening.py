@@ -1,4 +1,4 @@
-"""What lies in an engine's directory, and how it becomes a session."""
+"""Layout of an engine's directory, and sessions opened from it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WITHOUT_GPU: dict[str, FlagValue] = {"cudnn_conv_algo_search": None, "cuda_graph
 
 @dataclass(frozen=True)
 class Layout:
-    """How an engine's directory is laid out."""
+    """Paths within an engine's directory."""
 
     directory: Path
     suffix: str
@@ -37,15 +37,15 @@ class Layout:
     """Names of the free batch axis that are given the batch size when the file is loaded."""
 
     def model(self, batch: int | None) -> Path:
-        """The model's file for a batch size."""
+        """Model file for a batch size."""
         return self.directory / f"model{self._batch(batch)}.{self.suffix}"
 
     def source_nodes(self, batch: int | None) -> Path:
-        """The nodes that the model had before it was optimised."""
+        """File of the nodes before optimisation."""
         return self.directory / f"nodes{self._batch(batch)}.json"
 
     def tensorrt(self, batch: int) -> Path:
-        """Where TensorRT keeps the engines that it built for a batch size."""
+        """Directory of the engines that TensorRT built for a batch size."""
         return self.directory / f"tensorrt-b{batch}"
 
     def _batch(self, batch: int | None) -> str:
@@ -54,7 +54,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Opened:
-    """A session and what it says of itself."""
+    """A session with its effective flags."""
 
     session: Any
     facts: Mapping[str, FlagValue]
@@ -70,7 +70,7 @@ class Opener:
         self._target = target
 
     def open(self, batch: int, configure: Callable[[Any], None] | None = None) -> Opened:
-        """A session for a batch size.
+        """Create a session for a batch size.
 
         Parameters
         ----------
@@ -108,12 +108,9 @@ class Opener:
         return Opened(session, facts)
 
     def _in_force(self, session: Any) -> dict[str, FlagValue]:
-        """The flags that the session can be asked for, and its providers.
+        """Effective flags of the session.
 
-        Raises
-        ------
-        UnsupportedError
-            The CUDA provider does not compute in the precision that it was given.
+        Raises `UnsupportedError` if the CUDA provider computes in another precision.
         """
         session_options, provider = session.get_session_options(), self.provider
         facts: dict[str, FlagValue] = {

@@ -1,4 +1,4 @@
-"""The adapter for OpenVINO: an IR on disk, compiled for the machine when it is loaded, and compiled blobs."""
+"""The adapter for OpenVINO: saves an IR, compiled when it is loaded, and compiled blobs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class OpenVINOFlags(Flags):
 
 
 class OpenVINO(Compiler[OpenVINOFlags]):
-    """Converts ONNX to an IR once; compiles it for a batch size and the machine's own CPU, now or at load time."""
+    """Converts ONNX to an IR once; compiles it for a batch size and this CPU, now or at load time."""
 
     name: ClassVar[str] = "openvino"
     summary: ClassVar[str] = "Intel's OpenVINO with its CPU plugin"
@@ -164,12 +164,9 @@ class OpenVINO(Compiler[OpenVINOFlags]):
     def _opened(
         self, directory: Path, batch: int, saved: EngineSpec, config: Mapping[str, FlagValue]
     ) -> tuple[Any, dict[str, FlagValue]]:
-        """An engine from disk, and whether it came from a blob or was compiled from the IR.
+        """Load an engine, and tell a blob from a compiled IR.
 
-        Raises
-        ------
-        CompileError
-            There is nothing but a blob, and it cannot be used here.
+        Raises `CompileError` if the only file is a blob that does not fit.
         """
         shared = bool(saved.facts["shared"])
         refused: str | None = None
@@ -200,7 +197,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
         return core().compile_model(model, "CPU", dict(config))
 
     def _config(self, target: Target) -> dict[str, FlagValue]:
-        """Without a precision hint the runtime computes in bf16 on CPUs that can, and does not say so."""
+        """Runtime configuration. Without a precision hint CPUs that support bf16 use it silently."""
         hint = self.flags.performance_hint or ("latency" if target.mode == "sync" else "throughput")
         core_type = self.flags.scheduling_core_type
         config: dict[str, FlagValue] = {
@@ -217,7 +214,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
         return {key: value for key, value in config.items() if value is not None}
 
     def _in_force(self, compiled: Any, shared: bool, target: Target) -> dict[str, FlagValue]:
-        """The flags and what the runtime says of itself."""
+        """Effective flags."""
         core_type = text(compiled.get_property("SCHEDULING_CORE_TYPE"))
         return {
             "performance_hint": text(compiled.get_property("PERFORMANCE_HINT")).lower(),
@@ -234,7 +231,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
         }
 
     def _requests(self, compiled: Any, mode: Mode) -> int:
-        """Inferences in flight."""
+        """Number of concurrent requests."""
         if mode == "sync":
             return 1
         return self.flags.requests or int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
@@ -245,7 +242,7 @@ def _file(batch: int | None, suffix: str) -> str:
 
 
 def _precision(flags: Mapping[str, FlagValue], target: Target) -> Precision:
-    """The precision that took effect, which has to be the one that was asked for."""
+    """Effective precision, which must be the requested one."""
     element_type = str(flags["inference_precision"])
     if _PRECISIONS.get(element_type) != target.precision:
         raise UnsupportedError(f"openvino computes in {element_type} on this CPU when asked for {target.precision}")

@@ -1,8 +1,7 @@
-"""Compiled models on disk.
+"""Export and import compiled models of OpenVINO (blobs).
 
 A blob belongs to the version of OpenVINO and to the instruction sets that it was compiled with. It holds neither its
-precision nor its threads: imported without the configuration that it was compiled with, it computes in another
-precision, or crashes the process.
+precision nor its threads: imported without its configuration, it computes in another precision, or crashes the process.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from mlflow_ngraph.error_text import one_line
 
 
 class BlobRefusedError(Exception):
-    """A blob cannot be used here; the message says why."""
+    """A blob cannot be used here; the message gives the reason."""
 
 
 def maker() -> str:
-    """What a blob that is exported here can be imported by."""
+    """OpenVINO version and instruction sets, which importing a blob must match."""
     return f"{library().get_version()} on {isa()}"
 
 
@@ -35,17 +34,9 @@ def write(compiled: Any, path: Path) -> None:
 
 
 def read(path: Path, config: Mapping[str, FlagValue], made_by: str) -> Any:
-    """Import a compiled model with the configuration that it was compiled with.
+    """Import a compiled model with its original configuration; ``made_by`` is the `maker` of its export.
 
-    Parameters
-    ----------
-    made_by : str
-        What `maker` said where it was exported.
-
-    Raises
-    ------
-    BlobRefusedError
-        Another version of OpenVINO or a processor with other instruction sets made it, or it is damaged.
+    Raises `BlobRefusedError` if version or instruction sets differ, or it is damaged.
     """
     # Newer runtimes also check this by themselves; those of 2025 put nothing into a blob that they could check.
     if made_by != maker():

@@ -1,4 +1,4 @@
-"""A compiled model and its bound inputs."""
+"""Run a compiled model with bound inputs."""
 
 from __future__ import annotations
 
@@ -57,13 +57,7 @@ class OpenVINOEngine(Engine):
 
 
 def filled(compiled: Any, specs: Sequence[TensorSpec], arrays: Sequence[NDArray[np.generic]]) -> Any:
-    """A request with the inputs in tensors of the runtime's own allocator.
-
-    Parameters
-    ----------
-    specs, arrays : Sequence[TensorSpec], Sequence[NDArray[np.generic]]
-        The workload's inputs, in its order.
-    """
+    """Create a request with inputs in tensors of the runtime's own allocator."""
     ov, request = library(), compiled.create_infer_request()
     for index, place in enumerate(places(compiled.inputs, specs)):
         request.set_input_tensor(index, ov.Tensor(np.array(arrays[place], order="C")))
@@ -71,15 +65,11 @@ def filled(compiled: Any, specs: Sequence[TensorSpec], arrays: Sequence[NDArray[
 
 
 def places(ports: Sequence[Any], specs: Sequence[TensorSpec]) -> list[int]:
-    """Which of the workload's inputs each input of a model is.
+    """Index of the workload's input for each input of a compiled model.
 
-    The runtime leaves out inputs that nothing needs, and where nothing is left between an input and an output, the input
-    has the output's name; the order stays.
+    The runtime drops unused inputs. An input that is directly an output has the output's name; the order stays.
 
-    Raises
-    ------
-    CompileError
-        It cannot be told.
+    Raises `CompileError` if it is ambiguous.
     """
     known = {spec.name: index for index, spec in enumerate(specs)}
     indices = [next((known[name] for name in port.get_names() if name in known), None) for port in ports]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TensorRT(TensorRTFamily[TensorRTFlags]):
-    """Chooses kernels by timing them on the GPU that the engine is for."""
+    """Chooses kernels by timing them on the engine's GPU."""
 
     name: ClassVar[str] = "tensorrt"
     summary: ClassVar[str] = "NVIDIA TensorRT 10 and 11"

@@ -1,4 +1,4 @@
-"""From an ONNX model to a serialised engine."""
+"""Build a serialised engine from an ONNX model."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ _NO_PLUGIN = "Plugin not found"
 
 
 class Configuration(Protocol):
-    """What an edition of TensorRT is told beside what all are told."""
+    """Builder settings of one edition of TensorRT, beside the common ones."""
 
     workspace_mib: int | None
 
     def apply(self, trt: Any, config: Any) -> None:
-        """Tell a builder, before it builds."""
+        """Configure a builder before it builds."""
 
     def built(self, config: Any) -> None:
-        """Keep what a builder learnt, after it has built."""
+        """Store results of a builder, such as timings."""
 
     def in_force(self, trt: Any, config: Any) -> dict[str, FlagValue]:
-        """The edition's own flags as the builder gives them back."""
+        """Effective flags of the edition, as the builder reports them."""
 
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """A serialised engine, and what is known about it."""
+    """A serialised engine with its facts."""
 
     serialized: Any
     """Something with a buffer."""
@@ -119,13 +119,13 @@ def build(
 
 
 def _typing(trt: Any) -> int:
-    """Strongly typed: since TensorRT 11 every network is, and the flag may go one day."""
+    """Strong typing: the default since TensorRT 11, whose flag may be removed."""
     kinds = trt.NetworkDefinitionCreationFlag
     return 1 << int(kinds.STRONGLY_TYPED) if hasattr(kinds, "STRONGLY_TYPED") else 0
 
 
 def _model(file: Path, inputs: Sequence[TensorSpec], batch_sizes: Sequence[int], precision: Precision) -> Any:
-    """The ONNX model in a precision, with all sizes of its inputs fixed but the batch size where there are several."""
+    """Convert the ONNX model to a precision, with fixed input sizes but for the batch size of several."""
     # Weights in files of their own stay there, unless they have to be converted.
     model = onnx.load(str(file), load_external_data=precision in ("bf16", "fp16"))
     only = batch_sizes[0] if len(batch_sizes) == 1 else None
@@ -138,7 +138,7 @@ def _model(file: Path, inputs: Sequence[TensorSpec], batch_sizes: Sequence[int],
 
 
 def _parse(trt: Any, logger: Any, network: Any, model: Any, file: Path) -> None:
-    """Fill the network."""
+    """Parse the model into the network."""
     parser = granted(trt.OnnxParser(network, logger), logger, "no ONNX parser")
     if parser.parse(model.SerializeToString(), str(file.absolute())):
         return
@@ -154,7 +154,7 @@ def _parse(trt: Any, logger: Any, network: Any, model: Any, file: Path) -> None:
 
 
 def _network_precision(edition: Edition, trt: Any, network: Any, precision: Precision) -> str:
-    """The element types that the network's heavy layers compute in, which have to be what was asked for."""
+    """Precision of the network's heavy layers, which must be the requested one."""
     heavy = {getattr(trt.LayerType, name) for name in _HEAVY}
     types: Counter[str] = Counter()
     for index in range(network.num_layers):
@@ -169,7 +169,7 @@ def _network_precision(edition: Edition, trt: Any, network: Any, precision: Prec
 
 
 def _configure(trt: Any, builder: Any, workspace_mib: int | None, target: Target) -> Any:
-    """The builder's configuration, as far as it is the same in all editions."""
+    """Builder configuration common to all editions."""
     config = builder.create_builder_config()
     # What explains the engine later.
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
@@ -180,7 +180,7 @@ def _configure(trt: Any, builder: Any, workspace_mib: int | None, target: Target
 
 
 def switch(config: Any, flag: Any, *, on: bool) -> None:
-    """Set a flag of the builder, or clear it."""
+    """Set or clear a flag of the builder."""
     if on:
         config.set_flag(flag)
     else:
@@ -188,7 +188,7 @@ def switch(config: Any, flag: Any, *, on: bool) -> None:
 
 
 def _profile(builder: Any, inputs: Sequence[TensorSpec], batch_sizes: Sequence[int]) -> Any:
-    """The shapes that an engine for several batch sizes has to serve."""
+    """Optimisation profile of an engine for several batch sizes."""
     profile = builder.create_optimization_profile()
     smallest, largest = min(batch_sizes), max(batch_sizes)
     for spec in inputs:
@@ -198,7 +198,7 @@ def _profile(builder: Any, inputs: Sequence[TensorSpec], batch_sizes: Sequence[i
 
 
 def _flags_in_force(trt: Any, config: Any) -> dict[str, FlagValue]:
-    """The flags as the configuration gives them back."""
+    """Effective flags, as the configuration reports them."""
     return {
         "workspace_mib": int(config.get_memory_pool_limit(trt.MemoryPoolType.WORKSPACE)) // _MIB,
         "tf32": bool(config.get_flag(trt.BuilderFlag.TF32)),

@@ -1,4 +1,4 @@
-"""What TensorRT's builder is told beside what all editions are told."""
+"""Builder settings of TensorRT: search, timing cache and compatibility."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the adapters of TensorRT and of TensorRT for RTX have in common: engines from ONNX, one for each GPU."""
+"""Common base of the adapters of TensorRT and TensorRT for RTX: engines from ONNX, one for each kind of GPU."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ F = TypeVar("F", bound=SharedFlags)
 
 
 class TensorRTFamily(Compiler[F]):
-    """Builds a strongly typed network: the precision is that of the ONNX model, which is converted for 16 bits."""
+    """Builds a strongly typed network in the precision of the ONNX model, which is converted for 16 bits."""
 
     edition: ClassVar[Edition]
     program: ClassVar[str] = "machine code for the GPU"
@@ -99,15 +99,15 @@ class TensorRTFamily(Compiler[F]):
 
     @abstractmethod
     def _required_gpu(self, target: Target) -> str:
-        """Equal on all GPUs that load each other's engines."""
+        """GPU requirement, equal on all GPUs that load each other's engines."""
 
     @abstractmethod
     def _configuration(self, target: Target) -> Configuration:
-        """What this edition's builder is told for ``target``."""
+        """Builder settings of this edition."""
 
     @abstractmethod
     def _deserialized(self, plan: Path, saved: EngineSpec) -> Deserialized:
-        """An engine from disk."""
+        """Load an engine from disk."""
 
     def compile(
         self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, bench: Workbench
@@ -158,12 +158,9 @@ class TensorRTFamily(Compiler[F]):
             return TensorRTEngine(loaded, saved, said["outputs"], batch, target, flags)
 
     def _saved(self, directory: Path, target: Target) -> EngineSpec:
-        """What an engine's directory says, of an engine that this machine can load.
+        """Read the specification of an engine that this machine can load.
 
-        Raises
-        ------
-        UnsupportedError
-            It is for another device: without its GPU NVIDIA's runtime may end the process.
+        Raises `UnsupportedError` for another device: NVIDIA's runtime may end the process.
         """
         saved = EngineSpec.read_for(self, directory, target)
         if target.build_for:
@@ -171,7 +168,7 @@ class TensorRTFamily(Compiler[F]):
         return saved
 
     def _requests(self, target: Target) -> int:
-        """Inferences in flight."""
+        """Number of concurrent requests."""
         return 1 if target.mode == "sync" else self.flags.requests or _IN_FLIGHT
 
     def explain(self, directory: Path, batch: int, target: Target) -> Explanation:
@@ -199,7 +196,7 @@ class TensorRTFamily(Compiler[F]):
 
 
 def _inspect(loaded: Any, saved: EngineSpec, batch: int) -> str:
-    """TensorRT's own description of the engine, with the shapes of a batch size."""
+    """TensorRT's own description of the engine at a batch size."""
     trt, engine = loaded.trt, loaded.engine
     context = loaded.context()
     for spec in saved.inputs:
@@ -221,12 +218,12 @@ def _write(directory: Path, batch: int | None, plan: BuildPlan) -> None:
 
 
 def plan_facts(plan: Path, saved: EngineSpec) -> dict[str, str | int | float | bool]:
-    """What an explanation tells of a serialised engine as a whole."""
+    """Facts of a serialised engine for explanations."""
     return {"tensorrt_version": str(saved.facts["tensorrt_version"]), "plan_bytes": plan.stat().st_size}
 
 
 def find(directory: Path, batch: int, saved: EngineSpec) -> tuple[Path, Mapping[str, Any]]:
-    """The serialised engine for a batch size, and what lies beside it."""
+    """The serialised engine for a batch size, and its files."""
     path = directory / _file(None if saved.facts["dynamic_batch"] else batch)
     if not path.is_file():
         raise CompileError(f"{directory} holds no engine for batch size {batch}")

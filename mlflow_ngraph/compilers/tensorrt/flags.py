@@ -1,4 +1,4 @@
-"""The options of the TensorRT adapter, and those that it shares with TensorRT for RTX."""
+"""Options of the TensorRT adapter, and those shared with TensorRT for RTX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A deserialised engine on the GPU."""
+"""Run a deserialised engine on the GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Deserialized:
-    """An engine and the objects of TensorRT that have to live as long as it does.
+    """An engine with the TensorRT objects that must outlive it.
 
     Parameters
     ----------
@@ -53,20 +53,14 @@ class Deserialized:
             )
 
     def _admit(self, runtime: Any, content: bytes, name: str) -> None:
-        """Refuse an engine before the runtime takes it in, where the edition can tell.
-
-        Raises
-        ------
-        CompileError
-            It does not fit; says why.
-        """
+        """Refuse an engine that does not fit before the runtime loads it, where the edition can tell."""
 
     def context(self) -> Any:
-        """What one inference at a time needs, activations included."""
+        """Execution context of one concurrent inference, including activations."""
         return granted(self.engine.create_execution_context(), self.logger, "no execution context")
 
     def close(self) -> None:
-        """Free the engine before the runtime that made it."""
+        """Free the engine before its runtime."""
         self.engine = None
         self._runtime = None
 
@@ -80,20 +74,12 @@ class _Queued:
     fetch: Callable[[], list[NDArray[np.generic]]]
 
     def request(self) -> Request:
-        """Starts and waits by itself."""
+        """Request that can be started and awaited separately."""
         return Request(partial(_all, [self.start, self.wait]), self.fetch)
 
 
 class TensorRTEngine(Engine):
-    """One engine at one batch size.
-
-    Parameters
-    ----------
-    outputs : Sequence[str]
-        Names of the outputs, in the model's order.
-    flags : Mapping[str, FlagValue]
-        Every flag with the value in force, and among them `requests`.
-    """
+    """One engine at one batch size."""
 
     def __init__(
         self,
@@ -126,7 +112,7 @@ class TensorRTEngine(Engine):
         return Invocation(relay.run, queued[-1].fetch, self._requests, singly, stream)
 
     def _queue(self, inputs: Sequence[NDArray[np.generic]]) -> _Queued:
-        """An inference with a context, a stream and memory of its own."""
+        """Create an inference with its own context, stream and memory."""
         stream = cuda.Stream()
         self._closing.append(stream.close)
         context = self._next_context()
@@ -146,7 +132,7 @@ class TensorRTEngine(Engine):
         return _Queued(start, stream.synchronize, partial(self._fetch, results, stream))
 
     def _next_context(self) -> Any:
-        """The contexts that were made when the engine was loaded, and further ones for further bindings."""
+        """Take a context made at load time, or make another one for further bindings."""
         if self._bound == len(self._contexts):
             self._contexts.append(self._loaded.context())
         self._bound += 1
@@ -188,7 +174,7 @@ class TensorRTEngine(Engine):
             self._grant(None, "the engine does not run")
 
     def _recorded(self, stream: cuda.Stream, work: Callable[[], None]) -> Callable[[], None]:
-        """Record the work once. Before that it has to run once: the first run of a shape is not the same work."""
+        """Record a CUDA graph, after one run: the first run of a shape does other work."""
         work()
         stream.synchronize()
         try:

@@ -1,4 +1,4 @@
-"""The timings of kernels, kept from one build to the next, and shared by builds that run at the same time."""
+"""Timing cache of TensorRT's kernels, shared by builds, also concurrent ones."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from mlflow_ngraph.devices import probes
 
 @dataclass(frozen=True)
 class TimingCache:
-    """A file for one version of TensorRT and one kind of GPU: timings of another one are worth nothing."""
+    """Cache file of one TensorRT version and GPU type: other timings do not apply."""
 
     path: Path
 
     @classmethod
     def place(cls, trt: Any) -> TimingCache:
-        """Where the timings for the installed version and this machine's GPU are."""
+        """Path of the cache for the installed version and this GPU."""
         gpu = probes.gpu()
         kind = f"{gpu.name}-{gpu.compute_capability}" if gpu else "unknown"
         name = re.sub(r"[^A-Za-z0-9.]+", "-", f"{trt.__version__}-{kind}")
         return cls(user_cache.directory("tensorrt") / f"{name}.timing")
 
     def give(self, config: Any) -> bool:
-        """Let a build use the timings; returns whether there were any that it takes."""
+        """Pass the cached timings to a build; returns whether it accepts any."""
         earlier = self._load(config)
         if earlier is not None and config.set_timing_cache(earlier, False):
             return True
@@ -37,7 +37,7 @@ class TimingCache:
         return False
 
     def keep(self, config: Any) -> None:
-        """Add the timings of a build to those in the file, which another build may have written meanwhile."""
+        """Merge a build's timings into the file, which another build may have changed meanwhile."""
         timings = config.get_timing_cache()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{self.path}.lock"):
@@ -50,7 +50,7 @@ class TimingCache:
             temporary.replace(self.path)
 
     def _load(self, config: Any) -> Any | None:
-        """What is in the file, if it is there and no other program's."""
+        """Content of the file, if it is a cache."""
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:

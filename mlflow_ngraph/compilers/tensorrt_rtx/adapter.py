@@ -1,4 +1,4 @@
-"""The adapter for NVIDIA TensorRT for RTX: engines for GeForce and RTX GPUs, which no GPU is needed to build."""
+"""The adapter for NVIDIA TensorRT for RTX: engines for GeForce and RTX GPUs, built without a GPU."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class TensorRTRTX(TensorRTFamily[TensorRTRTXFlags]):
-    """Optimises the network ahead of time, on any machine; kernels are compiled on the GPU, when an engine is loaded."""
+    """Optimises the network ahead of time on any machine; the GPU compiles kernels when it loads an engine."""
 
     name: ClassVar[str] = "tensorrt-rtx"
     summary: ClassVar[str] = "NVIDIA TensorRT for RTX, which also builds engines without a GPU"
@@ -102,7 +102,7 @@ class TensorRTRTX(TensorRTFamily[TensorRTRTXFlags]):
 
 
 def _capability(target: Target) -> tuple[int, int] | None:
-    """Of the GPU that an engine is for; None where there is no GPU."""
+    """Compute capability of the engine's GPU; None where there is no GPU."""
     if target.elsewhere is not None:
         return target.elsewhere.compute_capability
     gpu = probes.gpu()

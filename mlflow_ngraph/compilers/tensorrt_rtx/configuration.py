@@ -1,4 +1,4 @@
-"""What the builder of TensorRT for RTX is told beside what all editions are told."""
+"""Builder settings of TensorRT for RTX: the GPUs to build for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mlflow_ngraph.errors import UnsupportedError
 
 
 class RTXConfiguration:
-    """The GPUs of one build.
+    """GPUs of one build.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class RTXConfiguration:
             config.set_compute_capability(known, 0)
 
     def built(self, config: Any) -> None:
-        """Nothing was learnt: kernels are chosen on the GPU, when an engine is loaded."""
+        """Do nothing: kernels are chosen on the GPU, when an engine is loaded."""
 
     def in_force(self, trt: Any, config: Any) -> dict[str, FlagValue]:
         count = int(config.num_compute_capabilities)
@@ -43,13 +43,7 @@ class RTXConfiguration:
 
     @staticmethod
     def _known(trt: Any, capability: tuple[int, int]) -> Any:
-        """The library's own word for a compute capability.
-
-        Raises
-        ------
-        UnsupportedError
-            It has none.
-        """
+        """The library's constant for a compute capability. Raises `UnsupportedError` if it has none."""
         wanted = "SM{}{}".format(*capability)
         known = {name: value for name, value in trt.ComputeCapability.__members__.items() if name.startswith("SM")}
         if wanted not in known:

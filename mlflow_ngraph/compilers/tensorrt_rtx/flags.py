@@ -1,4 +1,4 @@
-"""The options of the adapter for TensorRT for RTX."""
+"""Options of the adapter for TensorRT for RTX."""
 
 from __future__ import annotations
 

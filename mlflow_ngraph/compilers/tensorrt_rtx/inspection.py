@@ -1,4 +1,4 @@
-"""What the builder says of an engine's layers: the words of the engine inspector, which itself needs the engine's GPU."""
+"""Parse the builder's list of layers, because the engine inspector itself needs the engine's GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BETWEEN_NODES, _IN_JSON = "\x1f", "\x1e"
 
 
 def information(listing: str) -> dict[str, Any]:
-    """The layers in the inspector's own JSON form, from the text in which the builder lists them."""
+    """The layers in the inspector's JSON form, parsed from the builder's log."""
     return {"Layers": [_layer(match) for line in listing.splitlines() if (match := _LAYER.match(line))]}
 
 

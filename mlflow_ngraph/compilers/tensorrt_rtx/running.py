@@ -1,4 +1,4 @@
-"""An engine of TensorRT for RTX: looked at before it is loaded, and compiled to kernels when it is."""
+"""Check and load an engine of TensorRT for RTX, and compile its kernels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TOLD = {
 
 
 class DeserializedRTX(Deserialized):
-    """Contexts have a configuration of their own, which records CUDA graphs and says when kernels are compiled."""
+    """Configures contexts to record CUDA graphs, and when to compile kernels."""
 
     records_itself: ClassVar[bool] = True
 

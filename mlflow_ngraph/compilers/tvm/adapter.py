@@ -1,4 +1,4 @@
-"""The adapter: what the package does, in the contract's terms."""
+"""The adapter for Apache TVM."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class TVM(Compiler[TVMFlags]):
         return requirements
 
     def _instructions(self, target: Target) -> str:
-        """The level of x86-64 that the engine is for, where that is all it needs; else all that this machine has."""
+        """x86-64 level that the engine needs, else all instruction sets of this machine."""
         level = self.flags.mcpu
         here = level if target.build_for else next((known for known in probes.levels() if known == level), "")
         return f"{platform.machine()} {level}" if here and _is_level(level) else isa()
@@ -198,19 +198,13 @@ def _ffi_version() -> str | None:
 
 
 def _set_threads(threads: int | None) -> None:
-    """TVM reads it once, when its library is loaded; by default it takes half of the processors."""
+    """Set the threads, which TVM reads once when its library is loaded; its default is half of the processors."""
     if threads is not None:
         os.environ["TVM_NUM_THREADS"] = str(threads)
 
 
 def _prepare_gpu(compiler: str, target: Target) -> probes.Gpu:
-    """The GPU, once it is certain that TVM can use it.
-
-    Raises
-    ------
-    UnsupportedError
-        There is no GPU, or TVM does not find it.
-    """
+    """Check that TVM can use the GPU. Raises `UnsupportedError` if there is none, or TVM does not find it."""
     gpu = require_gpu(compiler, target)
     import tvm
 
@@ -221,13 +215,7 @@ def _prepare_gpu(compiler: str, target: Target) -> probes.Gpu:
 
 
 def _choose_cuda_compiler(compiler: str) -> None:
-    """Tell TVM how to compile the CUDA source that it generates.
-
-    Raises
-    ------
-    DependencyError
-        Neither of the ways is installed.
-    """
+    """Choose TVM's compiler for generated CUDA source. Raises `DependencyError` if none is installed."""
     if shutil.which("nvcc"):
         os.environ["TVM_CUDA_COMPILE_MODE"] = "nvcc"
     elif package("cuda.bindings", "cuda-bindings", "").available:

@@ -1,4 +1,4 @@
-"""The options of TVM."""
+"""Options of TVM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine is made of: written when it is compiled, and read by `mlflow-ngraph results explain`."""
+"""Kernels of an engine: recorded when it is compiled, and read by `mlflow-ngraph results explain`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SPECIAL = (("tdp", "amx"), ("vpdpbusd", "vnni"), ("vdpbf16", "avx512_bf16"), ("
 
 @dataclass(frozen=True)
 class Contents:
-    """The kernels of an engine, as they were when it was compiled."""
+    """Kernels of an engine at compile time."""
 
     nodes_before: int
     calls: Sequence[str]
@@ -45,18 +45,11 @@ class Contents:
     facts: Mapping[str, str | int | float | bool] = field(default_factory=dict)
 
     def write(self, directory: Path) -> None:
-        """Write it into an engine's directory."""
         (directory / FILE).write_text(json.dumps(asdict(self), indent=1, sort_keys=True), encoding="utf-8")
 
     @classmethod
     def read(cls, directory: Path) -> Contents:
-        """Read it from an engine's directory.
-
-        Raises
-        ------
-        CompileError
-            It is missing or damaged.
-        """
+        """Read the kernels from an engine's directory. Raises `CompileError` if the file is missing or damaged."""
         try:
             return cls(**json.loads((directory / FILE).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
@@ -64,7 +57,7 @@ class Contents:
 
 
 def called(program: str) -> list[str]:
-    """The kernels that TVM's virtual machine calls, from the text of its program."""
+    """Kernels that TVM's virtual machine calls, from the text of its program."""
     return [name for name in _CALL.findall(program) if not name.startswith("vm.builtin.")]
 
 
@@ -96,7 +89,7 @@ def explain(directory: Path, library: str) -> Explanation:
 
 
 class _Groups:
-    """Operations by kernel. Passes after the fusion may have appended something to a kernel's name."""
+    """Operations by kernel. Passes after the fusion may append to a kernel's name."""
 
     def __init__(self, groups: Mapping[str, Sequence[str]]) -> None:
         self._groups = groups
@@ -110,7 +103,7 @@ class _Groups:
 
 
 class MachineCode:
-    """What is known about the code in a shared library; all of it comes from ``objdump``."""
+    """Facts of the code in a shared library, from ``objdump``."""
 
     def __init__(self, size: int | None = None, isas: Mapping[str, str] | None = None, missing: str = "") -> None:
         self.size = size
@@ -120,7 +113,7 @@ class MachineCode:
 
     @classmethod
     def of(cls, library: Path) -> MachineCode:
-        """Look into a library."""
+        """Inspect a library."""
         tool = shutil.which("objdump")
         if tool is None:
             return cls(missing="unknown: objdump is not installed (Debian, Ubuntu: apt-get install binutils)")
@@ -130,7 +123,7 @@ class MachineCode:
         return cls(int(section[1], 16) if section else None, _isas(listing))
 
     def isa(self, kernel: str) -> str:
-        """The instruction sets that a kernel uses."""
+        """Instruction sets of a kernel."""
         return self._isas.get(kernel, "")
 
 
@@ -142,7 +135,7 @@ def _output(tool: str, *arguments: Any) -> str:
 
 
 def _isas(listing: str) -> dict[str, str]:
-    """The widest vector registers, and special units, by kernel."""
+    """Widest vector registers, and special units, by kernel."""
     registers: dict[str, set[str]] = {}
     special: dict[str, set[str]] = {}
     kernel = ""
