@@ -53,7 +53,7 @@ def prepare(
     seed: int,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> Materials:
-    """Write what compilers need of a workload into ``directory``; what is there already stays.
+    """Write the materials of a workload into ``directory``; existing ones stay.
 
     Parameters and errors are those of `Preparation` and its methods.
     """
@@ -64,16 +64,7 @@ def prepare(
 
 
 class Preparation:
-    """A workload that is built and lives on, so that it can be exported once it is known who needs an export.
-
-    Parameters
-    ----------
-    directory : Path
-        Where the materials are written; what is there already stays.
-    seed : int
-        Seeds the inputs.
-    progress : Callable[[str], None]
-        Called with the name of each stage before it begins.
+    """A built workload that stays in memory until it is known which exports are needed.
 
     Raises
     ------
@@ -104,13 +95,13 @@ class Preparation:
         self._exporter = Exporter(self.materials, self._baseline, self._local, directory)
 
     def add_references(self, batch_sizes: Sequence[int]) -> None:
-        """Write inputs and reference outputs for ``batch_sizes``; a model with a fixed one gets that one only."""
+        """Write inputs and reference outputs for ``batch_sizes``, or for a model's only batch size."""
         for batch in _missing(self.materials, batch_sizes):
             self._progress(f"reference b{batch}")
             _add_reference(self.materials, self._baseline, self._samples, self._directory, batch)
 
     def export(self, formats: Sequence[Format]) -> None:
-        """Export what is missing of ``formats``. One that cannot be exported is recorded with the reason."""
+        """Export missing ``formats``. A failed export is recorded with the reason."""
         for kind in formats:
             if kind == "module":  # the weights are written already
                 continue
@@ -118,7 +109,7 @@ class Preparation:
             self._exporter.add(kind)
 
     def _open(self, workload: Workload, seed: int) -> tuple[Materials, Baseline]:
-        """The materials that are there, or new ones."""
+        """Existing materials, or new ones."""
         directory = self._directory
         if not Materials.exist(directory):
             return _begin(workload, self._local, directory, seed)
@@ -159,7 +150,7 @@ def _begin(workload: Workload, local: Workload, directory: Path, seed: int) -> t
 def _observe(
     baseline: Baseline, materials: Materials, given: Sequence[NDArray[Any]] | None, local: Workload, directory: Path
 ) -> Behaviour:
-    """What the baseline does when it is run again and again, and when it is built again."""
+    """Observe the baseline in repeated runs, and after a rebuild."""
     inputs = materials.info.inputs
     batch = materials.info.fixed_batch or _SEVERAL
     example = _example(materials, given, batch)
@@ -174,7 +165,7 @@ def _observe(
 
 
 def _accepts(baseline: Baseline, inputs: Sequence[NDArray[Any]]) -> bool:
-    """Whether a model takes inputs that nobody has asked it to take, such as another step of a range."""
+    """Whether a model accepts inputs outside the example, such as another step of a range."""
     try:
         baseline.run(inputs)
     except MemoryError:
@@ -185,7 +176,7 @@ def _accepts(baseline: Baseline, inputs: Sequence[NDArray[Any]]) -> bool:
 
 
 def _build(local: Workload) -> Baseline:
-    """The live model, or the ONNX file where it has one that PyTorch cannot express."""
+    """Build the live model, or return the ONNX file where PyTorch cannot express it."""
     from mlflow_ngraph.workloads.evaluation import evaluate
 
     try:
@@ -205,7 +196,7 @@ def _build(local: Workload) -> Baseline:
 
 
 def _reopen(local: Workload, directory: Path) -> Baseline:
-    """The model as `_build` made it, with the same weights."""
+    """Rebuild the model of `_build` with the same weights."""
     try:
         source = Source(directory)
         return ModuleBaseline(source.module(), source.materials.wrapped)
@@ -217,7 +208,7 @@ def _reopen(local: Workload, directory: Path) -> Baseline:
 
 
 def _require_fp32(module: torch.nn.Module, workload: str) -> None:
-    """Other precisions are for compilers to choose; parity needs the model itself in fp32."""
+    """Refuse models in other precisions: compilers choose the precision, and parity needs fp32."""
     import torch
 
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -264,7 +255,7 @@ def _add_reference(
 
 
 def _example(materials: Materials, given: Sequence[NDArray[Any]] | None, batch: int) -> list[NDArray[Any]]:
-    """The samples that were given, or the seeded example, at a batch size."""
+    """Given samples, or the seeded example, at a batch size."""
     return samples.drawn(materials.info.inputs, given, batch, np.random.default_rng([materials.seed, batch]))
 
 

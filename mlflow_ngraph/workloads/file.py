@@ -1,4 +1,4 @@
-"""What workloads that come from a model file share."""
+"""Common base of workloads that come from a model file."""
 
 from __future__ import annotations
 
@@ -21,17 +21,9 @@ _POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def require_content(path: Path, kind: str) -> None:
-    """See that there is a file, and that it is none of what people have in place of a model.
+    """Check that a file exists, and is no usual stand-in for a model.
 
-    Parameters
-    ----------
-    kind : str
-        What it should be, such as ``ONNX file``.
-
-    Raises
-    ------
-    WorkloadError
-        There is none, or it is empty, a pointer of Git LFS, or a page of the web.
+    Raises `WorkloadError` if it is missing or empty, a pointer of Git LFS, or a web page.
     """
     if not path.is_file():
         raise WorkloadError(f"no {kind} {path}: paths are relative to the directory where the study is started")
@@ -48,12 +40,12 @@ def require_content(path: Path, kind: str) -> None:
 
 
 def copied(file: Path | str, to: Path | str) -> None:
-    """Copy a file that somebody may write to."""
+    """Copy a file that may be written to."""
     shutil.copyfile(file, to)
 
 
 def linked(file: Path | str, to: Path | str) -> None:
-    """A second name for a file that nobody writes to any more where the file system can, else a copy."""
+    """Hard-link a read-only file where the file system can, else copy it."""
     try:
         os.link(file, to)
     except OSError:
@@ -61,7 +53,7 @@ def linked(file: Path | str, to: Path | str) -> None:
 
 
 class FileWorkload(Workload):
-    """``<scheme>:<path>`` with what the file leaves open about its inputs."""
+    """Workload ``<scheme>:<path>`` with options for its inputs."""
 
     def __init__(self, ref: WorkloadRef, init: Init) -> None:
         self._options = parse_options(FileOptions, ref)

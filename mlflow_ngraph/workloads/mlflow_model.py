@@ -1,4 +1,4 @@
-"""A model that was logged to MLflow, in the PyTorch or the ONNX flavor."""
+"""Workload of a model logged to MLflow, in the PyTorch or the ONNX flavor."""
 
 from __future__ import annotations
 
@@ -115,12 +115,12 @@ class MlflowWorkload(Workload):
 
     @cached_property
     def _scratch(self) -> tempfile.TemporaryDirectory[str]:
-        """Where a model lies that is looked at before it is prepared; goes away with this object."""
+        """Temporary directory of a model that is inspected before it is prepared."""
         return tempfile.TemporaryDirectory(prefix="mlflow-ngraph-")
 
     @cached_property
     def _model(self) -> tuple[Any, Path]:
-        """The description of the saved model, and its directory; downloaded unless it is there."""
+        """Description and directory of the saved model, downloaded once."""
         directory = self._directory or self._download(Path(self._scratch.name))
         from mlflow.models import Model
 
@@ -144,7 +144,7 @@ class MlflowWorkload(Workload):
         return Path(downloaded)
 
     def _as_onnx(self) -> OnnxWorkload | None:
-        """The workload of the ONNX file within, where the model was logged as ONNX."""
+        """Workload of the ONNX file in a model of the ONNX flavor."""
         model, directory = self._model
         flavor = model.flavors.get("onnx")
         if flavor is None:
@@ -167,7 +167,7 @@ class MlflowWorkload(Workload):
         return model
 
     def _declared(self) -> list[DeclaredInput]:
-        """The inputs of the signature that the model was logged with."""
+        """Inputs of the model's signature."""
         model, _ = self._model
         schema = model.signature.inputs if model.signature else None
         if schema is None or not schema.is_tensor_spec():

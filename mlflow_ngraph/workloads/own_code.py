@@ -1,4 +1,4 @@
-"""Import what a user names from the current directory, which is on the path of no child process by itself."""
+"""Import a user's modules from the current directory, which is on no child's path by default."""
 
 from __future__ import annotations
 

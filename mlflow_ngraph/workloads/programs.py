@@ -1,4 +1,4 @@
-"""Exported programs, read from files. Imports torch: for child processes only."""
+"""Read exported programs from files. Imports torch: for child processes only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def read(file: Path) -> torch.export.ExportedProgram:
-    """Read a program that ``torch.export.save`` wrote.
+    """Read the file of ``torch.export.save``.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The workload schemes by name."""
+"""Registry of workload schemes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORKLOADS: Registry[Workload] = Registry(
 
 
 def create(ref: WorkloadRef, init: Init) -> Workload:
-    """The workload behind a reference. Imports no torch; ``str(workload.ref)`` is its canonical name.
+    """Create the workload of a reference. Imports no torch; ``str(workload.ref)`` is its canonical name.
 
     Raises
     ------

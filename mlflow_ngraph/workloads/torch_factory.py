@@ -1,4 +1,4 @@
-"""A model from a Python function that returns a ``torch.nn.Module``."""
+"""Workload of a Python function that returns a ``torch.nn.Module``."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class TorchWorkload(Workload):
         return model
 
     def _made(self) -> torch.nn.Module:
-        """What the callable returns, as a module that can be called, and nothing of what else it has done."""
+        """Call the function, convert its result to a callable module, and undo its side effects."""
         import torch
 
         from mlflow_ngraph.workloads import side_effects
@@ -137,7 +137,7 @@ class TorchWorkload(Workload):
         return unwrapped(made)
 
     def _called(self, program: torch.export.ExportedProgram) -> torch.nn.Module:
-        """A program that was exported already."""
+        """Wrap an exported program."""
         from mlflow_ngraph.workloads.calling import called_flat
 
         names, given = list(program.graph_signature.user_inputs), [spec.name for spec in self.inputs()]
@@ -153,7 +153,7 @@ class TorchWorkload(Workload):
         return f"torch:{self.ref.target}"
 
     def _factory(self) -> Callable[..., Any]:
-        """Import the callable, also from the current directory."""
+        """Import the function, also from the current directory."""
         own_code.importable()
         imported = self._imported()
         for part in self._attribute.split("."):
@@ -166,7 +166,7 @@ class TorchWorkload(Workload):
         return factory
 
     def _imported(self) -> Any:
-        """The module; what it sets PyTorch to when it is imported is left to its callables."""
+        """Import the module; PyTorch settings of its import stay for its functions."""
         if self._module_name in sys.modules:
             return sys.modules[self._module_name]
         from mlflow_ngraph.workloads import side_effects
@@ -183,7 +183,7 @@ class TorchWorkload(Workload):
 
     @contextmanager
     def _told(self, doing: str = "", hint: Callable[[], str] = str) -> Iterator[None]:
-        """Say in one line what the caller's code raises, or says when it ends the process."""
+        """Report errors and exits of the user's code in one line."""
         try:
             yield
         except WorkloadError:
@@ -198,7 +198,7 @@ class TorchWorkload(Workload):
 
 
 def _lacking(factory: Callable[..., Any], given: Mapping[str, Any]) -> str:
-    """What to do about arguments that a callable does not take, or misses; nothing where it has raised something else."""
+    """Advice about missing or unexpected arguments of a function; empty for any other error."""
     try:
         signature(factory).bind(**given)
     except TypeError:
@@ -209,7 +209,7 @@ def _lacking(factory: Callable[..., Any], given: Mapping[str, Any]) -> str:
 
 
 def _returned(made: object) -> str:
-    """What is no module, in words that say what to do about it."""
+    """Describe a result that is no module, with advice."""
     import torch
 
     kind = f"{type(made).__name__}, not a torch.nn.Module"

@@ -27,7 +27,7 @@ _TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 
 @dataclass(frozen=True)
 class Provider:
-    """One execution provider."""
+    """An execution provider with its accelerator and precisions."""
 
     name: ProviderName
     runtime_name: str

@@ -27,7 +27,7 @@ def maker() -> str:
 
 
 def write(compiled: Any, path: Path) -> None:
-    """Export a compiled model."""
+    """Export a compiled model to a file."""
     stream = io.BytesIO()
     compiled.export_model(stream)
     path.write_bytes(stream.getbuffer())

@@ -62,7 +62,7 @@ def called(program: str) -> list[str]:
 
 
 def explain(directory: Path, library: str) -> Explanation:
-    """Explain the engine in a directory."""
+    """Explain the engine in a directory, as recorded when it was compiled."""
     contents = Contents.read(directory)
     code = MachineCode.of(directory / library)
     groups = _Groups(contents.groups)

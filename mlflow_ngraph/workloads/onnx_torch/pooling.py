@@ -1,4 +1,4 @@
-"""Pooling over windows."""
+"""ONNX operators of pooling over windows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SUMS: dict[int, Callable[..., Tensor]] = {1: functional.conv1d, 2: functional.c
 
 
 class Windows:
-    """The windows of a node over a value."""
+    """Windows of a pooling node over a value."""
 
     def __init__(self, node: Node, value: Tensor) -> None:
         self.kernel: list[int] = node.attributes["kernel_shape"]
@@ -50,9 +50,10 @@ class Windows:
         )
 
     def ends(self, sizes: Sequence[int]) -> list[int]:
-        """What has to follow each axis so that the windows fit exactly: those of the standard, the last one whole.
+        """Padding after each axis so that the windows fit exactly: the standard's, and the last window whole.
 
-        With ``ceil_mode`` a window may reach beyond the padding, but not begin behind the value and what is before it.
+        With ``ceil_mode`` a window may reach beyond the padding, but not begin behind the value and its leading
+        padding.
         """
         ends = []
         for axis, size in enumerate(sizes):
@@ -105,7 +106,7 @@ def _less(ends: Sequence[int], after: Sequence[int]) -> list[int]:
 
 
 def _sums(value: Tensor, windows: Windows) -> Tensor:
-    """The sum over every window of a value, each channel by itself."""
+    """Sum over every window of a value, each channel by itself."""
     ones = torch.ones(1, 1, *windows.kernel, dtype=value.dtype, device=value.device)
     images = value.reshape(value.shape[0] * value.shape[1], 1, *value.shape[2:])
     sums = _SUMS[len(windows.kernel)](images, ones, None, windows.strides, 0, windows.dilations)

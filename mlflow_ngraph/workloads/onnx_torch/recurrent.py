@@ -1,4 +1,4 @@
-"""Recurrent layers, step by step: torch's own have other gates, and no exporter takes all of them."""
+"""Recurrent ONNX layers, step by step: torch's own have other gates, and no exporter takes all of them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _recurrent(
 
 
 def _step(node: Node, recurrence: Tensor, biases: tuple[Tensor, ...]) -> Callable[[Tensor, State], State]:
-    """One step, from the products of its inputs and the state before it."""
+    """Run one step, from the products of its inputs and the previous state."""
     of_input, of_state = biases
 
     def lstm(inputs: Tensor, state: State) -> State:

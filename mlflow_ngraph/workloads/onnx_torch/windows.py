@@ -1,4 +1,4 @@
-"""Windows that slide over an image: how ONNX pads them, and how torch wants it said."""
+"""Padding of sliding windows in ONNX, converted to torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mlflow_ngraph.workloads.onnx_torch.values import Node
 def paddings(
     node: Node, sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """What is added before and after each axis, given or automatic."""
+    """Padding before and after each axis, given or automatic."""
     axes = len(kernel)
     mode = node.get("auto_pad", "NOTSET")
     if mode == "VALID":
@@ -32,6 +32,6 @@ def paddings(
 
 
 def extended(value: Tensor, before: Sequence[int], after: Sequence[int], fill: float) -> Tensor:
-    """A value with elements added around its spatial axes, or cut off where the number is negative."""
+    """Pad a value around its spatial axes, or crop it where the number is negative."""
     pairs = [amount for pair in zip(reversed(before), reversed(after), strict=True) for amount in pair]
     return functional.pad(value, pairs, value=fill)

@@ -1,4 +1,4 @@
-"""The process that looks for the first wrong operator of an engine: the other end of `reduction.why`."""
+"""Child process that searches for the first wrong operator of an engine; `why` starts it."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _DOUBTS = 3
 
 
 def main() -> None:
-    """Answer questions."""
+    """Answer requests."""
     parent = Parent.connect()
     torchvision_hook.install()
     parent.serve({"look": lambda command: asdict(answer(Question(**command["question"])))})
 
 
 def answer(question: Question) -> Answer:
-    """Look for the first wrong operator.
+    """Search for the first wrong operator.
 
     Raises
     ------
@@ -91,7 +91,7 @@ def _describe(found: Answer, program: Program, whole: Shown, smallest: Shown) ->
 
 
 def _prepared(question: Question, directory: Path) -> tuple[Source, int]:
-    """The model and what the compiler starts from, without the runs of a study that verify engines."""
+    """Prepare the model and its exports, without a study's verification runs."""
     from mlflow_ngraph.workloads import samples
     from mlflow_ngraph.workloads.base import Init, WorkloadRef
     from mlflow_ngraph.workloads.export import Preparation
@@ -134,7 +134,7 @@ def _program(question: Question, source: Source, inputs: Arrays) -> Program:
 
 
 def _kept(question: Question) -> dict[str, Arrays]:
-    """Inputs for which the engine and the baseline disagreed, and what they gave; empty where the study kept none."""
+    """Stored inputs on which engine and baseline disagreed, with their outputs; empty without any."""
     if not question.kept:
         return {}
     with np.load(question.kept) as content:
@@ -145,7 +145,7 @@ def _kept(question: Question) -> dict[str, Arrays]:
 
 
 def _why_right(program: Program, kept: dict[str, Arrays], question: Question) -> str:
-    """Why nothing is wrong with an engine that is compiled now."""
+    """Reason why a newly compiled engine is right."""
     if not kept:
         return "its outputs are as near to float64 as rounding allows, on the inputs that it was timed on"
     producers = program.producers()

@@ -1,7 +1,7 @@
-"""The search for the first wrong operator, and for the smallest model that shows it.
+"""Search for the first wrong operator, and for the smallest model that shows it.
 
-A compiler fuses across nodes, and an output in the middle of a graph keeps it from doing so. Whether some nodes are
-compiled wrongly is therefore asked of a model of these nodes alone, whose inputs are the right values there.
+A compiler fuses across nodes, and an output in the middle of a graph prevents that. So some nodes are tested as a model
+of their own, whose inputs are the right values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class FailedError(NGraphError):
 
 @dataclass(frozen=True)
 class Shown:
-    """A part that shows that something is wrong."""
+    """A part with a wrong output."""
 
     part: Part
     outputs: Arrays
@@ -37,22 +37,22 @@ class Shown:
 
     @property
     def first(self) -> str:
-        """The output that is wrong first."""
+        """First wrong output."""
         return next(iter(self.wrong))
 
     @property
     def culprit(self) -> str:
-        """The value that is wrong first."""
+        """First wrong value."""
         return (self.inner or self).first
 
     @property
     def how(self) -> str:
-        """How that value is wrong, in words."""
+        """Describe the error of that value."""
         return (self.inner or self).wrong[self.culprit]
 
 
 class Search:
-    """Takes a program apart.
+    """Searches parts of a program.
 
     Parameters
     ----------
@@ -87,16 +87,16 @@ class Search:
 
     @property
     def tries(self) -> int:
-        """How many models were compiled."""
+        """Number of compiled models."""
         return len(self._tried)
 
     @property
     def out_of_time(self) -> bool:
-        """Whether the search has ended before it was done."""
+        """Whether the search stopped early."""
         return time.monotonic() >= self._until
 
     def whole(self) -> Shown | None:
-        """The whole program, where it is wrong. One that cannot be run raises `FailedError`."""
+        """Test the whole program. Raises `FailedError` if it cannot be run."""
         outputs = [name for name in self._program.outputs if name in self._producers]
         found = self._asked(self._program.ancestors(outputs, range(len(self._program.nodes))), outputs)
         if found is None and self.failed:
@@ -104,13 +104,13 @@ class Search:
         return found
 
     def smallest(self, whole: Shown) -> Shown:
-        """The smallest part that is still wrong, from the whole program."""
+        """Shrink the whole program to the smallest part that is still wrong."""
         found = self._near_first_visible(whole) or self._halved(self._ending_at_first(whole))
         smallest = self._without_needless(found)
         return replace(smallest, inner=self._inner(smallest))
 
     def _near_first_visible(self, whole: Shown) -> Shown | None:
-        """Make every value an output, and look around the node whose output is wrong first. None: then nothing is wrong."""
+        """Make every value an output, and search near the first wrong one. None where none is wrong."""
         nodes = whole.part.nodes
         within = set(nodes)
         values = [name for name in self._program.visible() if self._producers.get(name) in within]
@@ -121,7 +121,7 @@ class Search:
         return self._grown(seen.first, nodes)
 
     def _grown(self, output: str, within: Sequence[int]) -> Shown | None:
-        """The node of an output with as few of the nodes before it as it takes to be wrong."""
+        """Add preceding nodes to the node of an output until the part is wrong."""
         before = self._program.ancestors([output], within)
         count = 1
         while True:
@@ -131,14 +131,14 @@ class Search:
             count *= 2
 
     def _ending_at_first(self, shown: Shown) -> Shown:
-        """The nodes that the first wrong output depends on, if these are wrong by themselves."""
+        """Ancestors of the first wrong output, if they are wrong by themselves."""
         nodes = self._program.ancestors([shown.first], shown.part.nodes)
         if len(nodes) == len(shown.part.nodes) and len(shown.part.outputs) == 1:
             return shown
         return self._asked(nodes, [shown.first]) or shown
 
     def _halved(self, shown: Shown) -> Shown:
-        """The earliest half that is wrong, of the earliest half that is wrong, and so on, as long as one is."""
+        """Bisect to the earliest wrong half, as long as one half is wrong."""
         while len(shown.part.nodes) > 1 and not self.out_of_time:
             nodes = shown.part.nodes
             self._tell(f"{len(nodes)} nodes are wrong: halving them")
@@ -151,7 +151,7 @@ class Search:
         return shown
 
     def _without_needless(self, shown: Shown) -> Shown:
-        """Leave out groups of nodes as long as it stays wrong, then smaller groups, down to each node by itself."""
+        """Remove groups of nodes as long as the part stays wrong, then smaller groups, down to single nodes."""
         size = max(1, len(shown.part.nodes) // 2)
         while len(shown.part.nodes) > 1 and not self.out_of_time:
             smaller = self._one_group_less(shown, size)
@@ -181,15 +181,15 @@ class Search:
         return None
 
     def _read(self, nodes: Collection[int]) -> list[str]:
-        """The values of other nodes that some read, the last one first."""
+        """Values of other nodes that some nodes read, the last one first."""
         read = {name for place in nodes for name in self._program.nodes[place].inputs}
         return sorted(read & set(self._producers), key=self._producers.__getitem__, reverse=True)
 
     def _inner(self, shown: Shown) -> Shown | None:
-        """The earliest of the nodes that are wrong together whose value is.
+        """Earliest wrong value within a wrong part.
 
-        Their last node may do no more than keep what is fused before it from being an output. So it is left out, and its place
-        is taken by one that negates.
+        The last node may only prevent the fused value before it from being an output. So it is removed, and a node that
+        negates takes its place.
         """
         found: Shown | None = None
         last: Shown | None = shown
@@ -202,7 +202,7 @@ class Search:
         return found
 
     def _asked(self, nodes: Collection[int], outputs: Sequence[str], *, negated: bool = False) -> Shown | None:
-        """Compile and run a model of some nodes, once; None where it is not wrong, or is no model."""
+        """Compile and run a model of some nodes, once; None where it is right, or is no model."""
         key = tuple(nodes), tuple(outputs), negated
         if key not in self._tried:
             if not outputs or (self.out_of_time and self._tried):

@@ -1,4 +1,4 @@
-"""Why an engine is wrong: asks a process of its own for the first operator that its compiler computes wrongly."""
+"""Find the first operator that an engine's compiler computes wrongly, in a child process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT_S = 120.0
 
 @dataclass(frozen=True)
 class Question:
-    """An engine, as it was compiled in a study."""
+    """A wrong engine, as it was compiled in a study."""
 
     workload: Mapping[str, Any]
     """The fields of its `WorkloadRef`."""
@@ -43,7 +43,7 @@ class Question:
 
 @dataclass
 class Answer:
-    """What was found."""
+    """Result of the search."""
 
     nodes: int = 0
     """Of the whole model."""
@@ -76,13 +76,7 @@ class Answer:
 
 
 def ask(question: Question) -> Answer:
-    """Look for the first wrong operator in a process of its own.
-
-    Raises
-    ------
-    NGraphError
-        It cannot be looked for; says why.
-    """
+    """Search in a child process. Raises `NGraphError` if the search fails, with the reason."""
     env = environment.of_threads(question.target["threads"], patient=True, logins=True)
     with closing(Child("mlflow_ngraph_bisect.process", env)) as child:
         try:
