@@ -25,15 +25,7 @@ class DoubledError(ValueError):
 def content(path: Path, most: int = MAX_BYTES) -> bytes:
     """Read a small file without blocking, as reading from a pipe would.
 
-    Parameters
-    ----------
-    most : int
-        Bytes that it may have.
-
-    Raises
-    ------
-    OSError
-        It cannot be read, is no plain file, or is larger.
+    Raises `OSError` if it is unreadable, no plain file, or has over ``most`` bytes.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as stream:
@@ -48,13 +40,8 @@ def content(path: Path, most: int = MAX_BYTES) -> bytes:
 def from_yaml(path: Path) -> Any:
     """Parse a YAML file into values that JSON has too, because they are stored as JSON.
 
-    Raises
-    ------
-    OSError
-        As `content`.
-    ValueError
-        It is none, says little that stands for endlessly much, or has a key that is no text or a value that JSON does not
-        have, such as a date; what is wrong is one line.
+    Raises `OSError` as `content`, and `ValueError` with a reason of one line: no YAML, too many values by aliases, a
+    key that is no text, or a value that JSON does not have, such as a date.
     """
     import yaml
 
@@ -74,10 +61,7 @@ def from_yaml(path: Path) -> Any:
 def from_json(text: bytes) -> Any:
     """Parse a JSON document.
 
-    Raises
-    ------
-    ValueError
-        It is none, a key stands in it twice, or it has more values than such a document has; what is wrong is one line.
+    Raises `ValueError` with a reason of one line: no JSON, a duplicate key, or too many values.
     """
     # Of a few bytes each, all of them at once would take the memory of a machine.
     if sum(text.count(mark) for mark in (b",", b"[", b"{")) > _MOST_VALUES:

@@ -29,14 +29,8 @@ class Entry:
 class Registry(Generic[T]):
     """Classes of one kind by name.
 
-    Parameters
-    ----------
-    kind : str
-        The word used in messages, such as ``"compiler"``.
-    group : str
-        The entry-point group from which other packages add names.
-    builtin : Mapping[str, Entry]
-        The names that this package brings. A third party cannot replace them.
+    ``kind`` is the word for messages, such as ``"compiler"``. The entry-point group ``group`` adds names of other
+    packages, which cannot replace ``builtin`` ones.
     """
 
     def __init__(self, kind: str, group: str, builtin: Mapping[str, Entry]) -> None:
@@ -67,15 +61,7 @@ class Registry(Generic[T]):
         return entry
 
     def get(self, name: str) -> type[T]:
-        """Import a class.
-
-        Raises
-        ------
-        UnknownNameError
-            Nothing has this name.
-        DependencyError
-            Its module needs a package that is not installed.
-        """
+        """Import a class. Raises `UnknownNameError`, or `DependencyError` if its module needs a missing package."""
         entry = self.require(name)
         module, _, attribute = entry.target.partition(":")
         try:
@@ -90,19 +76,7 @@ class Registry(Generic[T]):
 def brought(plugin: str, group: str, name: str, wanted: str) -> Any:
     """Import an entry point of one of this project's plugins.
 
-    Parameters
-    ----------
-    plugin : str
-        Its distribution, such as ``mlflow-ngraph-serve``.
-    group, name : str
-        Of the entry point.
-    wanted : str
-        The words of a message for what the entry point does.
-
-    Raises
-    ------
-    DependencyError
-        The plugin is not installed.
+    Raises `DependencyError` if the plugin is not installed; ``wanted`` describes the entry point in the message.
     """
     try:
         (point,) = distribution(plugin).entry_points.select(group=group, name=name)

@@ -32,13 +32,7 @@ _KNOWN = 12
 
 
 class Expression:
-    """A formula over named numbers.
-
-    Raises
-    ------
-    ValueError
-        It is no such formula; says what is wrong, and where.
-    """
+    """A formula over named numbers. Raises `ValueError` for anything else, with the reason and its place."""
 
     def __init__(self, text: str) -> None:
         if len(text) > _LONGEST:

@@ -10,13 +10,7 @@ _LONGEST = 40
 
 
 def foreign(found: object, known: int, writer: object = None) -> str:
-    """Explain why a file of another format cannot be read; empty if the format matches.
-
-    Parameters
-    ----------
-    writer : object
-        The version of mlflow-ngraph that it says wrote it, where it does.
-    """
+    """Explain why a file of another format, by version ``writer``, cannot be read; empty if the format matches."""
     if found == known and not isinstance(found, bool):
         return ""
     said = harmless(str(found)[:_LONGEST])

@@ -173,12 +173,8 @@ class Invocation:
 class Engine(ABC):
     """A compiled workload in memory, loaded from disk for one batch size.
 
-    Parameters
-    ----------
-    precision : Precision
-        The precision that took effect, asked of the runtime where the runtime can tell.
-    flags : Mapping[str, FlagValue]
-        Every flag with the value in force, also those that the runtime chose itself (threads, streams, ...).
+    ``precision`` and ``flags`` are the effective values, as far as the runtime reports them, also those that it chose
+    itself (threads, streams, ...).
     """
 
     def __init__(self, precision: Precision, flags: Mapping[str, FlagValue]) -> None:
@@ -307,14 +303,9 @@ class Compiler(ABC, Generic[F]):
     ) -> Build:
         """Compile and save an engine into the empty ``directory`` for ``batch_sizes``.
 
-        Use the stages ``compile`` (before it ``convert`` and ``tune``, where there are such steps) and ``save``.
-
-        Raises
-        ------
-        UnsupportedError
-            The compiler cannot express the model, with its own reason (the operator's name).
-        CompileError
-            The compiler failed.
+        Use the stages ``compile`` (before it ``convert`` and ``tune``, where there are such steps) and ``save``. Raises
+        `UnsupportedError` where the compiler cannot express the model, with its own reason (the operator's name), and
+        `CompileError` where it fails.
         """
 
     @abstractmethod

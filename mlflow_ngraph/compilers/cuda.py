@@ -42,12 +42,7 @@ def runtime() -> Any:
 def checked(answer: Sequence[Any]) -> Any:
     """Check the status of a call, and return its result.
 
-    Raises
-    ------
-    MemoryError
-        The memory of the device, or page-locked memory, is used up.
-    CudaError
-        Any other failure.
+    Raises `MemoryError` if device or page-locked memory is exhausted, and `CudaError` for any other failure.
     """
     status, *values = answer
     if status:

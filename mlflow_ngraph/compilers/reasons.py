@@ -30,13 +30,7 @@ _MACHINE = re.compile(r"bad_alloc|out of memory|cannot allocate|no space left", 
 
 
 def operator(error: BaseException, *patterns: re.Pattern[str]) -> str | None:
-    """Names of the unsupported operators in a runtime's message, or None for another error.
-
-    Parameters
-    ----------
-    *patterns : re.Pattern[str]
-        How a runtime of a third party names them, in the first group.
-    """
+    """Names of the unsupported operators, in the first group of ``patterns``, or None for another error."""
     texts = [str(link) for link in causes(error)]
     for pattern in (*patterns, *_OPERATOR):
         match = next((match for text in texts if (match := pattern.search(text))), None)
@@ -47,20 +41,9 @@ def operator(error: BaseException, *patterns: re.Pattern[str]) -> str | None:
 
 @contextmanager
 def reported(compiler: str, *patterns: re.Pattern[str]) -> Iterator[None]:
-    """Convert exceptions of a compiler in the block to errors of this package.
+    """Convert exceptions of a compiler in the block to `UnsupportedError` or `CompileError`, in one line.
 
-    Parameters
-    ----------
-    *patterns : re.Pattern[str]
-        How the compiler names an operator that it does not have, in the first group, where it is none of those that
-        this package brings.
-
-    Raises
-    ------
-    UnsupportedError
-        An operator is missing; names it.
-    CompileError
-        Anything else, in one line.
+    The first group of ``patterns`` is the name of a missing operator in messages of a third party's compiler.
     """
     try:
         yield
@@ -75,20 +58,10 @@ def reported(compiler: str, *patterns: re.Pattern[str]) -> Iterator[None]:
 
 @contextmanager
 def limits(compiler: str, model: Path | None = None) -> Iterator[None]:
-    """Report errors of a compiler on a valid model as a limit of the compiler.
+    """Report errors of a compiler on a valid model as `UnsupportedError`: a limit of the compiler.
 
     It stands within `reported`, around the compiler's own calls only: an error of this package stays a failure. The
-    model has already run as the reference, so it is valid.
-
-    Parameters
-    ----------
-    model : Path | None
-        The ONNX file that the compiler reads; what is wrong with the file itself is no limit.
-
-    Raises
-    ------
-    UnsupportedError
-        In the compiler's own words, with the operator where these name it.
+    model has already run as the reference, so it is valid; errors about the ONNX file ``model`` itself are no limits.
     """
     try:
         yield

@@ -36,12 +36,7 @@ COMPILERS: Registry[Compiler[Any]] = Registry(
 def create(name: str, flags: Mapping[str, Any] | None = None) -> Compiler[Any]:
     """Create a compiler with ``flags``; missing flags have their defaults.
 
-    Raises
-    ------
-    UnknownNameError
-        No compiler has this name.
-    FlagError
-        A flag is unknown or has a wrong value; the message names the flag and what is allowed.
+    Raises `UnknownNameError` for an unknown compiler, and `FlagError` for an unknown flag or a wrong value.
     """
     kind = COMPILERS.get(name)
     try:

@@ -9,13 +9,7 @@ Step = Callable[[], object]
 
 
 class Relay:
-    """Asynchronous requests that are started and awaited in turn.
-
-    Parameters
-    ----------
-    starts, waits : Sequence[Step]
-        Begin a request, and return when it has ended; in the same order.
-    """
+    """Asynchronous requests; each of ``starts`` begins one, and the same entry of ``waits`` awaits it."""
 
     def __init__(self, starts: Sequence[Step], waits: Sequence[Step]) -> None:
         self._starts = starts

@@ -13,13 +13,7 @@ Task = Callable[[], object]
 
 
 class Crew:
-    """Runs each of its tasks in a thread of its own.
-
-    Parameters
-    ----------
-    tasks : Sequence[Task]
-        They must let go of Python's lock while they compute, or they do so one after the other.
-    """
+    """Runs each of its tasks in a thread of its own. Only tasks that release the GIL run concurrently."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self._members = [_Member(task) for task in tasks]

@@ -154,12 +154,8 @@ class EngineSpec(FrozenModel):
     def read_for(cls, compiler: Compiler[Any], directory: Path, target: Target) -> EngineSpec:
         """Read the specification in order to load the engine.
 
-        Raises
-        ------
-        CompileError
-            There is none, or another compiler wrote the engine.
-        UnsupportedError
-            The engine was compiled for another precision than ``target`` asks for.
+        Raises `CompileError` if it is missing or another compiler's, and `UnsupportedError` if its precision is not
+        that of ``target``.
         """
         try:
             spec = cls.read(directory)

@@ -41,10 +41,7 @@ class TorchAdapter(Compiler[F]):
     def check(self, target: Target) -> None:
         """Refuse targets that PyTorch does not support on the accelerator.
 
-        Raises
-        ------
-        UnsupportedError
-            The precision or mode is unknown, or exists on the other accelerator only; or there is no GPU.
+        Raises `UnsupportedError` if precision or mode are unknown, or need the other accelerator, or there is no GPU.
         """
         super().check(target)
         if target.accelerator == "cuda":

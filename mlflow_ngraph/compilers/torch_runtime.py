@@ -126,14 +126,8 @@ class InferenceMode:
 class TorchEngine(Engine):
     """An engine of any function from tensors to tensors.
 
-    Load, bind and call it in one thread: inference mode belongs to a thread.
-
-    Parameters
-    ----------
-    run : Callable[..., object]
-        Maps the input tensors to a tensor, or a tuple or list of tensors.
-    memory_format : torch.memory_format
-        What four-dimensional inputs are laid out in.
+    Load, bind and call it in one thread: inference mode belongs to a thread. ``memory_format`` is the layout of
+    four-dimensional inputs.
     """
 
     def __init__(

@@ -23,13 +23,7 @@ def executed(graph: Any) -> list[Any]:
 
 
 def describe(saved_graph: Any, engine: Engine, saved: EngineSpec, batch: int) -> Explanation:
-    """Describe the graph of PyTorch's executor after it has been specialised by some inputs.
-
-    Parameters
-    ----------
-    saved_graph : Any
-        The graph as it was saved, that is after freezing.
-    """
+    """Describe the graph of PyTorch's executor after some runs; ``saved_graph`` is the frozen graph."""
     rng = np.random.default_rng(0)
     invocation = engine.bind([spec.random(batch, rng) for spec in saved.inputs])
     for _ in range(_RUNS_UNTIL_SPECIALISED):

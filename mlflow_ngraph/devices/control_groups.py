@@ -11,10 +11,7 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 def groups(controller: str, root: Path = ROOT, membership: Path = MEMBERSHIP) -> list[Path]:
     """Directories of this process's group and of all groups above it, of control groups v2 and v1.
 
-    Parameters
-    ----------
-    controller : str
-        ``cpu`` or ``memory``; version 1 has a hierarchy for each.
+    ``controller`` is ``cpu`` or ``memory``; version 1 has a hierarchy for each.
     """
     directories: list[Path] = []
     try:

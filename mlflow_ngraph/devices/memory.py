@@ -18,13 +18,7 @@ _FILES = (
 def available_bytes(
     root: Path = control_groups.ROOT, membership: Path = control_groups.MEMBERSHIP, *, machine: int | None = None
 ) -> int:
-    """Bytes that can be allocated without swapping or being killed.
-
-    Parameters
-    ----------
-    machine : int | None
-        What the machine has available; by default, ask it.
-    """
+    """Bytes that can be allocated without swapping or being killed, of those that the machine has."""
     free = psutil.virtual_memory().available if machine is None else machine
     left = [
         bytes_ for group in control_groups.groups("memory", root, membership) if (bytes_ := _left(group)) is not None

@@ -72,15 +72,10 @@ class Change:
 
 
 class Sensors:
-    """The sensors of this machine.
+    """Sensors of this machine.
 
-    Parameters
-    ----------
-    root : Path
-        Of the file system; for tests.
-    accelerator : str
-        ``cuda`` reads those of the GPU besides: an NVIDIA card's with the package nvidia-ml-py, a Jetson's from the
-        kernel.
+    With the accelerator ``cuda`` also those of the GPU: an NVIDIA card's with the package nvidia-ml-py, a Jetson's from
+    the kernel.
     """
 
     def __init__(self, root: Path = Path("/"), accelerator: str = "cpu") -> None:

@@ -15,14 +15,10 @@ if TYPE_CHECKING:
 
 
 def taken(given: Mapping[str, Any] | Sequence[Any], specs: Sequence[TensorSpec]) -> list[NDArray[Any]]:
-    """Convert the inputs to NumPy arrays in the order of ``specs``.
+    """Convert the inputs, by name or in order, to NumPy arrays in the order of ``specs``.
 
-    Raises `UsageError` for a missing or unknown input, another type or shape, or an array on a device.
-
-    Parameters
-    ----------
-    given : Mapping[str, Any] | Sequence[Any]
-        By name, or in order; NumPy arrays and numbers, or anything with DLPack in the memory of the host.
+    They may be NumPy arrays, numbers, or anything with DLPack in the host's memory. Raises `UsageError` for a missing
+    or unknown input, another type or shape, or an array on a device.
     """
     names = [spec.name for spec in specs]
     if isinstance(given, Mapping):

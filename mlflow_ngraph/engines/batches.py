@@ -64,13 +64,7 @@ def pieces(samples: int, sizes: Sequence[int], batching: Batching) -> list[Piece
 
 
 def inseparable(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], mixes: str) -> str:
-    """Reason why a sample cannot be computed in another batch; empty where it can.
-
-    Parameters
-    ----------
-    mixes : str
-        How the samples of a batch influence each other in this model; empty where they do not.
-    """
+    """Reason why a sample cannot be computed in another batch, such as ``mixes``; empty where it can."""
     for kind, specs in (("input", inputs), ("output", outputs)):
         for spec in specs:
             if BATCH not in spec.shape:

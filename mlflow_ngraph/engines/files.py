@@ -32,13 +32,7 @@ def digest_files(directory: Path) -> dict[str, str]:
 
 
 def damage(directory: Path, files: Mapping[str, str]) -> str:
-    """Describe the first damage to the files of an engine or package; empty when they match their digests.
-
-    Parameters
-    ----------
-    files : Mapping[str, str]
-        Sha256 by path relative to ``directory``.
-    """
+    """First damage to files of an engine or package with these sha256 by relative path; empty when there is none."""
     for path, digest in sorted(files.items()):
         file = directory / path
         inside = PurePosixPath(path)

@@ -54,13 +54,7 @@ class Recipe:
 
 
 def recipe(compiler: Compiler[Any], target: Target, batch_sizes: Sequence[int], materials: Mapping[str, Any]) -> Recipe:
-    """Recipe of a prepared workload on this machine now.
-
-    Parameters
-    ----------
-    materials : Mapping[str, Any]
-        The content of ``materials.json``.
-    """
+    """Recipe of a prepared workload (``materials.json``) on this machine now."""
     packages = {name for kind in compiler.formats for name in EXPORTERS[kind]}
     return Recipe(
         model=materials["digest"],

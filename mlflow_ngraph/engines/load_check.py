@@ -21,11 +21,8 @@ PROBE_SECONDS = 600.0
 class LoadCheck:
     """Child process that tries an engine. A context manager.
 
-    Parameters
-    ----------
-    spec : EngineSpec
-        Of the engine that will be tried, from a manifest that has been checked. The process imports the runtime that this
-        asks for, and sees no file of the engine before `answer` says that they may be seen.
+    It imports the runtime of ``spec``, from a checked manifest, and reads no file of the engine before `answer` is
+    called.
     """
 
     def __init__(self, spec: EngineSpec) -> None:
@@ -34,14 +31,9 @@ class LoadCheck:
         self._child.begin("import", PROBE_SECONDS, spec=spec.model_dump_json())
 
     def answer(self, directory: Path, seconds: float = 0.0) -> dict[str, Any]:
-        """Try a package whose files have been checked. Call it once.
+        """Try a package whose files have been checked, and time it for ``seconds``, or not with 0. Call it once.
 
         Raises `EngineError` if the engine cannot be loaded, or the process died.
-
-        Parameters
-        ----------
-        seconds : float
-            Time the engine for so long; 0 leaves its speed alone.
         """
         self._child.begin("probe", PROBE_SECONDS + 2 * seconds, directory=str(directory), seconds=seconds)
         try:

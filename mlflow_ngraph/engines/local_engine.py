@@ -44,19 +44,9 @@ WARM_UP_CALLS = 3
 class LoadedEngine:
     """A loaded engine, made by `mlflow_ngraph.load_model`. A context manager that closes itself.
 
-    Thread-safe: calls from several threads are answered one after the other.
-
-    Parameters
-    ----------
-    batching : Batching
-        What `run` does with batch sizes that the engine was not compiled for, unless it is told otherwise.
-    mode : Mode
-        As the engine was measured, for whoever measures it again; to answer one call at a time it is ``sync``.
-
-    Raises
-    ------
-    EngineError
-        The engine does not fit this machine, or the runtime cannot load it as it was measured.
+    Thread-safe: calls from several threads are answered one after the other. ``batching`` is the default of `run`.
+    ``mode`` is ``sync`` to answer one call at a time; to measure the engine again it is the mode of its study. Raises
+    `EngineError` if the engine does not fit this machine, or the runtime cannot load it as it was measured.
     """
 
     def __init__(self, package: Package, *, batching: Batching = "exact", mode: Mode = "sync") -> None:
@@ -162,12 +152,8 @@ class LoadedEngine:
     def warmup(self, batch_sizes: Sequence[int] | None = None) -> None:
         """Load the engine for some or all batch sizes, and call each a few times on zeros.
 
-        Raises
-        ------
-        UsageError
-            The engine was not compiled for one of them.
-        EngineError
-            The engine is closed, or the runtime failed.
+        Raises `UsageError` for a batch size that the engine was not compiled for, and `EngineError` if it is closed or
+        fails.
         """
         import numpy as np
 

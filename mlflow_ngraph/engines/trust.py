@@ -113,18 +113,8 @@ def require(manifest: bytes, signature: bytes | None, source_uri: str | Path, ru
     Every file of a package has its digest in the manifest, so the result holds for the package as long as the caller
     opens it with this very manifest.
 
-    Parameters
-    ----------
-    signature : bytes | None
-        Those of ``manifest.json.sig``; None where there is none.
-    source_uri : str | Path
-        The tracking server that the package comes from, or the directory that it lies in.
-
-    Raises
-    ------
-    EngineError
-        Its source is refused, a signature is missing or by somebody who is not known, or the signature is not one of
-        this manifest, whatever the rules.
+    Raises `EngineError` for a refused source, a missing signature or unknown signer, and for a wrong signature whatever
+    the rules.
     """
     source, rule = _admitted(source_uri, rules)
     key = signing.signer(manifest, signature) if signature is not None else None

@@ -51,14 +51,8 @@ class Verification:
 def verify(directory: Path, digest: str | None = None, measure_seconds: float = 0.0) -> Verification:
     """Verify a package: its files, its compatibility, its outputs in a child process, and last its speed.
 
-    A failed check ends the verification: no runtime sees a file that is not the packaged one.
-
-    Parameters
-    ----------
-    digest : str | None
-        Sha256 that its manifest must have, as somebody else knows it.
-    measure_seconds : float
-        Time the engine for so long; 0 leaves its speed alone.
+    A failed check ends the verification: no runtime sees a file that is not the packaged one. ``digest`` is the
+    manifest's sha256 from another source. The engine is timed for ``measure_seconds``, or not with 0.
     """
     try:
         package = open_package(directory, digest)
@@ -82,13 +76,7 @@ def verify(directory: Path, digest: str | None = None, measure_seconds: float = 
 
 
 def verify_arrived(package: Package, trial: LoadCheck) -> Verification:
-    """Verify a downloaded package, whose digests and requirements were compared during the download.
-
-    Parameters
-    ----------
-    trial : LoadCheck
-        Started for this package.
-    """
+    """Verify a downloaded package in ``trial``; digests and requirements were compared during the download."""
     count = len(package.manifest.files)
     checks = [Check("digests", "ok", f"{count} files and the manifest are what was logged"), _compatible(package)]
     try:

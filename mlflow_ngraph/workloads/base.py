@@ -292,10 +292,7 @@ class Workload(ABC):
     def module(self) -> torch.nn.Module:
         """Build the model in evaluation mode with its parameters in place (child process).
 
-        Raises
-        ------
-        UnsupportedError
-            The source cannot be expressed as a PyTorch module; the message says which operator.
+        Raises `UnsupportedError` for a source that PyTorch cannot express, and names the operator.
         """
 
     def skeleton(self) -> torch.nn.Module:

@@ -54,13 +54,7 @@ def worded(places: Sequence[str]) -> str:
 
 
 def observe(baseline: Baseline, example: Arrays, others: Sequence[Arrays]) -> Behaviour:
-    """Run the baseline repeatedly, and look for state that it keeps.
-
-    Parameters
-    ----------
-    others : Sequence[Arrays]
-        Different inputs, of which a model with a memory would keep something.
-    """
+    """Run the baseline repeatedly, also on ``others``, and look for state that it keeps."""
     if not isinstance(baseline, ModuleBaseline):
         return Behaviour(impure=_unsteady(baseline.run, example, others))
     behaviour = Behaviour()

@@ -66,12 +66,8 @@ def prepare(
 class Preparation:
     """A built workload that stays in memory until it is known which exports are needed.
 
-    Raises
-    ------
-    WorkloadError
-        The workload cannot be built, or does not run on its own inputs.
-    NGraphError
-        The directory holds materials of another workload.
+    Raises `WorkloadError` if it cannot be built or fails on its own inputs, and `NGraphError` if the directory holds
+    materials of another workload.
     """
 
     def __init__(

@@ -95,13 +95,7 @@ class Materials:
 
     @classmethod
     def read(cls, directory: Path) -> Materials:
-        """Read the file.
-
-        Raises
-        ------
-        NGraphError
-            It is missing, damaged or of another version.
-        """
+        """Read the file. Raises `NGraphError` if it is missing, damaged or of another version."""
         path = directory / _FILE
         try:
             content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -11,10 +11,7 @@ import torch
 def read(file: Path) -> torch.export.ExportedProgram:
     """Read the file of ``torch.export.save``.
 
-    Raises
-    ------
-    Exception
-        What PyTorch raises when it cannot. Where that only points to what was logged before, its cause is what was logged.
+    An exception of PyTorch has the last logged exception as its cause, because it often only points to the log.
     """
     logged = _Logged()
     log = logging.getLogger("torch.export")

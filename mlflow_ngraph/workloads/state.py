@@ -41,10 +41,7 @@ def changes(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, in
 def moved(module: nn.Module, names: Iterable[str]) -> Generator[None]:
     """Repeatedly set numeric state to other values, and restore it in the end.
 
-    Raises
-    ------
-    TypeError
-        One of them is no number and no tensor, and nobody knows what else it could be.
+    Raises `TypeError` for state that is neither number nor tensor.
     """
     places = [_Place.of(module, name) for name in names]
     try:

@@ -310,12 +310,9 @@ def _silent() -> Iterator[None]:
 
 
 def _axes(leaves: Sequence[torch.Tensor], axis: int | None, name: str) -> list[int | None]:
-    """The batch axis of each input: those that have as many samples there as the first one that has this axis.
+    """Batch axis of each input with as many samples on ``axis`` as the first one that has this axis.
 
-    Raises
-    ------
-    WorkloadError
-        None has it.
+    Raises `WorkloadError` if none has it.
     """
     if axis is None:
         return [None] * len(leaves)

@@ -80,12 +80,8 @@ def kernels(
 ) -> list[Kernel]:
     """Kernels of the last run in a profile.
 
-    Parameters
-    ----------
-    domains : Mapping[str, str]
-        The domains of operators, by the name of a step.
-    groups : Mapping[str, tuple[str, ...]]
-        Names of the model's nodes that a step computes, by the step's name.
+    ``domains`` has the domain of each step's operator, and ``groups`` the names of the model's nodes that a step
+    computes.
     """
     began = max(event["ts"] for event in events if event["name"] == "model_run")
     # Such a part is one step, with a name of the provider's own. They are numbered in their order.

@@ -72,18 +72,9 @@ class Opener:
     def open(self, batch: int, configure: Callable[[Any], None] | None = None) -> Opened:
         """Create a session for a batch size.
 
-        Parameters
-        ----------
-        configure : Callable[[Any], None] | None
-            Has a last word on the session's options; such a session replays no CUDA graph, which would leave nothing to
-            see.
-
-        Raises
-        ------
-        CompileError
-            There is no file for this batch size.
-        UnsupportedError
-            The provider is missing or took no node.
+        ``configure`` changes the session's options last; such a session replays no CUDA graph, which would hide its
+        steps. Raises `CompileError` if there is no file for this batch size, and `UnsupportedError` if the provider is
+        missing or took no node.
         """
         path = self.layout.model(batch)
         if not path.is_file():

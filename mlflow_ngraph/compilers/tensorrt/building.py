@@ -73,12 +73,7 @@ def build(
 ) -> BuildPlan:
     """Build an engine for some batch sizes: with fixed shapes for one, with an optimisation profile for several.
 
-    Raises
-    ------
-    UnsupportedError
-        The parser lacks an operator, or this version lacks what a flag asks for.
-    CompileError
-        The builder failed; with the library's own reason.
+    Raises `UnsupportedError` for an operator or flag that this version lacks, and `CompileError` if the builder fails.
     """
     trt = library(edition)
     logger = make_logger(edition, trt)

@@ -81,12 +81,7 @@ def reason(logger: Any) -> str:
 def granted(answer: Any, logger: Any, what: str) -> Any:
     """Check the result of a call that signals failure by None, False or -1.
 
-    Raises
-    ------
-    MemoryError
-        It said no for lack of memory.
-    CompileError
-        It said no for another reason.
+    Raises `MemoryError` where the reason is a lack of memory, else `CompileError`.
     """
     if answer is not None and answer is not False and not (isinstance(answer, int) and answer < 0):
         return answer

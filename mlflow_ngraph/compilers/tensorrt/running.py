@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 class Deserialized:
     """An engine with the TensorRT objects that must outlive it.
 
-    Parameters
-    ----------
-    host_code : bool
-        Let the engine bring code of its own for the host, as version-compatible ones do.
+    ``host_code`` lets the engine run its own code on the host, as version-compatible ones do.
     """
 
     records_itself: ClassVar[bool] = False

@@ -9,14 +9,9 @@ from mlflow_ngraph.errors import UnsupportedError
 
 
 class RTXConfiguration:
-    """GPUs of one build.
+    """GPUs of one build: those of ``capability``, or with ``wide`` all since Ampere that the library knows.
 
-    Parameters
-    ----------
-    capability : tuple[int, int] | None
-        The compute capability of the GPU that is to run the engine; None where there is no GPU.
-    wide : bool
-        Build for all GPUs since Ampere that the library knows, not for that capability alone.
+    ``capability`` is None where there is no GPU.
     """
 
     def __init__(self, workspace_mib: int | None, capability: tuple[int, int] | None, *, wide: bool) -> None:

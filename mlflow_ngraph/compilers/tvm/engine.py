@@ -17,12 +17,8 @@ if TYPE_CHECKING:
 class TVMEngine(Engine):
     """A virtual machine with the model's kernels.
 
-    Parameters
-    ----------
-    synchronise : bool
-        Whether a call has to wait for the device, because kernels are only queued there.
-    transfers_inside : bool
-        Whether a call contains the copies to and from the device.
+    ``synchronise`` makes calls wait for a device that queues kernels; ``transfers_inside`` makes them copy to and from
+    the device.
     """
 
     def __init__(

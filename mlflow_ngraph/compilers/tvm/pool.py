@@ -34,14 +34,9 @@ class WorkerError(RuntimeError):
 
 
 class Worker:
-    """One process that builds or measures.
+    """One process that builds or measures, with ``threads`` of TVM's runtime or its default.
 
-    Parameters
-    ----------
-    directory : Path
-        To run in, and for temporary files; holds no Python modules.
-    threads : int | None
-        Threads of TVM's runtime in it; None leaves TVM its own default.
+    It runs in ``directory``, which holds temporary files and no Python modules.
     """
 
     def __init__(self, directory: Path, threads: int | None) -> None:
@@ -168,14 +163,9 @@ class Candidate:
 
 
 class Pool:
-    """Several processes that build, and one that measures while none builds.
+    """Several processes that build, and one that measures, with ``threads`` of TVM's runtime, while none builds.
 
-    Parameters
-    ----------
-    directory : Path
-        Where candidates are kept for the moment; made here, and removed by `close`.
-    threads : int | None
-        Threads of TVM's runtime in the process that measures; None leaves TVM its own default.
+    Candidates are stored in ``directory``, which `close` removes.
     """
 
     def __init__(self, directory: Path, builders: int, threads: int | None, build_timeout: float) -> None:
@@ -222,12 +212,7 @@ class Pool:
     ) -> list[float | None]:
         """Build all candidates, then measure one after the other; seconds of each, None where it failed.
 
-        Parameters
-        ----------
-        best : float
-            Seconds of the best kernel for the same task so far.
-        failed : Callable[[str], None]
-            Is told why a candidate failed.
+        ``best`` is the time of the task's best kernel so far, and ``failed`` is called with the reason for a failure.
         """
         libraries = list(self._waiting.map(self._build, candidates))
         latencies: list[float | None] = []

@@ -78,13 +78,7 @@ def tile_summands(extents: Sequence[int], random: Random) -> list[tuple[int, ...
 
 
 def decide(samples: Sequence[tuple[str, Any]], processor: Processor, random: Random) -> dict[int, Any]:
-    """Decisions for the samples of a design space, by position; missing ones stay random.
-
-    Parameters
-    ----------
-    samples : Sequence[tuple[str, Any]]
-        Kind of each sample, and the decision that it has now.
-    """
+    """Decisions by position for ``samples`` (kind, present decision) of a design space; missing ones stay random."""
     decisions: dict[int, Any] = {}
     outputs: list[int] = []
     summands: list[int] = []
@@ -111,14 +105,9 @@ def decide(samples: Sequence[tuple[str, Any]], processor: Processor, random: Ran
 
 
 class Seeder:
-    """Draws seeds from the design spaces of one task.
+    """Draws seeds from the design spaces of one task; spaces without tiles give none.
 
-    Parameters
-    ----------
-    spaces : Sequence[Any]
-        The design spaces as schedules; those without tiles give no seeds.
-    postprocs : Sequence[Any]
-        TVM's rewriters of a drawn schedule; one that refuses it makes it invalid.
+    ``postprocs`` are TVM's rewriters of a drawn schedule; a schedule that one refuses is invalid.
     """
 
     def __init__(

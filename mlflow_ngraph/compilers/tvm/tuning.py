@@ -135,14 +135,9 @@ class Task:
 
 
 class Search:
-    """Search over all kernels of a module; resumes a killed one.
+    """Search over all kernels without schedules of a module; resumes a killed one.
 
-    Parameters
-    ----------
-    module : Any
-        Kernels without schedules.
-    records : Records
-        Where every batch is written before the next begins.
+    Every batch is written to ``records`` before the next begins.
     """
 
     def __init__(

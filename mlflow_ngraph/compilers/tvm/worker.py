@@ -63,12 +63,7 @@ def measure(
 ) -> float:
     """Median of several timings of a library's kernel on random arguments, in seconds.
 
-    Parameters
-    ----------
-    arguments : Sequence[Any]
-        Type and shape of each argument, as TVM describes them.
-    best : float
-        Seconds of the best kernel so far; one that is much slower is read once.
+    A kernel that is much slower than ``best`` seconds is timed once.
     """
     import tvm
     import tvm_ffi

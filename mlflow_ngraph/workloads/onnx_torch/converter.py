@@ -97,12 +97,8 @@ class OnnxModule(Graph):
 def convert(path: Path) -> OnnxModule:
     """Convert a file with its external data to a module in evaluation mode.
 
-    Raises
-    ------
-    UnsupportedError
-        The graph has an operator that the module cannot run; names it and its opset.
-    WorkloadError
-        A file of external data is missing or too short.
+    Raises `UnsupportedError` for an operator that the module cannot run, with its opset, and `WorkloadError` if
+    external data are missing or too short.
     """
     model = onnx_file.inlined(onnx.load(str(path), load_external_data=False))
     for node in model.graph.node:

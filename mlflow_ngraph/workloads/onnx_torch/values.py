@@ -70,10 +70,7 @@ F = TypeVar("F", bound=Function)
 def operator(*names: str, host: tuple[int, ...] = (), attributes: str = "") -> Callable[[F], F]:
     """Register a function for operators with some attributes, separated by spaces; nodes with others are refused.
 
-    Parameters
-    ----------
-    host : tuple[int, ...]
-        Positions of its integer lists.
+    ``host`` has the positions of the inputs that are lists of integers.
     """
 
     def register(function: F) -> F:

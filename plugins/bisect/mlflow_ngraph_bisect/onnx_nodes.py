@@ -48,14 +48,10 @@ class Arithmetic:
         return self._known[place, True][0]
 
     def run(self, place: int, names: Sequence[str], values: Sequence[Value], *, wide: bool) -> list[Value]:
-        """Compute the outputs of a node.
+        """Compute the outputs of a node from ``names`` and ``values`` that it or its bodies read. Raises
+        `InseparableError` if no runtime can.
 
         Raises `InseparableError` if no runtime can.
-
-        Parameters
-        ----------
-        names, values : Sequence[str], Sequence[Value]
-            What it reads, bodies included.
         """
         known = self._known.get((place, wide))
         if known is not None:

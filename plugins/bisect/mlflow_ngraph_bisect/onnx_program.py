@@ -27,10 +27,8 @@ _INLINE_LIMIT = 1_500_000_000
 class OnnxProgram(Program):
     """Main graph of a model with local functions inlined; the body of a loop or branch belongs to its node.
 
-    Parameters
-    ----------
-    suspected : str
-        The compiler: the truth does not come from its own kernels where somebody else has others.
+    The result in float64 does not come from kernels of the ``suspected`` compiler where another runtime has the
+    operator.
     """
 
     suffix: str = ".onnx"

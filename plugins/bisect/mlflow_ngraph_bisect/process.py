@@ -38,14 +38,8 @@ def main() -> None:
 def answer(question: Question) -> Answer:
     """Search for the first wrong operator.
 
-    Raises
-    ------
-    NGraphError
-        The model cannot be built, or is another one by now.
-    FailedError
-        The compiler does not compile it any more.
-    InseparableError
-        Nothing but the compiler computes it.
+    Raises `NGraphError` if the model cannot be built or has changed, `FailedError` if the compiler fails now, and
+    `InseparableError` if only the compiler computes the model.
     """
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ngraph-why-") as scratch:

@@ -57,12 +57,8 @@ class Program(ABC):
     def part(self, nodes: Collection[int], outputs: Sequence[str], *, negated: bool = False) -> Part:
         """Make a model of some nodes.
 
-        Raises `InseparableError` if they make none.
-
-        Parameters
-        ----------
-        negated : bool
-            Give the outputs through nodes that negate them: an output keeps a compiler from fusing across it.
+        With ``negated``, outputs pass through nodes that negate them: an output prevents fusion across it. Raises
+        `InseparableError` if they make none.
         """
 
     @abstractmethod

@@ -54,14 +54,8 @@ class Shown:
 class Search:
     """Searches parts of a program.
 
-    Parameters
-    ----------
-    until : float
-        By `time.monotonic`: from then on nothing further is tried, and what was found by then counts.
-    tell : Callable[[str], None]
-        Says what is being done.
-    largest : int
-        Bytes of all values together up to which they may be outputs of one model.
+    It stops at ``until`` (`time.monotonic`) with its findings so far, and reports progress to ``tell``. Values of one
+    model may be its outputs up to ``largest`` bytes in all.
     """
 
     def __init__(
