@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from mlflow_ngraph import documents
-from mlflow_ngraph.compilers import distributions
 from mlflow_ngraph.compilers.base import Build, Compiler, FlagValue, Target
 from mlflow_ngraph.errors import CompileError, EngineError, UnsupportedError
 from mlflow_ngraph.workloads.base import TensorSpec
@@ -117,7 +118,7 @@ class EngineSpec(FrozenModel):
             flags=dict(build.flags),
             facts=dict(facts),
             requires=dict(build.requires),
-            packages=distributions.needed(compiler, target, model.ref.scheme),
+            packages=_needed(compiler, target, model.ref.scheme),
         )
 
     @property
@@ -166,3 +167,36 @@ class EngineSpec(FrozenModel):
         if (precision := spec.target.precision) != target.precision:
             raise UnsupportedError(f"the engine was compiled for {precision}, not for {target.precision}")
         return spec
+
+
+_OF_SCHEME = {"timm": ("timm", "torchvision"), "onnx": ("onnx",)}
+"""Distributions without which a live module of a workload cannot be built again, by the workload's scheme."""
+
+
+def _needed(compiler: Compiler[Any], target: Target, scheme: str) -> dict[str, str]:
+    """Versions of the distributions that loading an engine of ``compiler`` needs, besides this package.
+
+    They bring the adapter and its runtime, are named in the adapter's requirements, or build the workload's module
+    where the adapter runs it live.
+    """
+    brought_by = _brought_by()
+    modules = [*compiler.runtime_modules, type(compiler).__module__]
+    roots = [module.partition(".")[0] for module in modules]
+    names = {brought_by[root][0] for root in roots if root in brought_by and root != __name__.partition(".")[0]}
+    names.update(compiler.requires(target))
+    if compiler.needs_module:
+        names.update(_OF_SCHEME.get(scheme, ()))
+    versions = {}
+    for name in sorted(names):
+        try:
+            # What follows a plus tells builds apart that an index serves under one version.
+            versions[name] = version(name).partition("+")[0]
+        except PackageNotFoundError:
+            continue  # a requirement that is no distribution, such as the instruction set
+    return versions
+
+
+@cache
+def _brought_by() -> dict[str, list[str]]:
+    """Distributions by module. Scans every installed file, so it runs once a process."""
+    return dict(packages_distributions())

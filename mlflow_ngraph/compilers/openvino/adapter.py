@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,11 +25,11 @@ from mlflow_ngraph.compilers.base import (
 )
 from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.host import isa, package
-from mlflow_ngraph.compilers.openvino import blobs
 from mlflow_ngraph.compilers.openvino.library import TELEMETRY, core, library, optional, text
 from mlflow_ngraph.compilers.reasons import limits, reported
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.devices.build_target import Elsewhere
+from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 from mlflow_ngraph.workloads.base import Format, TensorSpec
 
@@ -105,7 +106,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
         self.check(target)
         shared = source.dynamic("onnx")
         dynamic = self.flags.dynamic_batch and shared
-        facts: dict[str, FlagValue] = {**self._config(target), "shared": shared, "blob_made_by": blobs.maker()}
+        facts: dict[str, FlagValue] = {**self._config(target), "shared": shared, "blob_made_by": _maker()}
         with reported(self.name), tempfile.TemporaryDirectory() as passing:
             irs = Path(passing) if self.flags.save == "blob" else directory
             for batch in [None] if shared else batch_sizes:
@@ -117,7 +118,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
                     compiled = self._compiled(ir, batch, shared, source.inputs, self._config(target))
                 if self.flags.save != "ir":
                     with bench.stage("save"):
-                        blobs.write(compiled, directory / _file(None if dynamic else batch, "blob"))
+                        _export(compiled, directory / _file(None if dynamic else batch, "blob"))
             in_force = self._in_force(compiled, shared, target)
             requirements = optional(compiled, "RUNTIME_REQUIREMENTS")
         _precision(in_force, target)
@@ -173,9 +174,9 @@ class OpenVINO(Compiler[OpenVINOFlags]):
         if self.flags.save != "ir":
             blob = directory / _file(None if self.flags.dynamic_batch and shared else batch, "blob")
             try:
-                compiled = blobs.read(blob, config, str(saved.facts["blob_made_by"]))
+                compiled = _import(blob, config, str(saved.facts["blob_made_by"]))
                 return compiled, {"loaded_from": "blob", "blob_refused": None}
-            except blobs.BlobRefusedError as refusal:
+            except _BlobRefusedError as refusal:
                 refused = str(refusal)
         if self.flags.save == "blob":
             raise CompileError(f"{directory} holds a compiled blob that cannot be used here: {refused}")
@@ -247,3 +248,37 @@ def _precision(flags: Mapping[str, FlagValue], target: Target) -> Precision:
     if _PRECISIONS.get(element_type) != target.precision:
         raise UnsupportedError(f"openvino computes in {element_type} on this CPU when asked for {target.precision}")
     return target.precision
+
+
+class _BlobRefusedError(Exception):
+    """A blob cannot be used here; the message gives the reason."""
+
+
+def _maker() -> str:
+    """OpenVINO version and instruction sets, which importing a blob must match."""
+    return f"{library().get_version()} on {isa()}"
+
+
+def _export(compiled: Any, path: Path) -> None:
+    """Export a compiled model to a file."""
+    stream = io.BytesIO()
+    compiled.export_model(stream)
+    path.write_bytes(stream.getbuffer())
+
+
+def _import(path: Path, config: Mapping[str, FlagValue], made_by: str) -> Any:
+    """Import a compiled model with its original configuration; ``made_by`` is the `_maker` of its export.
+
+    Raises `_BlobRefusedError` if version or instruction sets differ, or it is damaged.
+    """
+    # Newer runtimes also check this by themselves; those of 2025 put nothing into a blob that they could check.
+    if made_by != _maker():
+        raise _BlobRefusedError(f"it was compiled by OpenVINO {made_by}, this is {_maker()}")
+    import numpy as np
+
+    ov = library()
+    try:
+        content = ov.Tensor(np.memmap(path, dtype=np.uint8, mode="r"))
+        return core().import_model(content, "CPU", dict(config))
+    except (OSError, RuntimeError, TypeError, ValueError) as error:
+        raise _BlobRefusedError(one_line(error)) from error
