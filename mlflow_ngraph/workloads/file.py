@@ -5,15 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph.errors import WorkloadError
-from mlflow_ngraph.workloads.base import BatchAxis, Init, Workload, WorkloadRef
-from mlflow_ngraph.workloads.options import canonical, parse_options
+from mlflow_ngraph.workloads.base import Init, WorkloadRef
+from mlflow_ngraph.workloads.options import SampledWorkload, canonical, parse_options
 from mlflow_ngraph.workloads.specs import FileOptions
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _LOOKED_AT = 512
 """Bytes at the beginning of a file that tell what else it is."""
@@ -52,8 +48,10 @@ def linked(file: Path | str, to: Path | str) -> None:
         copied(file, to)
 
 
-class FileWorkload(Workload):
+class FileWorkload(SampledWorkload):
     """Workload ``<scheme>:<path>`` with options for its inputs."""
+
+    _options: FileOptions
 
     def __init__(self, ref: WorkloadRef, init: Init) -> None:
         self._options = parse_options(FileOptions, ref)
@@ -65,23 +63,6 @@ class FileWorkload(Workload):
     @property
     def label(self) -> str:
         return self._options.label or Path(self.ref.target).stem
-
-    @property
-    def family(self) -> str:
-        return self._options.family or self.scheme
-
-    @property
-    def batch_axis(self) -> BatchAxis | None:
-        return self._options.batch_axis
-
-    def samples(self) -> list[NDArray[Any]] | None:
-        from mlflow_ngraph.workloads import given_samples
-
-        return given_samples.given(self._options.samples, self.inputs(), str(self.ref))
-
-    def check(self) -> None:
-        self.inputs()
-        self.samples()
 
     def file_bytes(self) -> int | None:
         return self._path.stat().st_size

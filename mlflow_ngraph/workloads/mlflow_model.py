@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mlflow_ngraph.addresses import hidden
 from mlflow_ngraph.errors import DependencyError, WorkloadError
 from mlflow_ngraph.workloads import own_code
-from mlflow_ngraph.workloads.base import BatchAxis, Init, TensorSpec, Workload, WorkloadRef
+from mlflow_ngraph.workloads.base import Init, TensorSpec, WorkloadRef
 from mlflow_ngraph.workloads.file import linked
 from mlflow_ngraph.workloads.onnx import OnnxWorkload
-from mlflow_ngraph.workloads.options import canonical, parse_options
+from mlflow_ngraph.workloads.options import SampledWorkload, canonical, parse_options
 from mlflow_ngraph.workloads.specs import DeclaredInput, FileOptions, Inputs, named_specs, resolve
 
 if TYPE_CHECKING:
     import torch
-    from numpy.typing import NDArray
 
 _COPY = Path("mlflow-model")
 
@@ -31,10 +30,11 @@ class MlflowOptions(FileOptions):
     """The inputs, when the model was logged without a signature; a list or a mapping as for ``torch:``."""
 
 
-class MlflowWorkload(Workload):
+class MlflowWorkload(SampledWorkload):
     """``mlflow:<model URI>``, such as ``mlflow:models:/detector@champion``."""
 
     scheme: ClassVar[str] = "mlflow"
+    _options: MlflowOptions
 
     def __init__(self, ref: WorkloadRef, init: Init) -> None:
         self._options = parse_options(MlflowOptions, ref)
@@ -45,18 +45,6 @@ class MlflowWorkload(Workload):
     @property
     def label(self) -> str:
         return self._options.label or self.ref.target.rpartition(":")[2].strip("/").replace("/", "-")
-
-    @property
-    def family(self) -> str:
-        return self._options.family or self.scheme
-
-    @property
-    def batch_axis(self) -> BatchAxis | None:
-        return self._options.batch_axis
-
-    def check(self) -> None:
-        self.inputs()
-        self.samples()
 
     def inputs(self) -> tuple[TensorSpec, ...]:
         onnx = self._as_onnx()
@@ -74,11 +62,6 @@ class MlflowWorkload(Workload):
         names = [spec.name for spec in self.inputs()]
         said = {name for name, entry in zip(names, entries, strict=False) if entry.high is not None}
         return set(names) - self._options.ranges.keys() - said
-
-    def samples(self) -> list[NDArray[Any]] | None:
-        from mlflow_ngraph.workloads import given_samples
-
-        return given_samples.given(self._options.samples, self.inputs(), str(self.ref))
 
     def module(self) -> torch.nn.Module:
         from mlflow_ngraph.workloads.calling import KeywordCall

@@ -16,13 +16,12 @@ from pydantic import Field
 from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import WorkloadError
 from mlflow_ngraph.workloads import own_code
-from mlflow_ngraph.workloads.base import BatchAxis, Init, TensorSpec, Workload, WorkloadRef
-from mlflow_ngraph.workloads.options import SampledOptions, canonical, parse_options
+from mlflow_ngraph.workloads.base import Init, TensorSpec, WorkloadRef
+from mlflow_ngraph.workloads.options import SampledOptions, SampledWorkload, canonical, parse_options
 from mlflow_ngraph.workloads.specs import Inputs, named_specs, require_axes
 
 if TYPE_CHECKING:
     import torch
-    from numpy.typing import NDArray
 
 _SET_BY_IMPORT: dict[str, list[Any]] = {}
 """What PyTorch was set to when a module of users had been imported, which happens once in a process."""
@@ -39,10 +38,11 @@ class TorchOptions(SampledOptions):
     """Replace the parameters as for the package's own random networks; only for a model without trained weights."""
 
 
-class TorchWorkload(Workload):
+class TorchWorkload(SampledWorkload):
     """``torch:<package.module>:<callable>``."""
 
     scheme: ClassVar[str] = "torch"
+    _options: TorchOptions
 
     def __init__(self, ref: WorkloadRef, init: Init) -> None:
         self._module_name, colon, self._attribute = ref.target.partition(":")
@@ -66,14 +66,6 @@ class TorchWorkload(Workload):
     def label(self) -> str:
         return self._options.label or self._attribute
 
-    @property
-    def family(self) -> str:
-        return self._options.family or self.scheme
-
-    @property
-    def batch_axis(self) -> BatchAxis | None:
-        return self._options.batch_axis
-
     def check(self) -> None:
         self._factory()
         self.samples()
@@ -85,11 +77,6 @@ class TorchWorkload(Workload):
         given = self._options.inputs
         entries = given.values() if isinstance(given, dict) else given
         return {spec.name for spec, entry in zip(self.inputs(), entries, strict=True) if entry.high is None}
-
-    def samples(self) -> list[NDArray[Any]] | None:
-        from mlflow_ngraph.workloads import given_samples
-
-        return given_samples.given(self._options.samples, self.inputs(), str(self.ref))
 
     def module(self) -> torch.nn.Module:
         from mlflow_ngraph.workloads.initialise import calibrate
