@@ -45,7 +45,7 @@ def shown(address: str) -> str:
     return f"{scheme}://{host}{re.split('[?#]', tail, maxsplit=1)[0]}"
 
 
-def hidden(text: str, *addresses: str) -> str:
+def redacted(text: str, *addresses: str) -> str:
     """Remove the secrets of all addresses in a text."""
     for address in sorted(addresses, key=len, reverse=True):
         for form in (address, address.rstrip("/")):

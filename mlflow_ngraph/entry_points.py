@@ -73,7 +73,7 @@ class Registry(Generic[T]):
             raise DependencyError(f"{self.kind} {name!r} needs {error.name or error}{hint}") from error
 
 
-def brought(plugin: str, group: str, name: str, wanted: str) -> Any:
+def load_plugin(plugin: str, group: str, name: str, wanted: str) -> Any:
     """Import an entry point of one of this project's plugins.
 
     Raises `DependencyError` if the plugin is not installed; ``wanted`` describes the entry point in the message.

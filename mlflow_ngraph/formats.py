@@ -9,7 +9,7 @@ _LONGEST = 40
 """Characters of a version that a message shows."""
 
 
-def foreign(found: object, known: int, writer: object = None) -> str:
+def version_mismatch(found: object, known: int, writer: object = None) -> str:
     """Explain why a file of another format, by version ``writer``, cannot be read; empty if the format matches."""
     if found == known and not isinstance(found, bool):
         return ""

@@ -21,7 +21,7 @@ def engine_store(home_directory: Path) -> Path:
     return home_directory / "engines"
 
 
-def pulled(home_directory: Path) -> Path:
+def pulled_engines(home_directory: Path) -> Path:
     """Default directory of engines pulled from tracking servers."""
     return home_directory / "pulled"
 

@@ -81,12 +81,12 @@ def reciprocal_of(name: str) -> str:
     return METRICS[name].of or name if name in METRICS else name
 
 
-def titled(metric: str, baseline: str | None) -> str:
+def metric_title(metric: str, baseline: str | None) -> str:
     """Title of a metric, with the baseline that it refers to."""
     return metric if baseline is None else f"{metric} over {baseline}"
 
 
-def called(baseline: str) -> str:
+def baseline_phrase(baseline: str) -> str:
     """Name of a baseline within a sentence."""
     return "eager execution" if baseline == EAGER else baseline
 

@@ -68,7 +68,7 @@ def decimals(value: float | None, places: int = 2) -> str:
     return "" if value is None or not math.isfinite(value) else f"{value:.{places}f}".replace("-", MINUS)
 
 
-def whole(value: float | None) -> str:
+def with_thousands(value: float | None) -> str:
     """Format an integer with thin spaces between groups of three digits; empty if missing."""
     return "" if value is None or not math.isfinite(value) else f"{value:,.0f}".replace(",", "\u202f")
 
@@ -113,7 +113,7 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+def json_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Convert the rows of a table for JSON."""
     return [{str(name): plain(value) for name, value in row.items()} for row in frame.to_dict("records")]
 

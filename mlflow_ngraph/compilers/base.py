@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from mlflow_ngraph.compilers.explanation import Explanation
-from mlflow_ngraph.devices.build_target import Elsewhere
+from mlflow_ngraph.devices.build_target import BuildTarget
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.workloads.base import Format
 
@@ -75,9 +75,9 @@ class Target:
     Such an engine is not loaded here."""
 
     @property
-    def elsewhere(self) -> Elsewhere | None:
+    def elsewhere(self) -> BuildTarget | None:
         """Device of `build_for`; None for this machine."""
-        return Elsewhere.parse(self.build_for) if self.build_for else None
+        return BuildTarget.parse(self.build_for) if self.build_for else None
 
     def content(self) -> dict[str, Any]:
         """Fields as on the machine that runs the engine: for a device that builds for itself they are the same."""
@@ -290,7 +290,7 @@ class Compiler(ABC, Generic[F]):
         if target.elsewhere is not None:
             self.check_elsewhere(target, target.elsewhere)
 
-    def check_elsewhere(self, target: Target, device: Elsewhere) -> None:
+    def check_elsewhere(self, target: Target, device: BuildTarget) -> None:
         """Refuse a device for which engines cannot be compiled here. The default refuses every one.
 
         Raises `UnsupportedError` with the reason.

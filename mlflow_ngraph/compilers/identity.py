@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from mlflow_ngraph.compilers.base import Build, Engine, Flags, Occupation, Target, Workbench
 from mlflow_ngraph.compilers.explanation import Explanation
-from mlflow_ngraph.compilers.reasons import reported
+from mlflow_ngraph.compilers.reasons import translated_errors
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.compilers.torch_adapter import TorchAdapter, TorchFlags
-from mlflow_ngraph.devices.build_target import Elsewhere
+from mlflow_ngraph.devices.build_target import BuildTarget
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.workloads.base import Format
 
@@ -48,7 +48,7 @@ class Identity(TorchAdapter[IdentityFlags]):
     needs_module: ClassVar[bool] = True
     shared: ClassVar[bool] = False
 
-    def check_elsewhere(self, target: Target, device: Elsewhere) -> None:
+    def check_elsewhere(self, target: Target, device: BuildTarget) -> None:
         raise UnsupportedError(f"identity compiles nothing that could be taken to {device}")
 
     @property
@@ -81,7 +81,7 @@ class Identity(TorchAdapter[IdentityFlags]):
         self.check(target)
         EngineSpec.read_for(self, directory, target)
         flags = configure(target, cudnn_benchmark=self.flags.cudnn_benchmark)
-        with reported(self.name):
+        with translated_errors(self.name):
             module = in_precision(Source(directory / _MODEL).module(), target.precision)
             layout: torch.memory_format = {
                 "contiguous": torch.contiguous_format,

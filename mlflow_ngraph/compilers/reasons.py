@@ -40,7 +40,7 @@ def operator(error: BaseException, *patterns: re.Pattern[str]) -> str | None:
 
 
 @contextmanager
-def reported(compiler: str, *patterns: re.Pattern[str]) -> Iterator[None]:
+def translated_errors(compiler: str, *patterns: re.Pattern[str]) -> Iterator[None]:
     """Convert exceptions of a compiler in the block to `UnsupportedError` or `CompileError`, in one line.
 
     The first group of ``patterns`` is the name of a missing operator in messages of a third party's compiler.
@@ -57,10 +57,10 @@ def reported(compiler: str, *patterns: re.Pattern[str]) -> Iterator[None]:
 
 
 @contextmanager
-def limits(compiler: str, model: Path | None = None) -> Iterator[None]:
+def errors_as_limits(compiler: str, model: Path | None = None) -> Iterator[None]:
     """Report errors of a compiler on a valid model as `UnsupportedError`: a limit of the compiler.
 
-    It stands within `reported`, around the compiler's own calls only: an error of this package stays a failure. The
+    It stands within `translated_errors`, around the compiler's own calls only: an error of this package stays a failure. The
     model has already run as the reference, so it is valid; errors about the ONNX file ``model`` itself are no limits.
     """
     try:

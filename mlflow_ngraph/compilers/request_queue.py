@@ -8,7 +8,7 @@ from contextlib import contextmanager
 Step = Callable[[], object]
 
 
-class Relay:
+class RequestQueue:
     """Asynchronous requests; each of ``starts`` begins one, and the same entry of ``waits`` awaits it."""
 
     def __init__(self, starts: Sequence[Step], waits: Sequence[Step]) -> None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 Task = Callable[[], object]
 
 
-class Crew:
+class RequestThreads:
     """Runs each of its tasks in a thread of its own. Only tasks that release the GIL run concurrently."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from mlflow_ngraph.compilers.base import Availability, Build, Engine, Flags, FlagValue, Occupation, Target, Workbench
 from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.host import isa, with_cpp_compiler
-from mlflow_ngraph.compilers.reasons import reported
+from mlflow_ngraph.compilers.reasons import translated_errors
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.compilers.torch_adapter import TorchAdapter, TorchFlags, same_accelerator
 from mlflow_ngraph.devices import probes
-from mlflow_ngraph.devices.build_target import Elsewhere
+from mlflow_ngraph.devices.build_target import BuildTarget
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 from mlflow_ngraph.workloads.base import Format
 
@@ -75,7 +75,7 @@ class TorchCompile(TorchAdapter[TorchCompileFlags]):
             requirements["gpu"] = f"compute capability {gpu.compute_capability}" if gpu else "none"
         return requirements
 
-    def check_elsewhere(self, target: Target, device: Elsewhere) -> None:
+    def check_elsewhere(self, target: Target, device: BuildTarget) -> None:
         raise UnsupportedError(
             f"AOTInductor generates code for the processor or GPU that it finds: torch-compile cannot compile here for {device}"
         )
@@ -94,7 +94,7 @@ class TorchCompile(TorchAdapter[TorchCompileFlags]):
         dynamic = self.flags.dynamic_batch and source.dynamic("exported")
         operations = 0
         for batch in [None] if dynamic else batch_sizes:
-            with reported(self.name):
+            with translated_errors(self.name):
                 operations = _package(source, batch, target, directory / _file(batch), self._options(target), bench)
         facts: dict[str, FlagValue] = {
             **self._in_force(target),
@@ -146,7 +146,7 @@ class TorchCompile(TorchAdapter[TorchCompileFlags]):
         same_accelerator(self.name, saved.facts, target)
         flags = configure(target, cudnn_benchmark=self.flags.cudnn_benchmark)
         path = _find(directory, batch, saved)
-        with reported(self.name):
+        with translated_errors(self.name):
             loader = open_package(path, target)
         run = loader.run
 
@@ -161,7 +161,7 @@ class TorchCompile(TorchAdapter[TorchCompileFlags]):
         from mlflow_ngraph.compilers.torch_package import describe
 
         saved = EngineSpec.read_for(self, directory, target)
-        with reported(self.name):
+        with translated_errors(self.name):
             return describe(_find(directory, batch, saved), int(str(saved.facts[_OPERATIONS])))
 
 

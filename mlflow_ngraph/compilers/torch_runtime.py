@@ -33,7 +33,7 @@ def configure(target: Target, *, cudnn_benchmark: bool) -> dict[str, FlagValue]:
     """
     if target.threads is not None:
         torch.set_num_threads(target.threads)
-    mkl_warmup.settle()
+    mkl_warmup.warm_up()
     on_gpu = target.accelerator == "cuda"
     tf32 = target.precision == "tf32"
     torch.set_float32_matmul_precision("high" if tf32 else "highest")

@@ -12,7 +12,7 @@ _LEVEL = re.compile(r"x86-64-v[1-4]")
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class BuildTarget:
     """A target device that the compiler does not see."""
 
     device: str
@@ -21,7 +21,7 @@ class Elsewhere:
     """Of what engines compute on: ``sm89`` for a GPU, ``x86-64-v3`` for a processor; empty where it does not matter."""
 
     @classmethod
-    def parse(cls, text: str) -> Elsewhere:
+    def parse(cls, text: str) -> BuildTarget:
         """Read the form ``DEVICE`` or ``DEVICE:ARCHITECTURE``, such as ``gpu:sm89``. Raises `DeviceError` for an
         unknown architecture.
         """

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def taken(given: Mapping[str, Any] | Sequence[Any], specs: Sequence[TensorSpec]) -> list[NDArray[Any]]:
+def input_arrays(given: Mapping[str, Any] | Sequence[Any], specs: Sequence[TensorSpec]) -> list[NDArray[Any]]:
     """Convert the inputs, by name or in order, to NumPy arrays in the order of ``specs``.
 
     They may be NumPy arrays, numbers, or anything with DLPack in the host's memory. Raises `UsageError` for a missing

@@ -72,7 +72,7 @@ def inseparable(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], mix
     return f"samples influence each other: {mixes}" if mixes else ""
 
 
-def cut(arrays: Sequence[NDArray[Any]], specs: Sequence[TensorSpec], piece: Piece) -> Arrays:
+def take_piece(arrays: Sequence[NDArray[Any]], specs: Sequence[TensorSpec], piece: Piece) -> Arrays:
     """Samples of a piece, the last one repeated until the piece is full."""
     last = piece.start + piece.samples - 1
     indices = np.minimum(np.arange(piece.start, piece.start + piece.size), last)

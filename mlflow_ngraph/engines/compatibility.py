@@ -38,12 +38,12 @@ def check(manifest: Manifest, where: str) -> None:
 
     Raises `EngineError` with the differences and the command that builds it here.
     """
-    reason = misfit(manifest)
+    reason = incompatibility(manifest)
     if reason:
         raise EngineError(f"{where} does not fit this machine: {reason}; {rebuild(manifest)}")
 
 
-def misfit(manifest: Manifest) -> str:
+def incompatibility(manifest: Manifest) -> str:
     """Reason why an engine cannot run here; empty when none is known."""
     spec = manifest.spec
     try:
@@ -67,7 +67,7 @@ def program(spec: EngineSpec) -> str:
         return "unknown to this machine"
 
 
-def absent(name: str) -> str:
+def unavailable(name: str) -> str:
     """Reason why no engine of a compiler can run here; empty when none is known."""
     try:
         return _unavailable(create(name, {}))

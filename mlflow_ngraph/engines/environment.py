@@ -9,12 +9,12 @@ from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.processes.environment import of_threads
 
 
-def of_manifest(manifest: Manifest, scratch: Path) -> dict[str, str]:
+def variables(manifest: Manifest, scratch: Path) -> dict[str, str]:
     """Variables that a study measures with: no thread or runtime settings but the engine's own."""
     return of_threads(manifest.spec.target.threads, scratch)
 
 
-def enter() -> None:
+def prepare_process() -> None:
     """Keep freed memory as studies do by default, and install the torchvision hook.
 
     Elsewhere than on glibc, freed memory is not kept.

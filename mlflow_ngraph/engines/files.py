@@ -45,7 +45,7 @@ def damage(directory: Path, files: Mapping[str, str]) -> str:
     return ""
 
 
-def strange(directory: Path) -> str:
+def irregular_entry(directory: Path) -> str:
     """First entry of a directory that is neither file nor directory, such as a link, which could lead anywhere."""
     for path in sorted([directory, *directory.rglob("*")]):
         if path.is_symlink():

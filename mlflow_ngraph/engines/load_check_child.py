@@ -33,7 +33,7 @@ _MOST_CALLS = 1_000_000
 def main() -> None:
     """Try the engine that the parent names."""
     parent = Parent.connect()
-    environment.enter()
+    environment.prepare_process()
     parent.serve(
         {
             "import": _import,

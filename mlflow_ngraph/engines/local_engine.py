@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from mlflow_ngraph.compilers.base import Compiler, Engine, FlagValue, Invocation, Target
 from mlflow_ngraph.engines import compatibility
-from mlflow_ngraph.engines.arrays import samples, taken
-from mlflow_ngraph.engines.batches import Batching, check_batching, cut, inseparable, join, pieces
+from mlflow_ngraph.engines.arrays import input_arrays, samples
+from mlflow_ngraph.engines.batches import Batching, check_batching, inseparable, join, pieces, take_piece
 from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.engines.package import Package, check_files, read_manifest
 from mlflow_ngraph.errors import CellError, EngineError, NGraphError, UsageError
@@ -133,7 +133,7 @@ class LoadedEngine:
             The engine is closed, or the runtime failed.
         """
         specs, outputs = self.inputs, self.outputs
-        arrays = taken(inputs, specs)
+        arrays = input_arrays(inputs, specs)
         way = self.batching if batching is None else check_batching(batching)
         count = samples(arrays, specs)
         parts = pieces(self.batch_sizes[0] if count is None else count, self.batch_sizes, way)
@@ -143,7 +143,7 @@ class LoadedEngine:
             if self.inseparable:
                 raise UsageError(f"{self.inseparable}: only batch sizes of the engine can run")
             # All pieces of a batch in one turn: nobody else's call comes between them.
-            cuts = [(part, cut(arrays, specs, part)) for part in parts]
+            cuts = [(part, take_piece(arrays, specs, part)) for part in parts]
             results = join(self._do(lambda: [(part, self._infer(part.size, piece)) for part, piece in cuts]), outputs)
         if isinstance(inputs, Mapping):
             return {spec.name: array for spec, array in zip(outputs, results, strict=True)}

@@ -151,7 +151,7 @@ class Manifest(FrozenModel):
         try:
             document = documents.from_json(content)
             if isinstance(document, dict):
-                other = formats.foreign(document.get("schema_version"), SCHEMA_VERSION, _writer(document))
+                other = formats.version_mismatch(document.get("schema_version"), SCHEMA_VERSION, _writer(document))
                 if other:
                     raise EngineError(f"{where} {other}; or compile the engine again")
             return cls.model_validate_json(content)

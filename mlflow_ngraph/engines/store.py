@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
-from mlflow_ngraph.engines.files import link_files, strange
+from mlflow_ngraph.engines.files import irregular_entry, link_files
 from mlflow_ngraph.engines.manifest import ENGINE_DIRECTORY, FILE, Manifest
 from mlflow_ngraph.engines.package import open_package, read_manifest, write_manifest
 from mlflow_ngraph.errors import EngineError
@@ -40,7 +40,7 @@ class EngineStore:
         directory = self.root / key
         if not os.path.lexists(directory):
             return None
-        if what := strange(directory):
+        if what := irregular_entry(directory):
             raise EngineError(f"{what}: an engine has files of its own")
         manifest = open_package(directory).manifest
         if manifest.compiled.key != key:

@@ -134,7 +134,7 @@ def require_package(package: Package, source_uri: str | Path, rules: Rules) -> T
     return require(content, read_signature(package.directory), source_uri, rules)
 
 
-def admit(source_uri: str | Path, rules: Rules) -> None:
+def require_source(source_uri: str | Path, rules: Rules) -> None:
     """Check before a download that the rules do not refuse a source altogether.
 
     Raises `EngineError` if it is refused, or no rule allows it.
@@ -148,8 +148,8 @@ def _admitted(source_uri: str | Path, rules: Rules) -> tuple[str, Source]:
     rule = rules.source_of(uri)
     if rule is None or rule.trust == "refused":
         why = f"the rule for {rule.uri} refuses it" if rule else "no rule allows it"
-        raise EngineError(f"engines from {plain(uri)} are not trusted: {why}; see the trust rules ({FILE})")
-    return plain(uri), rule
+        raise EngineError(f"engines from {canonical_address(uri)} are not trusted: {why}; see the trust rules ({FILE})")
+    return canonical_address(uri), rule
 
 
 def load(given: str | Path | None = None) -> Rules:
@@ -175,7 +175,7 @@ def load(given: str | Path | None = None) -> Rules:
         raise UsageError(f"the trust rules {path}: {explain(error, Rules)}") from None
 
 
-def plain(uri: str) -> str:
+def canonical_address(uri: str) -> str:
     """Canonical address without credentials."""
     if addresses.HIDDEN in (shown := addresses.shown(uri)):
         return shown

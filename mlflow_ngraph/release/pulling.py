@@ -121,7 +121,7 @@ def pull_engine(
     """
     rules = trusting.load(trust)
     uri = source.tracking_uri if isinstance(source, Remote) else connection.resolve_uri(tracking_uri)
-    trusting.admit(uri, rules)
+    trusting.require_source(uri, rules)
     offer = _offered(source if isinstance(source, Remote) else _found(source, uri, wanted), rules)
     place = Path(target).expanduser().absolute() if target is not None else _default(offer, home)
     unchanged = _standing(place, offer, force=force)
@@ -176,7 +176,7 @@ def _default(offer: _Offer, home: str | Path | None) -> Path:
     batches = "-".join(map(str, spec.batch_sizes))
     digest = str(offer.remote.digest)[:8]
     name = schema.model_name(f"{label}-{spec.compiler}-{spec.target.precision}-b{batches}-{digest}")
-    return home_directory.pulled(home_directory.directory(None if home is None else Path(home))) / name
+    return home_directory.pulled_engines(home_directory.directory(None if home is None else Path(home))) / name
 
 
 def _standing(place: Path, offer: _Offer, *, force: bool) -> Pulled | None:

@@ -99,8 +99,8 @@ def _by_definition(file: Path, inputs: Arrays) -> list[NDArray[Any]]:
     """Outputs of ONNX's reference evaluator."""
     from onnx.reference import ReferenceEvaluator
 
-    from mlflow_ngraph.workloads.onnx_file import whole
+    from mlflow_ngraph.workloads.onnx_file import load_whole
 
-    evaluator = ReferenceEvaluator(whole(file))
+    evaluator = ReferenceEvaluator(load_whole(file))
     outputs = evaluator.run(None, dict(zip(evaluator.input_names, inputs, strict=True)))
     return [np.asarray(output) for output in outputs]

@@ -47,7 +47,7 @@ class Behaviour:
     """How the samples of a batch influence each other; empty where they do not."""
 
 
-def worded(places: Sequence[str]) -> str:
+def first_places(places: Sequence[str]) -> str:
     """Format the first of several places in one line."""
     more = len(places) - _SHOWN
     return "; ".join(places[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
@@ -63,7 +63,7 @@ def observe(baseline: Baseline, example: Arrays, others: Sequence[Arrays]) -> Be
     return behaviour
 
 
-def begun_otherwise(baseline: Baseline, again: Baseline, example: Arrays, others: Sequence[Arrays]) -> str:
+def differs_when_rebuilt(baseline: Baseline, again: Baseline, example: Arrays, others: Sequence[Arrays]) -> str:
     """Whether a rebuilt model gives other outputs when it sees other inputs first."""
     for other in others:
         again.run(other)

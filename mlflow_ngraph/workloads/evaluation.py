@@ -50,7 +50,7 @@ def evaluate(module: nn.Module, workload: str) -> nn.Module:
 
 
 @contextmanager
-def modes_kept(module: nn.Module) -> Iterator[None]:
+def modes_restored(module: nn.Module) -> Iterator[None]:
     """Restore the mode of every module after the block, one by one."""
     before = [(part, part.training) for part in module.modules()]
     try:

@@ -16,7 +16,7 @@ from mlflow_ngraph.workloads import content, samples
 from mlflow_ngraph.workloads.base import Format, Workload
 from mlflow_ngraph.workloads.baseline import Baseline, ModuleBaseline, OnnxBaseline, output_specs
 from mlflow_ngraph.workloads.baseline_check import other_function
-from mlflow_ngraph.workloads.behaviour import Behaviour, begun_otherwise, mixing, observe
+from mlflow_ngraph.workloads.behaviour import Behaviour, differs_when_rebuilt, mixing, observe
 from mlflow_ngraph.workloads.describe import describe_built
 from mlflow_ngraph.workloads.exporting import Exporter
 from mlflow_ngraph.workloads.materials import (
@@ -26,7 +26,7 @@ from mlflow_ngraph.workloads.materials import (
     Materials,
     Source,
     arrays_file,
-    restored,
+    rebuild,
     trials_file,
 )
 from mlflow_ngraph.workloads.specs import running
@@ -82,12 +82,12 @@ class Preparation:
 
         directory.mkdir(parents=True, exist_ok=True)
         progress("build")
-        mkl_warmup.settle()
+        mkl_warmup.warm_up()
         self._directory = directory
         self._progress = progress
         self._local = workload.localise(directory)
         self.materials, self._baseline = self._open(workload, seed)
-        self._samples = samples.kept(directory)
+        self._samples = samples.stored_samples(directory)
         self._exporter = Exporter(self.materials, self._baseline, self._local, directory)
 
     def add_references(self, batch_sizes: Sequence[int]) -> None:
@@ -155,8 +155,8 @@ def _observe(
     with running(str(materials.ref), inputs, batch):
         behaviour = observe(baseline, example, others)
         if not behaviour.impure and isinstance(baseline, ModuleBaseline):
-            again = ModuleBaseline(restored(local, materials.wrapped, directory), materials.wrapped)
-            behaviour.impure = begun_otherwise(baseline, again, example, others)
+            again = ModuleBaseline(rebuild(local, materials.wrapped, directory), materials.wrapped)
+            behaviour.impure = differs_when_rebuilt(baseline, again, example, others)
     return behaviour
 
 

@@ -15,7 +15,7 @@ from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.workloads.base import BATCH, Format, TensorSpec, Workload
 from mlflow_ngraph.workloads.baseline import Baseline, OnnxBaseline
-from mlflow_ngraph.workloads.behaviour import worded
+from mlflow_ngraph.workloads.behaviour import first_places
 from mlflow_ngraph.workloads.materials import ANY_BATCH, Export, Materials
 
 if TYPE_CHECKING:
@@ -50,7 +50,9 @@ class Exporter:
         elif isinstance(self._baseline, OnnxBaseline):
             export.error = self._baseline.reason
         elif self._materials.behaviour.printed:
-            export.error = f"Python reads data as text in {worded(self._materials.behaviour.printed)}: no graph does"
+            export.error = (
+                f"Python reads data as text in {first_places(self._materials.behaviour.printed)}: no graph does"
+            )
         elif scripted := _scripted(self._baseline.module):
             export.error = f"{scripted} is a TorchScript module: torch.export takes Python code only"
         elif kind == "onnx" and (numbers := _complex(self._materials.outputs)):

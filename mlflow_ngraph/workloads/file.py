@@ -1,15 +1,19 @@
-"""Common base of workloads that come from a model file."""
+"""Common bases of workloads whose user may name samples, and of those that come from a model file."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph.errors import WorkloadError
-from mlflow_ngraph.workloads.base import Init, WorkloadRef
-from mlflow_ngraph.workloads.options import SampledWorkload, canonical, parse_options
+from mlflow_ngraph.workloads.base import BatchAxis, Init, Workload, WorkloadRef
+from mlflow_ngraph.workloads.options import SampledOptions, canonical, parse_options
 from mlflow_ngraph.workloads.specs import FileOptions
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _LOOKED_AT = 512
 """Bytes at the beginning of a file that tell what else it is."""
@@ -46,6 +50,29 @@ def linked(file: Path | str, to: Path | str) -> None:
         os.link(file, to)
     except OSError:
         copied(file, to)
+
+
+class SampledWorkload(Workload):
+    """A workload with `SampledOptions`."""
+
+    _options: SampledOptions
+
+    @property
+    def family(self) -> str:
+        return self._options.family or self.scheme
+
+    @property
+    def batch_axis(self) -> BatchAxis | None:
+        return self._options.batch_axis
+
+    def samples(self) -> list[NDArray[Any]] | None:
+        from mlflow_ngraph.workloads import given_samples
+
+        return given_samples.load_samples(self._options.samples, self.inputs(), str(self.ref))
+
+    def check(self) -> None:
+        self.inputs()
+        self.samples()
 
 
 class FileWorkload(SampledWorkload):

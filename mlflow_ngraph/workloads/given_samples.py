@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Arrays = list[NDArray[Any]]
 
 
-def given(source: str | None, inputs: Sequence[TensorSpec], workload: str) -> Arrays | None:
+def load_samples(source: str | None, inputs: Sequence[TensorSpec], workload: str) -> Arrays | None:
     """Samples that the options of a workload name, in the order of its inputs; None where there are none.
 
     ``source`` is a file of arrays by input name, or a function that returns them: ``module:function`` or
@@ -69,7 +69,7 @@ def _made(origin: str, name: str, place: str) -> dict[str, NDArray[Any]]:
 def _imported(origin: str) -> Any:
     """Import a module by name, also from the current directory, or a Python file."""
     if not origin.endswith(".py"):
-        own_code.importable()
+        own_code.add_current_directory()
         return importlib.import_module(origin)
     if not Path(origin).is_file():
         raise WorkloadError("no such file: paths are relative to the directory where the study is started")

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from mlflow_ngraph.workloads.calling import Graph
-from mlflow_ngraph.workloads.evaluation import modes_kept
+from mlflow_ngraph.workloads.evaluation import modes_restored
 
 
 def count(module: nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[int, int | None, int]:
@@ -24,7 +24,7 @@ def count(module: nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[int, int |
     """
     parameters = sum(parameter.numel() for parameter in module.parameters())
     layered = not any(isinstance(part, Graph | torch.jit.ScriptModule) for part in module.modules())
-    with modes_kept(module):
+    with modes_restored(module):
         paper_macs = _torchinfo_macs(module, inputs) if layered else None
         with _countable_attention(), torch.no_grad(), FlopCounterMode(display=False) as counter:
             module(*inputs)

@@ -197,7 +197,7 @@ class Source:
         """
         self._export("module")
         workload = create(self.materials.ref, self.materials.init).localise(self.directory)
-        return restored(workload, self.materials.wrapped, self.directory)
+        return rebuild(workload, self.materials.wrapped, self.directory)
 
     def _file(self, kind: Format, batch: int | None) -> Path:
         export = self._export(kind)
@@ -230,7 +230,7 @@ class Source:
             raise NGraphError(f"{self.info.label}: batch size {batch} is not prepared in {self.directory}")
 
 
-def restored(workload: Workload, wrapped: Sequence[Wrapper], directory: Path) -> torch.nn.Module:
+def rebuild(workload: Workload, wrapped: Sequence[Wrapper], directory: Path) -> torch.nn.Module:
     """Rebuild a model in evaluation mode with the weights in ``directory``."""
     from mlflow_ngraph.workloads.calling import wrap
     from mlflow_ngraph.workloads.evaluation import evaluate

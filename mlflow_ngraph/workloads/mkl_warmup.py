@@ -22,7 +22,7 @@ _FEW = 64
 
 
 @cache
-def settle() -> None:
+def warm_up() -> None:
     """Call each function once, in one thread, before any other computation. Calling it again does nothing."""
     for kind in (torch.float32, torch.float64):
         numbers = torch.full((_FEW,), 0.5, dtype=kind)

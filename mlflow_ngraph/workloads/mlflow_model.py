@@ -8,13 +8,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mlflow_ngraph.addresses import hidden
+from mlflow_ngraph.addresses import redacted
 from mlflow_ngraph.errors import DependencyError, WorkloadError
 from mlflow_ngraph.workloads import own_code
 from mlflow_ngraph.workloads.base import Init, TensorSpec, WorkloadRef
-from mlflow_ngraph.workloads.file import linked
+from mlflow_ngraph.workloads.file import SampledWorkload, linked
 from mlflow_ngraph.workloads.onnx import OnnxWorkload
-from mlflow_ngraph.workloads.options import SampledWorkload, canonical, parse_options
+from mlflow_ngraph.workloads.options import canonical, parse_options
 from mlflow_ngraph.workloads.specs import DeclaredInput, FileOptions, Inputs, named_specs, resolve
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class MlflowWorkload(SampledWorkload):
         try:
             downloaded = mlflow.artifacts.download_artifacts(artifact_uri=self.ref.target, dst_path=str(target))
         except (mlflow.MlflowException, OSError) as error:
-            reason = hidden(" ".join(str(error).split()), mlflow.get_tracking_uri(), mlflow.get_registry_uri())
+            reason = redacted(" ".join(str(error).split()), mlflow.get_tracking_uri(), mlflow.get_registry_uri())
             raise WorkloadError(f"workload {self.ref}: cannot fetch the model: {reason}") from error
         return Path(downloaded)
 
@@ -141,7 +141,7 @@ class MlflowWorkload(SampledWorkload):
         from mlflow.pytorch import load_model
 
         _, directory = self._model
-        own_code.importable()  # a pickle names its classes
+        own_code.add_current_directory()  # a pickle names its classes
         try:
             model: torch.nn.Module = load_model(str(directory), map_location="cpu")
         except Exception as error:  # unpickling raises whatever the model's code does

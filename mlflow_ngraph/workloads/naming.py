@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from mlflow_ngraph.workloads.base import WorkloadRef
 
 
-def distinct(labels: Mapping[str, str]) -> dict[str, str]:
+def unique_names(labels: Mapping[str, str]) -> dict[str, str]:
     """Unique name for each workload: its label, and where needed the first property that distinguishes it."""
     by_label: dict[str, list[str]] = defaultdict(list)
     for workload, label in labels.items():
@@ -23,7 +23,7 @@ def distinct(labels: Mapping[str, str]) -> dict[str, str]:
     return named
 
 
-def may_mean(name: str, workload: str, label: str) -> bool:
+def matches(name: str, workload: str, label: str) -> bool:
     """Whether a name is a workload's reference without options, or its label among fewer workloads."""
     ref = WorkloadRef.recorded(workload)
     if ref is not None and ref.model == name:
@@ -32,7 +32,7 @@ def may_mean(name: str, workload: str, label: str) -> bool:
     return bool(bracket) and own == _own(workload, label) and mark in _marks(workload)
 
 
-def stem(name: str) -> str:
+def base_label(name: str) -> str:
     """Label that a unique name was made from, by its form."""
     label, bracket, rest = name.partition(" (")
     return label if bracket and rest.endswith(")") else name

@@ -95,7 +95,7 @@ def _as_runtimes_read(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def filled(tensor: onnx.TensorProto, path: Path) -> onnx.TensorProto:
+def load_tensor(tensor: onnx.TensorProto, path: Path) -> onnx.TensorProto:
     """Load a tensor's external data of the model in ``path``, if it has any.
 
     Raises `WorkloadError` if its file is missing, too short, or outside the model's directory.
@@ -109,7 +109,7 @@ def filled(tensor: onnx.TensorProto, path: Path) -> onnx.TensorProto:
     return onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=content)
 
 
-def whole(path: Path) -> onnx.ModelProto:
+def load_whole(path: Path) -> onnx.ModelProto:
     """Load the model in ``path`` with all external data.
 
     Raises `WorkloadError` if their file is missing, too short, or outside the model's directory.
@@ -119,7 +119,7 @@ def whole(path: Path) -> onnx.ModelProto:
     return model
 
 
-def gather(path: Path, source: Path) -> None:
+def embed_external_data(path: Path, source: Path) -> None:
     """Copy external data beside ``source`` into the model in ``path``.
 
     Raises `WorkloadError` if their file is missing, too short, or outside the source's directory.
@@ -133,7 +133,7 @@ def _fill(model: onnx.ModelProto, path: Path) -> bool:
     """Load the external data beside ``path`` into a model; whether there were any."""
     apart = [tensor for tensor in tensors(model) if uses_external_data(tensor)]
     for tensor in apart:
-        tensor.CopyFrom(filled(tensor, path))
+        tensor.CopyFrom(load_tensor(tensor, path))
     return bool(apart)
 
 

@@ -1,17 +1,14 @@
-"""Options of workload schemes, checked in the parent, and the base of workloads that share some."""
+"""Options of workload schemes: declared as pydantic models, checked in the parent."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mlflow_ngraph.errors import WorkloadError
 from mlflow_ngraph.validation import explain
-from mlflow_ngraph.workloads.base import BatchAxis, Workload, WorkloadRef
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from mlflow_ngraph.workloads.base import BatchAxis, WorkloadRef
 
 
 class Options(BaseModel):
@@ -38,29 +35,6 @@ class SampledOptions(NamedOptions):
     batch_axis: BatchAxis | None = None
     """The axis that the batch is on: of every input that has it, or by input; ``none`` where there is no batch. Default: the axis that
     is called so, else an open or agreeing axis 0."""
-
-
-class SampledWorkload(Workload):
-    """A workload with `SampledOptions`."""
-
-    _options: SampledOptions
-
-    @property
-    def family(self) -> str:
-        return self._options.family or self.scheme
-
-    @property
-    def batch_axis(self) -> BatchAxis | None:
-        return self._options.batch_axis
-
-    def samples(self) -> list[NDArray[Any]] | None:
-        from mlflow_ngraph.workloads import given_samples
-
-        return given_samples.given(self._options.samples, self.inputs(), str(self.ref))
-
-    def check(self) -> None:
-        self.inputs()
-        self.samples()
 
 
 O = TypeVar("O", bound=Options)  # noqa: E741 - reads as "options"

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 
-def importable() -> None:
+def add_current_directory() -> None:
     """Put the current directory first on the path."""
     here = str(Path.cwd())
     if here not in sys.path:

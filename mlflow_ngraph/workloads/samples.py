@@ -32,10 +32,10 @@ def drawn(
     """
     if samples is None:
         return [spec.random(batch, rng) for spec in inputs]
-    return [take(spec, array, range(batch)) for spec, array in zip(inputs, samples, strict=True)]
+    return [take_samples(spec, array, range(batch)) for spec, array in zip(inputs, samples, strict=True)]
 
 
-def take(spec: TensorSpec, array: NDArray[Any], samples: range) -> NDArray[Any]:
+def take_samples(spec: TensorSpec, array: NDArray[Any], samples: range) -> NDArray[Any]:
     """Take samples of an input, repeated from the first one on; all of an input without batch axis."""
     for axis, size in enumerate(spec.shape):
         if size == BATCH:
@@ -43,7 +43,7 @@ def take(spec: TensorSpec, array: NDArray[Any], samples: range) -> NDArray[Any]:
     return array
 
 
-def kept(directory: Path) -> Arrays | None:
+def stored_samples(directory: Path) -> Arrays | None:
     """Samples in the materials, in the order of the inputs, or None."""
     path = directory / FILE
     if not path.is_file():

@@ -56,7 +56,7 @@ def settings() -> list[Any]:
     return [get() for get, _ in _SETTINGS]
 
 
-def put_back(values: list[Any]) -> None:
+def restore(values: list[Any]) -> None:
     """Restore `settings`."""
     for (get, set_), value in zip(_SETTINGS, values, strict=True):
         if get() != value:
@@ -64,21 +64,21 @@ def put_back(values: list[Any]) -> None:
 
 
 @contextmanager
-def settings_kept() -> Iterator[None]:
+def settings_restored() -> Iterator[None]:
     """Restore PyTorch's settings after the block."""
     before = settings()
     try:
         yield
     finally:
-        put_back(before)
+        restore(before)
 
 
 @contextmanager
-def undone() -> Iterator[None]:
+def side_effects_undone() -> Iterator[None]:
     """Restore PyTorch's settings, working directory, environment, warnings and logs after the block."""
     directory, environment, silenced = os.getcwd(), dict(os.environ), logging.root.manager.disable  # noqa: PTH109
     try:
-        with settings_kept(), warnings.catch_warnings(), np.errstate():
+        with settings_restored(), warnings.catch_warnings(), np.errstate():
             yield
     finally:
         os.chdir(directory)

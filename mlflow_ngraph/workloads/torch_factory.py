@@ -17,7 +17,8 @@ from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import WorkloadError
 from mlflow_ngraph.workloads import own_code
 from mlflow_ngraph.workloads.base import Init, TensorSpec, WorkloadRef
-from mlflow_ngraph.workloads.options import SampledOptions, SampledWorkload, canonical, parse_options
+from mlflow_ngraph.workloads.file import SampledWorkload
+from mlflow_ngraph.workloads.options import SampledOptions, canonical, parse_options
 from mlflow_ngraph.workloads.specs import Inputs, named_specs, require_axes
 
 if TYPE_CHECKING:
@@ -113,8 +114,8 @@ class TorchWorkload(SampledWorkload):
         from mlflow_ngraph.workloads.unwrapping import unwrapped
 
         factory, given = self._factory(), self._options.kwargs
-        with side_effects.undone(), self._told(hint=lambda: _lacking(factory, given)):
-            side_effects.put_back(_SET_BY_IMPORT.get(self._module_name, side_effects.settings()))
+        with side_effects.side_effects_undone(), self._told(hint=lambda: _lacking(factory, given)):
+            side_effects.restore(_SET_BY_IMPORT.get(self._module_name, side_effects.settings()))
             # One module for all would keep what it has seen for whoever has it next.
             made = deepcopy(factory) if isinstance(factory, torch.nn.Module) else factory(**given)
         if isinstance(made, torch.export.ExportedProgram):
@@ -141,7 +142,7 @@ class TorchWorkload(SampledWorkload):
 
     def _factory(self) -> Callable[..., Any]:
         """Import the function, also from the current directory."""
-        own_code.importable()
+        own_code.add_current_directory()
         imported = self._imported()
         for part in self._attribute.split("."):
             if not hasattr(imported, part):
@@ -158,7 +159,7 @@ class TorchWorkload(SampledWorkload):
             return sys.modules[self._module_name]
         from mlflow_ngraph.workloads import side_effects
 
-        with side_effects.settings_kept(), self._told(f": importing {self._module_name}"):
+        with side_effects.settings_restored(), self._told(f": importing {self._module_name}"):
             try:
                 imported = importlib.import_module(self._module_name)
             except ModuleNotFoundError as error:

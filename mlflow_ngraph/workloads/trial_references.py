@@ -125,7 +125,7 @@ class Trials:
         content = json.loads(facts.read_text(encoding="utf-8"))
         read = cls(
             content["seed"],
-            samples.kept(facts.parent) if content["given"] else None,
+            samples.stored_samples(facts.parent) if content["given"] else None,
             Parity(**content["variation"]) if content["variation"] is not None else None,
             content["call_s"],
             Trial.from_dict(content["example"]) if content["example"] is not None else None,

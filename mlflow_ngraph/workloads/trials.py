@@ -14,7 +14,7 @@ import numpy as np
 
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 from mlflow_ngraph.workloads.random_inputs import in_order, lengths, role
-from mlflow_ngraph.workloads.samples import take
+from mlflow_ngraph.workloads.samples import take_samples
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,7 +54,7 @@ def draw(
     own = own_batches(inputs, batch, given)
     if given is not None and number < own:
         return GIVEN, [
-            take(spec, array, range((number + 1) * batch, (number + 2) * batch))
+            take_samples(spec, array, range((number + 1) * batch, (number + 2) * batch))
             for spec, array in zip(inputs, given, strict=True)
         ]
     number -= own

@@ -32,7 +32,7 @@ from mlflow_ngraph.workloads.calling import called_flat, flatten_outputs
 from mlflow_ngraph.workloads.evaluation import evaluate, training_operations
 from mlflow_ngraph.workloads.exporting import save_program
 from mlflow_ngraph.workloads.initialise import seeded
-from mlflow_ngraph.workloads.side_effects import settings_kept
+from mlflow_ngraph.workloads.side_effects import settings_restored
 from mlflow_ngraph.workloads.trial_references import save_arrays
 from mlflow_ngraph.workloads.unwrapping import unwrapped
 
@@ -66,7 +66,7 @@ def write_out(model: nn.Module, inputs: Any, name: str, batch_axis: int | None, 
     directory.mkdir(exist_ok=True)
     copy = _copied(model, name)
     axes = _axes(tree_leaves((args, kwargs)), batch_axis, name)
-    with settings_kept(), _silent():
+    with settings_restored(), _silent():
         try:
             _called(copy, args, kwargs)
         except Exception as error:

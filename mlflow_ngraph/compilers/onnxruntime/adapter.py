@@ -31,10 +31,10 @@ from mlflow_ngraph.compilers.onnxruntime.flags import OnnxRuntimeFlags
 from mlflow_ngraph.compilers.onnxruntime.opening import WITHOUT_GPU, Layout, Opener
 from mlflow_ngraph.compilers.onnxruntime.providers import CPU, Provider, choose
 from mlflow_ngraph.compilers.onnxruntime.session import create, naming_types, options
-from mlflow_ngraph.compilers.reasons import limits, reported
+from mlflow_ngraph.compilers.reasons import errors_as_limits, translated_errors
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.devices import probes
-from mlflow_ngraph.devices.build_target import Elsewhere
+from mlflow_ngraph.devices.build_target import BuildTarget
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 from mlflow_ngraph.workloads.base import Format
 
@@ -85,7 +85,7 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
         """Whether the saved graph is the same on all processors: without the layouts of the highest level."""
         return self.flags.provider in (None, "cpu") and self.flags.graph_optimization_level != "all"
 
-    def check_elsewhere(self, target: Target, device: Elsewhere) -> None:
+    def check_elsewhere(self, target: Target, device: BuildTarget) -> None:
         if target.accelerator != "cpu" or self.flags.provider not in (None, "cpu"):
             raise UnsupportedError(
                 "onnxruntime keeps nothing that a provider other than cpu compiles: nothing can be compiled here for "
@@ -126,7 +126,7 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
             "dynamic_batch": dynamic,
             "shared": shared,
         }
-        with reported(self.name):
+        with translated_errors(self.name):
             for batch in [None] if shared else batch_sizes:
                 with bench.stage("save"):
                     graph = onnx_graph.read(source.onnx(batch))
@@ -158,7 +158,7 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
         saved = EngineSpec.read_for(self, directory, target)
         provider = choose(self.flags.provider, target)
         in_flight = requests.count(self.flags, target)
-        with reported(self.name):
+        with translated_errors(self.name):
             before = psutil.Process().num_threads()
             opened = self._opener(directory, saved.facts, target).open(batch)
             started = psutil.Process().num_threads() - before
@@ -177,7 +177,7 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
 
         self.check(target)
         saved = EngineSpec.read_for(self, directory, target)
-        with reported(self.name):
+        with translated_errors(self.name):
             return explain(self._opener(directory, saved.facts, target), saved.inputs, batch)
 
     def _opener(self, directory: Path, facts: Mapping[str, FlagValue], target: Target) -> Opener:
@@ -208,11 +208,11 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
             )
         for symbol, size in sizes.items():
             session_options.add_free_dimension_override_by_name(symbol, size)
-        with limits(self.name, model), naming_types(self.name, model):
+        with errors_as_limits(self.name, model), naming_types(self.name, model):
             create(model, session_options, [(CPU, {})])
         if in_one_file:
             # ONNX Runtime wrote where the source has its weights, not the weights.
-            onnx_file.gather(path, model)
+            onnx_file.embed_external_data(path, model)
 
 
 def _has_bodies(model: Path) -> bool:

@@ -12,8 +12,8 @@ from mlflow_ngraph.compilers.onnxruntime.flags import OnnxRuntimeFlags
 from mlflow_ngraph.compilers.onnxruntime.providers import (
     PROVIDERS,
     Provider,
-    asked,
-    settle_tf32,
+    nodes_by_provider,
+    set_tf32,
     uncounted,
     with_options,
 )
@@ -79,7 +79,7 @@ class Opener:
         path = self.layout.model(batch)
         if not path.is_file():
             raise CompileError(f"{self.layout.directory} holds no engine for batch size {batch}")
-        settle_tf32(self.provider, self._target.precision)
+        set_tf32(self.provider, self._target.precision)
         # What the CPU provider optimised ahead of time is not optimised again.
         level = "none" if self.provider.name == "cpu" else self._flags.graph_optimization_level
         session_options = options(self._flags, self._target, level)
@@ -92,7 +92,7 @@ class Opener:
         cache = self.layout.tensorrt(batch) if self.provider.name == "tensorrt" else None
         before = _files(cache)
         session = create(path, session_options, with_options(self.provider, flags, self._target, cache))
-        taken = asked(session, self.provider.runtime_name)
+        taken = nodes_by_provider(session, self.provider.runtime_name)
         facts = self._in_force(session) | (taken.facts() if taken else uncounted(self.provider))
         if cache is not None:
             facts["tensorrt_engines"] = "built" if _files(cache) - before else "reused"

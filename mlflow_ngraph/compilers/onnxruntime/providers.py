@@ -96,7 +96,7 @@ def with_options(provider: Provider, flags: OnnxRuntimeFlags, target: Target, ca
     return [(_TENSORRT, tensorrt), (_CUDA, cuda)]
 
 
-def settle_tf32(provider: Provider, precision: Precision) -> None:
+def set_tf32(provider: Provider, precision: Precision) -> None:
     """Use TF32 only on request.
 
     The CUDA provider has an option for it. For TensorRT only an environment variable turns TF32 off, which the
@@ -122,7 +122,7 @@ def _has_loaded(library: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Taken:
+class NodeCounts:
     """Number of nodes by provider."""
 
     by_provider: Mapping[str, int]
@@ -138,7 +138,7 @@ class Taken:
         }
 
 
-def taken(parts: Iterable[tuple[str, Sequence[str]]], wanted: str) -> Taken:
+def count_nodes(parts: Iterable[tuple[str, Sequence[str]]], wanted: str) -> NodeCounts:
     """Count the nodes that each provider took, from pairs of provider and operators.
 
     Raises `UnsupportedError` if the wanted provider took none.
@@ -153,10 +153,10 @@ def taken(parts: Iterable[tuple[str, Sequence[str]]], wanted: str) -> Taken:
             f"{wanted} took none of the model's {sum(elsewhere.values())} nodes: all would run on "
             f"{', '.join(sorted(by_provider))}"
         )
-    return Taken(by_provider, elsewhere)
+    return NodeCounts(by_provider, elsewhere)
 
 
-def asked(session: Any, wanted: str) -> Taken | None:
+def nodes_by_provider(session: Any, wanted: str) -> NodeCounts | None:
     """Query which provider took which nodes.
 
     None for a session with one provider where the runtime cannot tell: before 1.24, and for .ort files.
@@ -165,7 +165,7 @@ def asked(session: Any, wanted: str) -> Taken | None:
     """
     parts = session.get_provider_graph_assignment_info() if can_tell(session) else []
     if parts:
-        return taken(((part.ep_name, [node.op_type for node in part.get_nodes()]) for part in parts), wanted)
+        return count_nodes(((part.ep_name, [node.op_type for node in part.get_nodes()]) for part in parts), wanted)
     if session.get_providers() != [wanted]:
         raise UnsupportedError(
             f"this version of ONNX Runtime does not tell which nodes {wanted} took; 1.24 and later do"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlflow_ngraph.compilers.base import Engine, FlagValue, Invocation, Request, Target
-from mlflow_ngraph.compilers.request_threads import Crew
+from mlflow_ngraph.compilers.request_threads import RequestThreads
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.workloads.base import BATCH
 
@@ -31,14 +31,14 @@ class OnnxRuntimeEngine(Engine):
         self._saved = saved
         self._batch = batch
         self._target = target
-        self._crews: list[Crew] = []
+        self._crews: list[RequestThreads] = []
 
     def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:
         if self._target.mode == "sync":
             single = self._request(inputs)
             return Invocation(single.call, single.outputs)
         singly = tuple(self._request(inputs) for _ in range(int(str(self.flags["requests"]))))
-        crew = Crew([request.call for request in singly])
+        crew = RequestThreads([request.call for request in singly])
         self._crews.append(crew)
         return Invocation(crew.run, singly[-1].outputs, len(singly), singly, crew.stream)
 

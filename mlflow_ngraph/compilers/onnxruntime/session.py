@@ -123,7 +123,7 @@ def create(path: Path, session_options: Any, providers: Chosen) -> Any:
     if providers[0][0] == CPU:
         return ort.InferenceSession(str(path), session_options, providers=providers, enable_fallback=0)
     _preload(ort, providers)
-    with overheard() as heard:
+    with captured_stderr() as heard:
         try:
             session = ort.InferenceSession(str(path), session_options, providers=providers, enable_fallback=0)
         except Exception as error:
@@ -159,7 +159,7 @@ def _preload(ort: Any, providers: Chosen) -> None:
             import_module("tensorrt")
 
 
-class Heard:
+class CapturedStderr:
     """Captured standard error."""
 
     def __init__(self, file: Any) -> None:
@@ -183,12 +183,12 @@ class Heard:
 
 
 @contextlib.contextmanager
-def overheard() -> Iterator[Heard]:
+def captured_stderr() -> Iterator[CapturedStderr]:
     """Capture standard error, where the runtime explains why a provider did not start, and pass it on."""
     sys.stderr.flush()
     original = os.dup(2)
     with tempfile.TemporaryFile() as file:
-        heard = Heard(file)
+        heard = CapturedStderr(file)
         os.dup2(file.fileno(), 2)
         try:
             yield heard

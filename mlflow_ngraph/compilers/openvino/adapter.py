@@ -26,9 +26,9 @@ from mlflow_ngraph.compilers.base import (
 from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.host import isa, package
 from mlflow_ngraph.compilers.openvino.library import TELEMETRY, core, library, optional, text
-from mlflow_ngraph.compilers.reasons import limits, reported
+from mlflow_ngraph.compilers.reasons import errors_as_limits, translated_errors
 from mlflow_ngraph.compilers.spec import EngineSpec
-from mlflow_ngraph.devices.build_target import Elsewhere
+from mlflow_ngraph.devices.build_target import BuildTarget
 from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 from mlflow_ngraph.workloads.base import Format, TensorSpec
@@ -93,7 +93,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
         requirements = {"openvino": self.availability().version or ""}
         return requirements if self.flags.save == "ir" else {**requirements, "isa": isa()}
 
-    def check_elsewhere(self, target: Target, device: Elsewhere) -> None:
+    def check_elsewhere(self, target: Target, device: BuildTarget) -> None:
         if self.flags.save != "ir":
             raise UnsupportedError(f"openvino compiles blobs for this machine alone: build for {device} with save=ir")
 
@@ -107,13 +107,13 @@ class OpenVINO(Compiler[OpenVINOFlags]):
         shared = source.dynamic("onnx")
         dynamic = self.flags.dynamic_batch and shared
         facts: dict[str, FlagValue] = {**self._config(target), "shared": shared, "blob_made_by": _maker()}
-        with reported(self.name), tempfile.TemporaryDirectory() as passing:
+        with translated_errors(self.name), tempfile.TemporaryDirectory() as passing:
             irs = Path(passing) if self.flags.save == "blob" else directory
             for batch in [None] if shared else batch_sizes:
                 self._convert(source.onnx(batch), irs / _file(batch, "xml"), bench)
             for batch in batch_sizes[:1] if dynamic else batch_sizes:
                 # Compiled here so that failures and their cost are known, and again when an IR is loaded.
-                with bench.stage("compile"), limits(self.name):
+                with bench.stage("compile"), errors_as_limits(self.name):
                     ir = irs / _file(None if shared else batch, "xml")
                     compiled = self._compiled(ir, batch, shared, source.inputs, self._config(target))
                 if self.flags.save != "ir":
@@ -136,7 +136,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
 
         self.check(target)
         saved = EngineSpec.read_for(self, directory, target)
-        with reported(self.name):
+        with translated_errors(self.name):
             compiled, opened = self._opened(directory, batch, saved, self._config(target))
             flags = {**self._in_force(compiled, bool(saved.facts["shared"]), target), **opened}
         return OpenVINOEngine(compiled, _precision(flags, target), flags, saved.inputs, target.mode)
@@ -146,7 +146,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
 
         self.check(target)
         saved = EngineSpec.read_for(self, directory, target)
-        with reported(self.name):
+        with translated_errors(self.name):
             config = {**self._config(target), **PROFILED}
             compiled, opened = self._opened(directory, batch, saved, config)
             in_force = self._in_force(compiled, bool(saved.facts["shared"]), target)
@@ -156,7 +156,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
 
     def _convert(self, model: Path, ir: Path, bench: Workbench) -> None:
         ov = library()
-        with bench.stage("convert"), limits(self.name, model):
+        with bench.stage("convert"), errors_as_limits(self.name, model):
             converted = core().read_model(str(model))
         with bench.stage("save"):
             # The default would round the weights to 16 bits.

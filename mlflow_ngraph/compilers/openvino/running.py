@@ -10,7 +10,7 @@ import numpy as np
 
 from mlflow_ngraph.compilers.base import Engine, FlagValue, Invocation, Mode, Precision, Request
 from mlflow_ngraph.compilers.openvino.library import library
-from mlflow_ngraph.compilers.request_queue import Relay
+from mlflow_ngraph.compilers.request_queue import RequestQueue
 from mlflow_ngraph.errors import CompileError
 from mlflow_ngraph.workloads.base import TensorSpec
 
@@ -40,7 +40,7 @@ class OpenVINOEngine(Engine):
             return Invocation(single.call, single.outputs)
         count = int(str(self.flags["requests"]))
         requests = [filled(self._compiled, self._inputs, inputs) for _ in range(count)]
-        relay = Relay([request.start_async for request in requests], [request.wait for request in requests])
+        relay = RequestQueue([request.start_async for request in requests], [request.wait for request in requests])
         singly = tuple(self._single(request) for request in requests)
         return Invocation(relay.run, singly[-1].outputs, count, singly, relay.stream)
 

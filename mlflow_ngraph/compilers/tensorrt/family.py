@@ -24,7 +24,7 @@ from mlflow_ngraph.compilers.base import (
 )
 from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.host import package
-from mlflow_ngraph.compilers.reasons import reported
+from mlflow_ngraph.compilers.reasons import translated_errors
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.compilers.tensorrt.flags import SharedFlags
 from mlflow_ngraph.compilers.tensorrt.library import Edition
@@ -115,7 +115,7 @@ class TensorRTFamily(Compiler[F]):
         self.check(target)
         shared = len(batch_sizes) > 1 and source.dynamic("onnx")
         in_force: dict[str, FlagValue] = {}
-        with reported(self.name):
+        with translated_errors(self.name):
             from mlflow_ngraph.compilers.tensorrt.building import build
 
             for group in [tuple(batch_sizes)] if shared else [(batch,) for batch in batch_sizes]:
@@ -138,7 +138,7 @@ class TensorRTFamily(Compiler[F]):
     def load(self, directory: Path, batch: int, target: Target) -> Engine:
         self.check(target)
         saved = self._saved(directory, target)
-        with reported(self.name):
+        with translated_errors(self.name):
             from mlflow_ngraph.compilers.tensorrt.running import TensorRTEngine
 
             plan, said = find(directory, batch, saved)
@@ -174,7 +174,7 @@ class TensorRTFamily(Compiler[F]):
     def explain(self, directory: Path, batch: int, target: Target) -> Explanation:
         self.check(target)
         saved = self._saved(directory, target)
-        with reported(self.name):
+        with translated_errors(self.name):
             from mlflow_ngraph.compilers.tensorrt.inspection import kernels, layout_changes
 
             plan, said = find(directory, batch, saved)

@@ -12,7 +12,7 @@ import numpy as np
 
 from mlflow_ngraph.compilers import cuda
 from mlflow_ngraph.compilers.base import Engine, FlagValue, Invocation, Request, Target
-from mlflow_ngraph.compilers.request_queue import Relay
+from mlflow_ngraph.compilers.request_queue import RequestQueue
 from mlflow_ngraph.compilers.tensorrt.library import Edition, granted, library, make_logger, reason
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 
@@ -103,7 +103,7 @@ class TensorRTEngine(Engine):
 
     def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:
         queued = [self._queue(inputs) for _ in range(self._requests)]
-        relay = Relay([inference.start for inference in queued], [inference.wait for inference in queued])
+        relay = RequestQueue([inference.start for inference in queued], [inference.wait for inference in queued])
         singly = tuple(inference.request() for inference in queued)
         stream = relay.stream if self._requests > 1 else None
         return Invocation(relay.run, queued[-1].fetch, self._requests, singly, stream)

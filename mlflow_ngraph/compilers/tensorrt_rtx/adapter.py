@@ -23,7 +23,7 @@ from mlflow_ngraph.compilers.tensorrt.flags import SharedFlags
 from mlflow_ngraph.compilers.tensorrt.library import Edition, granted, reason
 from mlflow_ngraph.compilers.tensorrt.running import Deserialized
 from mlflow_ngraph.devices import probes
-from mlflow_ngraph.devices.build_target import Elsewhere
+from mlflow_ngraph.devices.build_target import BuildTarget
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class TensorRTRTX(TensorRTFamily[TensorRTRTXFlags]):
                 )
             )
 
-    def check_elsewhere(self, target: Target, device: Elsewhere) -> None:
+    def check_elsewhere(self, target: Target, device: BuildTarget) -> None:
         if device.compute_capability is None:
             raise UnsupportedError(
                 f"tensorrt-rtx has to know the architecture of the GPU of {device}: say it as in gpu:sm89"

@@ -16,12 +16,12 @@ from mlflow_ngraph.compilers.accelerator import require_gpu
 from mlflow_ngraph.compilers.base import Availability, Build, Compiler, Engine, Flags, Occupation, Target, Workbench
 from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.host import isa, package, with_cpp_compiler
-from mlflow_ngraph.compilers.reasons import reported
+from mlflow_ngraph.compilers.reasons import translated_errors
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.compilers.tvm import kernels
 from mlflow_ngraph.compilers.tvm.flags import TVMFlags
 from mlflow_ngraph.devices import probes
-from mlflow_ngraph.devices.build_target import Elsewhere
+from mlflow_ngraph.devices.build_target import BuildTarget
 from mlflow_ngraph.errors import DependencyError, UnsupportedError
 from mlflow_ngraph.workloads.base import Format
 
@@ -103,7 +103,7 @@ class TVM(Compiler[TVMFlags]):
         here = level if target.build_for else next((known for known in probes.levels() if known == level), "")
         return f"{platform.machine()} {level}" if here and _is_level(level) else isa()
 
-    def check_elsewhere(self, target: Target, device: Elsewhere) -> None:
+    def check_elsewhere(self, target: Target, device: BuildTarget) -> None:
         if target.accelerator != "cpu":
             raise UnsupportedError(
                 f"tvm compiles kernels for the GPU that it finds: it cannot compile here for {device}"
@@ -133,7 +133,7 @@ class TVM(Compiler[TVMFlags]):
             gpu = _prepare_gpu(self.name, target)
             _choose_cuda_compiler(self.name)
         (batch,) = batch_sizes
-        with reported(self.name):
+        with translated_errors(self.name):
             from mlflow_ngraph.compilers.tvm.compilation import Compilation
 
             facts = Compilation(self.flags, target, gpu, bench).run(source, batch, directory, _LIBRARY)
@@ -158,7 +158,7 @@ class TVM(Compiler[TVMFlags]):
         from mlflow_ngraph.compilers.tvm.engine import TVMEngine
 
         device = tvm.cuda(0) if on_gpu else tvm.cpu()
-        with reported(self.name):
+        with translated_errors(self.name):
             # TVM's own function keeps every library, with the weights in it, until the process ends.
             library = tvm_ffi.load_module(directory / _LIBRARY, keep_module_alive=False)
             machine = relax.VirtualMachine(library, device)

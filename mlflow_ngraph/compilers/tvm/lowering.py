@@ -14,7 +14,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.frontend.onnx import from_onnx
 
-from mlflow_ngraph.compilers.reasons import limits
+from mlflow_ngraph.compilers.reasons import errors_as_limits
 from mlflow_ngraph.compilers.tvm.folding import fold_shapes
 
 _TVM = "tvm"
@@ -25,7 +25,7 @@ MAIN = "main"
 def read(path: Path, shapes: Mapping[str, Sequence[int]]) -> Any:
     """Import the model as a Relax module with fixed shapes and its weights as constants."""
     model = fold_shapes(onnx.load(str(path)), shapes)
-    with limits(_TVM), redirect_stdout(StringIO()) as said:
+    with errors_as_limits(_TVM), redirect_stdout(StringIO()) as said:
         try:
             return from_onnx(model, shape_dict={name: list(shape) for name, shape in shapes.items()})
         except Exception as error:
@@ -54,7 +54,7 @@ def convert_layout(module: Any, target: Any) -> Any:
         relax.transform.CanonicalizeBindings(),
         relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]}),
     ]
-    with limits(_TVM), target:
+    with errors_as_limits(_TVM), target:
         return tvm.transform.Sequential(passes)(module)
 
 
@@ -83,7 +83,7 @@ def lower(module: Any, target: Any, *, prepack: bool) -> Lowered:
         transform.FoldConstant(),
         transform.FuseOps(),
     ]
-    with limits(_TVM), target:
+    with errors_as_limits(_TVM), target:
         module = tvm.transform.Sequential(fusing)(module)
         groups = {name: calls(function) for name, function in _functions(module) if name != MAIN}
         module = transform.FuseTIR()(module)
@@ -124,7 +124,7 @@ def scheduled(module: Any, target: Any, database: Any | None, *, prepack: bool) 
     A kernel without a schedule is correct and slow on a processor, and does not run on a GPU.
     """
     transform = relax.transform
-    with limits(_TVM), target:
+    with errors_as_limits(_TVM), target:
         if database is not None:
             with database:
                 module = transform.MetaScheduleApplyDatabase()(module)
@@ -148,7 +148,7 @@ def tuned(module: Any) -> list[str]:
 
 def build(module: Any, target: Any) -> Any:
     """Compile to machine code. TVM's pipeline lowers the rest, and fuses nothing on a processor."""
-    with limits(_TVM):
+    with errors_as_limits(_TVM):
         try:
             return tvm.compile(module, target, relax_pipeline=relax.get_pipeline("default_build"))
         except Exception as error:

@@ -54,7 +54,7 @@ class OnnxModule(Graph):
         }
         for initializer in graph.initializer:
             # One at a time: a model that has its weights in other files may be large.
-            content = onnx.numpy_helper.to_array(onnx_file.filled(initializer, path))
+            content = onnx.numpy_helper.to_array(onnx_file.load_tensor(initializer, path))
             self._store(initializer.name, content, initializer.name in statistics)
         for node in self._nodes:
             if node.operator == "Constant":
@@ -103,7 +103,7 @@ def convert(path: Path) -> OnnxModule:
     model = onnx_file.inlined(onnx.load(str(path), load_external_data=False))
     for node in model.graph.node:
         for kept in onnx_file.tensors(node):
-            kept.CopyFrom(onnx_file.filled(kept, path))
+            kept.CopyFrom(onnx_file.load_tensor(kept, path))
     module = OnnxModule(model, path)
     module.requires_grad_(False)
     module.eval()

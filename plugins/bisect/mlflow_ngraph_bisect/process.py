@@ -104,7 +104,7 @@ def _prepared(question: Question, directory: Path) -> tuple[Source, int]:
     batch = materials.info.fixed_batch or question.batch
     materials.batch_sizes = [batch]
     example = samples.drawn(
-        materials.info.inputs, samples.kept(directory), batch, np.random.default_rng([materials.seed, batch])
+        materials.info.inputs, samples.stored_samples(directory), batch, np.random.default_rng([materials.seed, batch])
     )
     save_arrays(directory / arrays_file("inputs", batch), *example)
     if "onnx" in COMPILERS.get(question.compiler).formats:
