@@ -86,7 +86,7 @@ class UnknownNameError(UsageError):
 
 
 def _few(names: list[str]) -> str:
-    """Join as many names as there is room for, at least one, and count the rest."""
+    """The first names that there is room for, at least one, and how many there are more."""
     count = max(1, sum(len(", ".join(names[: place + 1])) <= _ROOM for place in range(len(names))))
     return ", ".join(names[:count]) + (f" and {len(names) - count} more" if len(names) > count else "")
 

@@ -10,8 +10,6 @@ from mlflow_ngraph.processes import environment
 from mlflow_ngraph.processes.child import Child, ChildFailure
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from mlflow_ngraph.compilers.spec import EngineSpec
 
 PROBE_SECONDS = 600.0
@@ -52,7 +50,5 @@ class LoadCheck:
     def __enter__(self) -> LoadCheck:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

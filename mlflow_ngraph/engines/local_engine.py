@@ -27,7 +27,6 @@ from mlflow_ngraph.workloads.base import TensorSpec
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-    from types import TracebackType
 
     from numpy.typing import NDArray
 
@@ -183,9 +182,7 @@ class LoadedEngine:
     def __enter__(self) -> LoadedEngine:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What the baseline makes of the trials, and how far rounding alone would change it. For child processes only."""
+"""Baseline outputs for the trials, and the effect of rounding on them. For child processes only."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Trial:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Trial:
-        """The inverse of ``asdict``."""
+        """Inverse of ``asdict``."""
         return cls(
             content["number"],
             content["kind"],
@@ -75,7 +75,7 @@ def _rounding_of(content: dict[str, float] | None) -> Rounding | None:
 
 @dataclass
 class Trials:
-    """The trials of one batch size, and what tells whether they verify anything."""
+    """Trials of one batch size, and the facts that decide whether they can verify an engine."""
 
     seed: int
     given: Arrays | None = None
@@ -98,7 +98,7 @@ class Trials:
     """Of each output, which of its elements are smaller than the others."""
 
     def write(self, facts: Path, arrays: Path) -> None:
-        """Write both files; the one with the facts last, so that whoever sees it sees all."""
+        """Write both files, the one with the facts last, so that its presence implies the other."""
         named = {
             f"{kind}.{place}.{index}": array
             for kind, several in (("own", self.outputs), ("exact", self.exact))
@@ -121,7 +121,7 @@ class Trials:
 
     @classmethod
     def read(cls, facts: Path, arrays: Path | None) -> Trials:
-        """The inverse of `write`; without ``arrays``, which take memory, it has no outputs."""
+        """Inverse of `write`; without ``arrays``, which take memory, it has no outputs."""
         content = json.loads(facts.read_text(encoding="utf-8"))
         read = cls(
             content["seed"],
@@ -157,14 +157,8 @@ def collect(
 ) -> Trials:
     """Run the baseline on as many trials as time and space allow.
 
-    What the model does not accept, or makes no numbers of although nobody would give it such inputs, is no trial.
-
-    Parameters
-    ----------
-    example, reference : Arrays
-        The seeded example, and the baseline's outputs for it.
-    given : Arrays | None
-        The samples of the user that the example is the first of.
+    Inputs that the model refuses, and implausible ones that give no numbers, are left out. ``reference`` has the
+    outputs for ``example``, whose samples are the first of those ``given`` by the user.
     """
     trials = Trials(seed, given, parity.compare(reference, reference))
     trials.bands = _bands(baseline, inputs, batch, seed, example, reference, given=given)
@@ -199,7 +193,7 @@ def collect(
 def observed(
     baseline: Baseline, number: int, kind: str, inputs: Arrays, outputs: Arrays, found: Sequence[Band | None]
 ) -> tuple[Trial, Arrays | None]:
-    """What rounding does to a baseline's outputs for some inputs, and the outputs in double precision where they can be had."""
+    """Effect of rounding on a baseline's outputs for some inputs, and the outputs in double precision, if any."""
     from mlflow_ngraph.workloads.arithmetic import OF_STEPS
 
     wrong: list[str] = []
@@ -245,7 +239,7 @@ def observed(
 
 
 def _tried(compute: Callable[[], Arrays | None], outputs: Arrays, wrong: list[str]) -> Arrays | None:
-    """What a model gives in other arithmetic, where it gives as much as in its own; else why not is noted."""
+    """Outputs in other arithmetic, where they have the model's form; else the reason is noted."""
     try:
         found = compute()
     except MemoryError:
@@ -282,7 +276,7 @@ def _is_off(moved: NDArray[Any], output: NDArray[Any]) -> bool:
 
 
 def _is_another_function(exact: Arrays, outputs: Arrays, several: Sequence[tuple[float, Arrays]]) -> bool:
-    """Whether double precision leads far away while disturbances do not: a buffer or NumPy may have kept the model's own type."""
+    """Whether double precision is far off while disturbances are not: a buffer or NumPy kept the model's own type."""
     for index, output in enumerate(outputs):
         away = parity.errors(exact[index], output, output)
         if away.tells:
@@ -296,7 +290,7 @@ def _is_another_function(exact: Arrays, outputs: Arrays, several: Sequence[tuple
 def _rounding(
     truth: NDArray[Any], native: NDArray[Any], known: Sequence[tuple[float, NDArray[Any]]]
 ) -> Rounding | None:
-    """The worst that was seen; None where an integer is at the end of its range, or no sample can be judged."""
+    """Worst observed effect; None where an integer is at the end of its range, or no sample can be judged."""
     if native.dtype.kind == "i" and native.dtype.itemsize >= _WIDE and _overflows(native):
         return None
     if native.size and not parity.judged(truth, native).any():
@@ -319,7 +313,7 @@ def _bands(
     *,
     given: Arrays | None,
 ) -> list[Band | None]:
-    """From inputs of each kind that a model is used with."""
+    """Bands of the outputs, from plausible inputs of each kind."""
     own = own_batches(inputs, batch, given)
     usual = [*range(own), *(own + number for number, kind in enumerate(KINDS) if not is_extreme(kind))]
     tried = [_accepted(baseline.run, draw(inputs, batch, seed, number, example, given=given)[1]) for number in usual]
@@ -328,7 +322,7 @@ def _bands(
 
 
 def _accepted(run: Callable[[Arrays], Arrays], inputs: Arrays) -> Arrays | None:
-    """The baseline's outputs; None where the model refuses what it is not made for. The example it has run on."""
+    """Outputs of the baseline; None where the model refuses implausible inputs. It has run on the example before."""
     try:
         return run(inputs)
     except MemoryError:
@@ -338,7 +332,7 @@ def _accepted(run: Callable[[Arrays], Arrays], inputs: Arrays) -> Arrays | None:
 
 
 def _at_least_typical(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials with errors of bands that are no smaller than the median of that band."""
+    """Trials whose errors of bands are raised to the median of that band."""
     known: dict[tuple[int, int], list[Rounding]] = defaultdict(list)
     for trial in trials:
         for index, bands_ in enumerate(trial.small):
@@ -377,13 +371,13 @@ _WIDE = 4
 
 
 def _overflows(output: NDArray[Any]) -> bool:
-    """Whether integers are at the ends of their range: what a number too large becomes there is left to each compiler."""
+    """Whether integers are at the ends of their range, where compilers may differ."""
     ends = np.iinfo(output.dtype)
     return bool(((output == ends.min) | (output == ends.max)).any())
 
 
 def save_arrays(path: Path, *arrays: NDArray[Any], **named: NDArray[Any]) -> None:
-    """Write a file of arrays whole or not at all."""
+    """Write a file of arrays atomically."""
     temporary = path.with_name(f"partial-{path.name}")  # NumPy insists on the suffix
     np.savez(temporary, *arrays, **named)  # type: ignore[arg-type]
     temporary.replace(path)

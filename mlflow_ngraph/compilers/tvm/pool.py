@@ -18,7 +18,6 @@ from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
 from socket import socketpair
-from types import TracebackType
 from typing import Any
 
 from mlflow_ngraph.processes.python_command import command
@@ -192,9 +191,7 @@ class Pool:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @property
