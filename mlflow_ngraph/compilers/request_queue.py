@@ -23,10 +23,7 @@ class RequestQueue:
 
     @contextmanager
     def stream(self) -> Iterator[Step]:
-        """Context with a function that waits for each request once and restarts it at once. All have ended after it.
-
-        At the end of the context all have ended.
-        """
+        """Context with a function that waits for each request once and restarts it at once. All have ended after it."""
         turns = list(zip(self._waits, self._starts, strict=True))
 
         def turn() -> None:

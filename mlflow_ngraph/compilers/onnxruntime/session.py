@@ -167,7 +167,7 @@ class CapturedStderr:
         self.text = ""
 
     def read(self) -> None:
-        """Text written so far."""
+        """Update `text` with all that was written so far."""
         self._file.seek(0)
         self.text = self._file.read().decode(errors="replace")
 

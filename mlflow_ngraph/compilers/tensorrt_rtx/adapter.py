@@ -192,12 +192,10 @@ class TensorRTRTX(TensorRTFamily[TensorRTRTXFlags]):
         require_architecture(self.name, target, device.compute_capability, f"{device} has less")
 
     def _configuration(self, target: Target) -> Configuration:
-
         wide = self.flags.hardware_compatibility == "ampere_plus"
         return RTXConfiguration(self.flags.workspace_mib, _capability(target), wide=wide)
 
     def _deserialized(self, plan: Path, saved: EngineSpec) -> Deserialized:
-
         return DeserializedRTX(self.edition, plan, self.flags)
 
     def explain(self, directory: Path, batch: int, target: Target) -> Explanation:
