@@ -16,14 +16,14 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[\w.~*-]*)(?::\d{0,5})?")
 _AUTHORITY = re.compile(r"[^/?#\\]*")
 _FILE = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?(?:[/.~]|[A-Za-z]:\\)")
-"""How a place begins that is in no need of a login."""
+"""Prefix of an address without a login."""
 _ON_DISK = ("sqlite", "file")
 """Schemes whose addresses have no host where their path begins at once."""
 _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
 _AFTER = ".,;:!?)]}>'\"…"
-"""What stands behind an address in a sentence."""
+"""Punctuation after an address in a sentence."""
 _QUERY = re.compile(r"(?<=url: )(/[^\s?]*)\?\S*")
-"""How libraries quote the path of an address alone."""
+"""Form in which libraries quote the path of an address."""
 _SHORTEST = 3
 """Characters of a secret that is looked for in a text; a shorter one would be found in any text."""
 

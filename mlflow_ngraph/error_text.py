@@ -82,14 +82,14 @@ _REWRITTEN: tuple[tuple[str, str], ...] = (
     (r"\bT\.int64\((\d+)\)", r"\1"),
     (r"(?s)\n*Command line: .*", ""),
 )
-"""What runtimes wrap around what they have to say, and what is left of it."""
+"""Wrappers of runtimes around their messages, with replacements."""
 
 _ABOUT = (
     re.compile(r"Error when translating node .*?target=torch\.ops\.(\w+\.\w+)"),
     re.compile(r"Error converting operator (\w+)"),
     re.compile(r"Failed deserializing node Node\(target='torch\.ops\.(\w+\.\w+)"),
 )
-"""How an exception says which operator its cause is about."""
+"""Messages of exceptions that name the operator."""
 
 _MARKED = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\w+))?\n(?:(?!\s*File ").*\n)*?(.+)\n[ \t]*~+[ \t]*<--- HERE')
 _QUOTED = re.compile(r'File "([^"]+)", line (\d+), in (\w+)\n[ \t]+(\S.*)')

@@ -16,11 +16,11 @@ from scipy import special
 Array = NDArray[np.float64]
 
 LEVEL = 0.95
-"""Of every interval that this package reports."""
+"""Confidence level of every reported interval."""
 ALPHA = 0.05
 """p-value below which something differs, and from which on it is not told apart: of a whole family of comparisons."""
 WIDEST = 10.0
-"""How many times as large as its lower end the upper end of an interval may be. One that is wider tells no size, and is none."""
+"""Largest ratio of an interval's ends. A wider one says nothing about the size, and is left out."""
 
 
 @dataclass(frozen=True)

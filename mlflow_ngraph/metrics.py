@@ -11,16 +11,16 @@ from typing import Literal
 
 Better = Literal["higher", "lower", "neither"]
 Interval = Literal["none", "own", "complement", "reciprocal"]
-"""Where the confidence interval of a metric comes from: it has none; it has one; the one of ``1 - metric``; or that of the
+"""Source of a metric's confidence interval: none; its own; the one of ``1 - metric``; or that of the
 metric which it is an exact number divided by."""
 LOW, HIGH = "_ci_low", "_ci_high"
 """After the name of a metric: the ends of its 95 % interval."""
 ROUNDS, NOISE, UNSTEADY, VARIABLES, BEATEN_BY = "log_medians", "noise", "unsteady", "variables", "beaten_by"
 """Columns of a cell: its rounds, what disturbed the machine, and the names of its figures that this touches."""
 LOADED_PERCENT = 25.0
-"""From which use of the machine by others on ratios of shared rounds are touched as well: it slows lanes unequally."""
+"""Use of the machine by others from which ratios within rounds are affected too: it slows lanes unequally."""
 TOUCHED = f"speed-ups, too, where others used {LOADED_PERCENT:g} % of the machine or more: eager execution suffers most, so they are rather too large"
-"""Of marked figures, in words."""
+"""Descriptions of marked figures."""
 PROFILE = "profile"
 """Column of results that were read: the device as it was recorded, where ``device`` names the machine."""
 BASELINE_COLUMN, EAGER = "baseline", "identity"
@@ -42,15 +42,15 @@ class Metric:
     of: str = ""
     """The metric that it is the reciprocal of."""
     absolute: bool = False
-    """Whether what disturbs the machine is in it. Most of it is not in a ratio to what was measured in the same rounds."""
+    """True if disturbances of the machine affect it. Most of it is not in a ratio to what was measured in the same rounds."""
     of_baseline: bool = False
-    """Whether it is a ratio to the lane that the column ``baseline`` names."""
+    """True if it is a ratio to the lane that the column ``baseline`` names."""
     by_round: int = 0
     """1 where its ratio follows from the durations of shared rounds as that of a speed does, -1 as that of a duration does."""
 
     @property
     def estimated(self) -> bool:
-        """Whether tables have an interval, and the error that it is made of."""
+        """True if tables have an interval, and with it the error."""
         return self.interval in ("own", "complement")
 
     @property
@@ -92,12 +92,12 @@ def baseline_phrase(baseline: str) -> str:
 
 
 def is_complement(name: str) -> bool:
-    """Whether errors are those of the logarithm of ``1 - metric``."""
+    """True if errors are those of the logarithm of ``1 - metric``."""
     return name in METRICS and METRICS[name].interval == "complement"
 
 
 def is_uncertainty(name: str) -> bool:
-    """Whether a column holds the uncertainty of a metric."""
+    """True if a column holds the uncertainty of a metric."""
     return name.endswith((LOW, HIGH, LOG_ERROR, FREEDOM))
 
 

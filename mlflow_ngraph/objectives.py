@@ -28,10 +28,10 @@ OBJECTIVES = {
 """Metrics by short names. The latency is the median: what one caller sees, which a few slow calls do not move."""
 
 AS_GOOD = 0.03
-"""What is better by less is as good: nobody has to know more, no race goes on for it, and no finding is made of it."""
+"""Relevant difference: choices that differ by less are equally good, for races and findings too."""
 
 SECOND = {"engine_size_mb": "the smaller engine", "peak_memory_mb": "less memory"}
-"""What decides between choices that are equally good, in this order."""
+"""Tie-breakers, in this order."""
 
 Raced = Literal["throughput", "latency"]
 """Objectives of which every round of a study has a figure, so that lanes can race for them."""
@@ -57,7 +57,7 @@ class Limit:
         return keeps
 
     def kept_by(self, value: float | None) -> bool:
-        """Whether a number satisfies the limit; a missing one does not."""
+        """True if a number satisfies the limit; a missing one does not."""
         if value is None:
             return False
         return value <= self.value if self.bound == "max" else value >= self.value

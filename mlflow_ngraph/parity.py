@@ -30,7 +30,7 @@ class Parity:
 
 
 EXACT = Parity(0.0, 0.0, 1.0, 1.0)
-"""Of outputs that are equal."""
+"""Parity of equal outputs."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,14 @@ lets the rounding of its own precision pass, and that of fp32 catches every coar
 UNIT_ROUNDOFF = {"fp32": 2.0**-24, "tf32": 2.0**-11, "fp16": 2.0**-11, "bf16": 2.0**-8}
 """Largest relative error of rounding one number, by precision."""
 _ACCUMULATED = 4.0
-"""How many times an amplified rounding error a correct engine may be off before inputs are left out as ill-conditioned."""
+"""Largest error of a correct engine, as a multiple of the amplified rounding error, before inputs are left out as ill-conditioned."""
 ROUNDINGS = 8.0
-"""How many times what rounding does to the model a correct engine may be off: it adds in another order, and may transform
+"""Largest error of a correct engine, as a multiple of the effect of rounding on the model: it adds in another order, and may transform
 convolutions."""
 _FINEST = 5e-6
 """A relative error that is never held against an engine."""
 _BLUNT = 0.25
-"""Where a correct engine may be off by this share of the largest output, rounding alone decides what comes out."""
+"""Share of the largest output: where a correct engine may be off by it, rounding alone decides the result."""
 _SMALL = 1e-2
 """A sample whose outputs are smaller than this share of the batch's is judged as if they were that large."""
 
@@ -117,7 +117,7 @@ class Rounding:
 
     @property
     def tells(self) -> bool:
-        """Whether an error beyond rounding would show."""
+        """True if an error beyond rounding would show."""
         return bool(ROUNDINGS * self.largest <= _BLUNT)
 
     def worse(self, other: Rounding) -> Rounding:
@@ -193,7 +193,7 @@ def beyond(found: Rounding, allowed: Rounding) -> str | None:
 
 
 def tells(allowed: Rounding | None, native: NDArray[Any], precision: str) -> bool:
-    """Whether an output can tell a wrong engine from a right one, given ``allowed``; None stands for no numbers."""
+    """True if an output can tell a wrong engine from a right one, given ``allowed``; None stands for no numbers."""
     if allowed is None or not allowed.tells:
         return False
     if precision == "fp32":
@@ -213,11 +213,11 @@ class Judgement:
     """Judgement of one output."""
 
     error: Rounding
-    """How far it is from the truth."""
+    """Difference from the truth."""
     near: Parity
-    """How far it is from the model's own."""
+    """Difference from the model's own output."""
     problem: str = ""
-    """Why rounding does not explain the error; empty where it may."""
+    """Reason why rounding does not explain the error; empty where it may."""
 
 
 def judge(

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Literal
 
 FreedMemory = Literal["keep", "return"]
-"""What the C library does with memory that is freed; see `keep_freed`."""
+"""Policy for freed memory; see `keep_freed`."""
 
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
-"""Of glibc's malloc.h."""
+"""Constants of glibc's malloc.h."""
 _NEVER = -1
 _TOP_PAD_BYTES = 64 * 2**20
 

@@ -20,7 +20,7 @@ LONGEST = 100
 UNSTEADY_MARK = "~"
 """Before a figure that what disturbed the machine is in."""
 NO_INTERVAL = "no interval: the rounds differ too much"
-"""Of a figure whose interval would be wider than `mlflow_ngraph.estimates.WIDEST`."""
+"""Mark of a figure whose interval would be wider than `mlflow_ngraph.estimates.WIDEST`."""
 
 
 def harmless(text: str) -> str:
@@ -119,7 +119,7 @@ def json_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def missing(value: Any) -> bool:
-    """Whether a value of a table is missing."""
+    """True if a value of a table is missing."""
     import pandas as pd
 
     return value is None or bool(pd.isna(value))

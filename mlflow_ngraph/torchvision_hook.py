@@ -23,9 +23,9 @@ FITTING = (
     "install the one that fits, for a CPU build: pip install --force-reinstall --no-deps torchvision --index-url "
     "https://download.pytorch.org/whl/cpu"
 )
-"""What to do where its operators are needed."""
+"""Advice where its operators are needed."""
 FILE = "ngraph_torchvision.pth"
-"""What puts the hook into every interpreter; `site` runs the line in it."""
+"""File that installs the hook in every interpreter; `site` runs its line."""
 _AT_START = """\
 import sys
 class TorchvisionHook:

@@ -72,7 +72,7 @@ def duration_s(value: object) -> float:
 
 
 def _is_type_tag(part: Any) -> bool:
-    """Whether a part of a location is a type name or schema label, which a reader does not know."""
+    """True if a part of a location is a type name or schema label, which a reader does not know."""
     return isinstance(part, str) and (
         part.endswith("]") or part in {"str", "int", "list", "dict"} or part[:1].isupper()
     )

@@ -29,10 +29,10 @@ class Verdict(str, Enum):
 
     @property
     def measured(self) -> bool:
-        """Whether the engine completed its rounds without a known error in its outputs."""
+        """True if the engine completed its rounds without a known error in its outputs."""
         return self in (Verdict.OK, Verdict.UNVERIFIED)
 
     @property
     def retryable(self) -> bool:
-        """Whether another run can end differently, because the cause may lie outside the cell."""
+        """True if another run can end differently, because the cause may lie outside the cell."""
         return self in (Verdict.TIMEOUT, Verdict.OOM, Verdict.CRASHED, Verdict.LEFT_OUT)

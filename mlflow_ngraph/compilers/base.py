@@ -51,9 +51,9 @@ class Availability:
     available: bool
     version: str | None
     reason: str = ""
-    """Why it cannot run; empty when it can."""
+    """Reason why it cannot run; empty when it can."""
     hint: str = ""
-    """What to install or do about it."""
+    """Advice, such as a package to install."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Target:
     """Threads within one inference; None leaves the runtime its own default."""
     accelerator: Literal["cpu", "cuda"] = "cpu"
     transfers: Transfers = "outside"
-    """Whether one repetition contains the copies of inputs to and outputs from the accelerator; without one, it makes
+    """True if one repetition contains the copies of inputs to and outputs from the accelerator; without one, it makes
     no difference."""
     build_for: str = ""
     """The device that an engine is compiled for, such as ``gpu:sm89``, where it is not this machine; empty where it is.
@@ -119,7 +119,7 @@ class Build:
     flags: Mapping[str, FlagValue] = field(default_factory=dict)
     """Values that took effect at compile time, also those the compiler chose itself."""
     requires: Mapping[str, str] = field(default_factory=dict)
-    """What a machine must have to load the engine: `Compiler.requires`, and what only the compiler's runtime could
+    """Requirements for loading the engine: `Compiler.requires`, and what only the compiler's runtime could
     tell, such as its own compatibility string."""
     export_format: Format | None = None
     """The format the compiler started from; its export time is part of the compile time."""
@@ -200,7 +200,7 @@ class Compiler(ABC, Generic[F]):
     """One line for people."""
     flags_type: ClassVar[type[Flags]]
     formats: ClassVar[tuple[Format, ...]]
-    """What `compile` may read from its source."""
+    """Formats that `compile` may read from its source."""
     precisions: ClassVar[tuple[Precision, ...]] = ("fp32",)
     modes: ClassVar[tuple[Mode, ...]] = ("sync",)
     accelerators: ClassVar[tuple[str, ...]] = ("cpu",)
@@ -212,19 +212,19 @@ class Compiler(ABC, Generic[F]):
     """Modules that must not be imported where an engine is loaded, because a runtime imports them needlessly."""
 
     threaded: ClassVar[bool] = True
-    """Whether an engine depends on `Target.threads`; False where the accelerator alone computes."""
+    """True if an engine depends on `Target.threads`; False where the accelerator alone computes."""
 
     explains_elsewhere: ClassVar[bool] = False
-    """Whether `explain` tells of an engine for another device what it is, and not what this machine would make of it."""
+    """True if `explain` describes an engine for another device itself, not its form on this machine."""
 
     needs_module: ClassVar[bool] = False
-    """Whether `load` builds the live model again, with the packages that the model comes from."""
+    """True if `load` builds the live model again, with the packages that the model comes from."""
 
     shared: ClassVar[bool] = True
-    """Whether an engine is worth pulling from another machine; False where making it costs less than moving it."""
+    """True if an engine is worth pulling from another machine; False where making it costs less than moving it."""
 
     program: ClassVar[str] = ""
-    """What of an engine is a program that `load` or `bind` lets run with the rights of the process, such as a shared
+    """Part of an engine that `load` or `bind` runs as code with the rights of the process, such as a shared
     library; empty where engines are data for a runtime."""
 
     def __init__(self, flags: F) -> None:
@@ -233,16 +233,16 @@ class Compiler(ABC, Generic[F]):
     @classmethod
     @abstractmethod
     def availability(cls) -> Availability:
-        """Whether the compiler can run here. Never raises, and imports nothing heavy."""
+        """Check that the compiler can run here. Never raises, and imports nothing heavy."""
 
     @classmethod
     def building(cls) -> Availability:
-        """Whether the compiler can compile here, also for another device. By default it needs all that running needs."""
+        """Check that the compiler can compile here, also for another device. By default it needs all that running needs."""
         return cls.availability()
 
     @property
     def searches(self) -> bool:
-        """Whether `compile` searches by measuring with these flags: it may take hours and has a time limit of its own."""
+        """True if `compile` searches by measuring with these flags: it may take hours and has a time limit of its own."""
         return False
 
     @property

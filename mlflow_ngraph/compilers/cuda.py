@@ -28,7 +28,7 @@ class CudaError(RuntimeError):
 
 
 def bindings() -> Availability:
-    """Whether the package is installed, without importing it."""
+    """Check that the package is installed, without importing it."""
     return package("cuda.bindings", "cuda-bindings", INSTALL)
 
 

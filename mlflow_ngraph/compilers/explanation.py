@@ -30,7 +30,7 @@ class Kernel:
     precision: str = ""
     """Element type of the computation."""
     provider: str = ""
-    """What executes it, where an engine may have several, such as ``CPUExecutionProvider``."""
+    """Provider that executes it, where there are several, such as ``CPUExecutionProvider``."""
     microseconds: float | None = None
     """Duration of one execution as the compiler's own profiler saw it; it is no measurement."""
 
@@ -49,7 +49,7 @@ class Explanation:
     code_bytes: int | None = None
     """Size of the machine code or source that was generated for this model."""
     facts: Mapping[str, str | int | float | bool] = field(default_factory=dict)
-    """What else the compiler says, by its own names."""
+    """Further facts by the compiler's own names."""
 
     @property
     def fused_groups(self) -> int:

@@ -28,7 +28,7 @@ def cpp_compiler() -> str | None:
 
 
 def package(module: str, distribution: str, install: str) -> Availability:
-    """Whether a Python package is installed, without importing it."""
+    """Check that a Python package is installed, without importing it."""
     try:
         if find_spec(module) is None:
             return Availability(False, None, f"the package {distribution} is not installed", install)

@@ -23,10 +23,10 @@ _OPERATOR = (
     re.compile(r"Could not export Python function call '(\w+)'"),
     re.compile(r"Could not find schema for (\S+?)[,.]?(?:\s|$)"),
 )
-"""How each runtime names an operator that it does not have."""
+"""Messages of the runtimes about unsupported operators."""
 
 _MACHINE = re.compile(r"bad_alloc|out of memory|cannot allocate|no space left", re.IGNORECASE)
-"""What is said of the machine, and not of the model."""
+"""Messages about the machine, not about the model."""
 
 
 def operator(error: BaseException, *patterns: re.Pattern[str]) -> str | None:
@@ -75,7 +75,7 @@ def errors_as_limits(compiler: str, model: Path | None = None) -> Iterator[None]
 
 
 def _is_model(path: Path) -> bool:
-    """Whether a file holds a graph, whatever its operators are."""
+    """True if a file holds a graph, whatever its operators are."""
     import onnx
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 

@@ -72,14 +72,14 @@ class EngineSpec(FrozenModel):
     inputs: Tensors
     outputs: Tensors
     reference_by: str
-    """What computed the outputs that the engine is compared with."""
+    """Runtime of the reference outputs."""
     mixes: str
-    """How the samples of a batch influence each other in this model; empty where they do not."""
+    """Interaction of a batch's samples in this model; empty if there is none."""
     compiler: str
     asked: dict[str, FlagValue]
     """Every flag as it was asked for, defaults included."""
     target: Target
-    """What the engine was compiled for, as the device that runs it sees it: `Target.build_for` is empty."""
+    """Target of the compilation, as on the device that runs the engine: `Target.build_for` is empty."""
     batch_sizes: tuple[BatchSize, ...] = Field(min_length=1)
     """Batch sizes that the engine was compiled for."""
     flags: dict[str, FlagValue]
@@ -87,7 +87,7 @@ class EngineSpec(FrozenModel):
     facts: dict[str, FlagValue]
     """The adapter's own, for `Compiler.load`."""
     requires: dict[str, str]
-    """What a machine must have to load the engine."""
+    """Requirements for loading the engine."""
     packages: dict[str, str]
     """Versions of the distributions that loading needs beside this package, by their names."""
 

@@ -33,7 +33,7 @@ class TorchCompileFlags(TorchFlags):
     """``max-autotune`` times several kernels for each matrix product and convolution while compiling, and keeps the
     fastest; on a GPU it also tunes the kernels that it generates."""
     gemm_backends: Literal["all", "aten"] = "all"
-    """What ``max-autotune`` chooses matrix products from: PyTorch's libraries and Inductor's own templates (C++ on the
+    """Candidates of ``max-autotune`` for matrix products: PyTorch's libraries and Inductor's own templates (C++ on the
     CPU, Triton on a GPU), or the libraries alone."""
     freezing: bool = False
     """Make the parameters constants, so that they can be folded, fused and packed."""

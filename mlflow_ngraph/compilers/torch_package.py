@@ -28,10 +28,10 @@ _CALL = re.compile(
     re.MULTILINE,
 )
 _BODY = "::run_impl("
-"""Where the inference begins in the generated wrapper; before it there are declarations of the same names."""
+"""Start of the inference in the generated wrapper, after declarations of the same names."""
 _SOURCES = (".cpp", ".cubin", ".ptx")
 _LIBRARIES = {"mkldnn": "mkldnn", "linear_pointwise": "mkldnn", "cudnn": "cudnn"}
-"""What a part of an operator's name says about who computes it."""
+"""Implementations by a part of an operator's name."""
 
 _UNRESOLVED = re.compile(r"failed to resolve (torch\.ops\.\S+) to an operator")
 _loaded: dict[tuple[Path, int, int], Any] = {}

@@ -19,13 +19,13 @@ class Fitness:
     """Match of this machine with a profile."""
 
     problems: tuple[str, ...] = ()
-    """Why it cannot serve; empty when it can. Each is a clause that follows "device 'x' "."""
+    """Problems; empty when it can serve. Each is a clause that follows "device 'x' "."""
     warnings: tuple[str, ...] = ()
-    """What a reader of its numbers should know."""
+    """Notes for readers of its numbers."""
 
     @property
     def serves(self) -> bool:
-        """Whether studies for the profile can run on this machine."""
+        """True if studies for the profile can run on this machine."""
         return not self.problems
 
 
@@ -36,7 +36,7 @@ class DeviceProfile(ABC):
     summary: ClassVar[str]
     """One line for people."""
     accelerator: ClassVar[Literal["cpu", "cuda"]] = "cpu"
-    """What engines compute on."""
+    """Accelerator of engines."""
     processor: ClassVar[str] = ""
     """A part of the names of those processors that it is meant for; empty where it is meant for any."""
     compilers: ClassVar[tuple[str, ...]]

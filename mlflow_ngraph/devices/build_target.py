@@ -18,7 +18,7 @@ class BuildTarget:
     device: str
     """Name of the device profile."""
     architecture: str = ""
-    """Of what engines compute on: ``sm89`` for a GPU, ``x86-64-v3`` for a processor; empty where it does not matter."""
+    """Architecture: ``sm89`` for a GPU, ``x86-64-v3`` for a processor; empty where it does not matter."""
 
     @classmethod
     def parse(cls, text: str) -> BuildTarget:

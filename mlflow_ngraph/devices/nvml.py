@@ -17,7 +17,7 @@ class GpuSettings:
     """Settings that bound the speed of a GPU. None: the driver does not report it."""
 
     persistent: bool | None
-    """Whether the driver stays loaded while nobody uses the GPU."""
+    """True if the driver stays loaded while nobody uses the GPU."""
     clock_mhz: float | None
     most_clock_mhz: float | None
     power_limit_w: float | None

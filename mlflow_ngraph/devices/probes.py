@@ -89,7 +89,7 @@ _LEVELS = {
     "x86-64-v3": {"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"},
     "x86-64-v4": {"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"},
 }
-"""What each level of x86-64 adds to the one before, as the kernel calls it."""
+"""Features that each level of x86-64 adds, by the kernel's names."""
 
 
 def levels(path: Path = CPUINFO) -> tuple[str, ...]:
@@ -201,7 +201,7 @@ def governor() -> str:
 
 
 def turbo() -> bool | None:
-    """Whether the processor may exceed its base clock; None where the kernel does not report it."""
+    """True if the processor may exceed its base clock; None where the kernel does not report it."""
     no_turbo = _read(_SYSFS_CPU / "intel_pstate/no_turbo").strip()
     if no_turbo:
         return no_turbo == "0"
@@ -210,7 +210,7 @@ def turbo() -> bool | None:
 
 
 def threads_share_cores() -> bool | None:
-    """Whether two threads of a core are in use (SMT); None where the kernel does not report it."""
+    """True if two threads of a core are in use (SMT); None where the kernel does not report it."""
     active = _read(_SYSFS_CPU / "smt/active").strip()
     return active == "1" if active else None
 

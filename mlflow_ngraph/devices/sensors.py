@@ -35,7 +35,7 @@ _ALL, _STOLEN = "cpu", 7
 _WORKING = (0, 1, 2, 5, 6)
 """Programs, programs that yield to others, the kernel, interrupts, soft interrupts. Time of guests is within the first."""
 _TAKEN = (*_WORKING, _STOLEN)
-"""What is neither idling nor waiting for a disk."""
+"""Time in neither idle nor disk wait."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Reading:
     """Counters of the machine at one moment."""
 
     at_ns: int
-    """Of the monotonic clock."""
+    """Time of the monotonic clock."""
     cpu_s: float
     """CPU time of this process, all threads."""
     counters: Mapping[str, float]
@@ -66,7 +66,7 @@ class Change:
     """By how much each counter grew."""
     busy_s: Mapping[int, float]
     values: Mapping[str, float]
-    """What is now: ``clock_mhz`` (mean of the processors that were busy), ``temperature_c`` (hottest sensor of the
+    """Current values: ``clock_mhz`` (mean of the processors that were busy), ``temperature_c`` (hottest sensor of the
     processors), ``gpu_clock_mhz``, ``gpu_temperature_c``, ``power_w.<domain>``, ``available_memory_mb``, and
     ``quota_processors`` where there is a CPU quota."""
 

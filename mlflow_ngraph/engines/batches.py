@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Arrays = list[NDArray[Any]]
 
 Batching = Literal["exact", "pad", "split"]
-"""What happens to a batch size that an engine was not compiled for: it is refused; filled up to the next larger one; or
+"""Handling of a batch size that an engine was not compiled for: refused; filled up to the next larger one; or
 cut into pieces of those sizes, of which the last one is filled up."""
 
 

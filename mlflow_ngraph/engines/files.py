@@ -56,13 +56,13 @@ def irregular_entry(directory: Path) -> str:
 
 
 def escapes(path: str) -> bool:
-    """Whether an untrusted relative path leads out of its directory."""
+    """True if an untrusted relative path leads out of its directory."""
     parts = PurePosixPath(path).parts
     return not parts or path.startswith("/") or ".." in parts or "\\" in path or "\0" in path
 
 
 def is_plain(path: str) -> bool:
-    """Whether an untrusted relative path is normalised, printable, and stays below its directory.
+    """True if an untrusted relative path is normalised, printable, and stays below its directory.
 
     A second spelling could name a file that is already checked.
     """
@@ -75,7 +75,7 @@ def is_plain(path: str) -> bool:
 
 
 def is_long(path: str) -> bool:
-    """Whether a path exceeds the limits of file systems."""
+    """True if a path exceeds the limits of file systems."""
     return len(path) > _LONGEST_PATH or any(len(part.encode()) > _LONGEST_NAME for part in path.split("/"))
 
 

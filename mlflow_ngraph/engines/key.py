@@ -40,7 +40,7 @@ class Recipe:
     target: Mapping[str, Any]
     """Precision, mode, threads, accelerator, transfers."""
     requires: Mapping[str, str]
-    """What the compiler says that its engines depend on: versions, instruction set, GPU."""
+    """Requirements that the compiler states: versions, instruction set, GPU."""
     package: str
     """Version of this package."""
     code: str

@@ -22,9 +22,9 @@ DIGEST_FILE = "manifest.json.sha256"
 SIGNATURE_FILE = "manifest.json.sig"
 """Beside the manifest, where somebody has signed it; see `mlflow_ngraph.engines.signing`."""
 BESIDE = (FILE, DIGEST_FILE, SIGNATURE_FILE)
-"""What a package has besides the files in its manifest."""
+"""Files of a package that its manifest does not list."""
 ENGINE_DIRECTORY = "engine"
-"""Where the engine's own files lie within a package."""
+"""Directory of the engine's own files within a package."""
 _WITHIN = f"{ENGINE_DIRECTORY}/"
 MAX_BYTES = 16 << 20
 """No manifest is larger; what is, was not written by this package."""
@@ -70,7 +70,7 @@ class Origin(FrozenModel):
     study: str
     study_id: str
     label: str
-    """What the study calls the workload."""
+    """Name of the workload in the study."""
     lane_id: str
     engine_id: str
     run_id: str | None
@@ -89,7 +89,7 @@ class Figures(FrozenModel):
     verdict: str
     reason: str
     noise: str
-    """What disturbed the machine meanwhile; empty where it was quiet."""
+    """Disturbances of the machine meanwhile; empty where it was quiet."""
     baseline: str = EAGER
     """The label of the compiler that speed-ups and other ratios among the metrics refer to."""
     metrics: dict[str, float]
@@ -117,7 +117,7 @@ class Manifest(FrozenModel):
     flags: dict[str, FlagValue]
     """Every flag with the value in force."""
     size_bytes: Bytes
-    """Of the engine's own files."""
+    """Size of the engine's own files."""
     files: dict[str, str]
     """sha256 of every other file of the package, by path relative to the manifest."""
     origin: Origin

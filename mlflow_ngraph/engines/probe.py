@@ -53,7 +53,7 @@ class Probe:
     exact: Arrays
     """The same in double precision; empty where that could not be had."""
     rounding: list[Rounding | None] | None
-    """What rounding does to each output, None where it decides alone; None as a whole where nobody knows."""
+    """Effect of rounding on each output, None where rounding alone decides; None as a whole if unknown."""
 
     def problem(self, outputs: Sequence[NDArray[Any]], precision: str) -> str:
         """Describe how outputs differ from the model's; empty where they do not.

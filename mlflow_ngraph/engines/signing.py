@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 NAMESPACE = "mlflow-ngraph"
-"""What keeps a signature that the same key made for another purpose from counting here."""
+"""Namespace, so that signatures for other purposes do not count."""
 KEY_TYPE = "ssh-ed25519"
 MAX_BYTES = 16 << 10
 """No signature is larger."""

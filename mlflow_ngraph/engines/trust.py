@@ -48,7 +48,7 @@ class Source(_Part):
     """``signed`` wants a signature by one of the signers."""
 
     def fits(self, uri: str) -> bool:
-        """Whether the rule applies to an address."""
+        """True if the rule applies to an address."""
         if self.uri == "*":
             return True
         wanted, given = _parts(self.uri), _parts(uri)
@@ -83,7 +83,7 @@ class Rules(_Part):
 
 
 EVERYTHING = Rules(sources=(Source(uri="*", trust="allowed"),))
-"""What holds where nobody has written rules."""
+"""Default rules."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,11 @@ class Trusted:
     """Reason why a package is trusted."""
 
     source: str
-    """Where it comes from, without credentials."""
+    """Address without credentials."""
     key: str | None
     """Fingerprint of the key that signed it, such as ``SHA256:...``; None where nobody has."""
     signer: str | None
-    """Who that is, by the rules."""
+    """Name of the signer in the rules."""
 
     @property
     def found(self) -> str:
@@ -194,5 +194,5 @@ def _parts(uri: str) -> tuple[str, str, str]:
 
 
 def _matches(text: str, pattern: str) -> bool:
-    """Whether a text matches a pattern whose only wildcard is ``*``."""
+    """True if a text matches a pattern whose only wildcard is ``*``."""
     return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text, re.DOTALL) is not None

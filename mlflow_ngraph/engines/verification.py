@@ -38,7 +38,7 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether all checks passed."""
+        """True if all checks passed."""
         return all(check.status != "problem" for check in self.checks)
 
     def require(self) -> None:

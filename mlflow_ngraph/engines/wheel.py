@@ -21,7 +21,7 @@ from mlflow_ngraph.version import __version__
 
 _CORE = "mlflow-ngraph"
 _LEFT = "__pycache__"
-"""What Python makes by itself; everything else belongs to the package."""
+"""Files that Python generates; everything else belongs to the package."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip can hold: equal files make equal wheels."""
 

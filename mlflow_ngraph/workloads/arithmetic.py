@@ -27,7 +27,7 @@ _WIDE = {
 OF_STEPS = 4.0
 """The same for what falls to the other side of a step: all of it does at once, so an engine may be off by twice that."""
 TIMES = 8.0
-"""How many roundings an operation is off: enough to stand out from those that it makes itself, and few enough for the effect
+"""Error of a disturbed operation in roundings: enough to stand out from those that it makes itself, and few enough for the effect
 to be in proportion."""
 _ROUND_OFF = {kind: torch.finfo(kind).eps / 2 for kind in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}
 _PRODUCTS: Mapping[Any, tuple[int, int, int | None]] = {
@@ -73,7 +73,7 @@ _INNER: Mapping[Any, Callable[[Sequence[Any]], torch.Tensor | float]] = {
     _ATEN.silu.default: lambda args: args[0].abs(),
     _ATEN.gelu.default: lambda args: args[0].abs(),
 }
-"""What the usual kernels of a function compute with on the way, such as e^x before e^x - 1: they are off by roundings of that,
+"""Intermediate values of the usual kernels of a function, such as e^x before e^x - 1: they are off by roundings of that,
 however small the result is. A few have polynomials that are worse."""
 _ORDERS = frozenset(
     getattr(getattr(_ATEN, name), overload)
@@ -104,7 +104,7 @@ def plain_operations(*, recurrent: bool) -> Iterator[None]:
 
 
 def is_recurrent(module: torch.nn.Module) -> bool:
-    """Whether a model has layers that oneDNN fuses."""
+    """True if a model has layers that oneDNN fuses."""
     return any(isinstance(part, torch.nn.RNNBase) for part in module.modules())
 
 
@@ -160,7 +160,7 @@ class _WideCalls(TorchFunctionMode):  # type: ignore[misc]
 
 
 _ABOUT = frozenset((torch.Tensor.__repr__, torch.Tensor.data_ptr, torch.Tensor.untyped_storage))
-"""What asks about a tensor itself."""
+"""Functions that query a tensor's metadata."""
 
 
 class Disturbed(TorchDispatchMode):  # type: ignore[misc]
@@ -312,7 +312,7 @@ def _inner(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result
 
 
 BESIDE = 32.0
-"""How many roundings lie between a number and the end of a range that it is beside."""
+"""Largest distance in roundings of a number near the end of a step."""
 
 
 class Naive(TorchDispatchMode):  # type: ignore[misc]
@@ -385,7 +385,7 @@ def _channel(tensor: torch.Tensor) -> int:
 
 
 def _is_view(function: Any) -> bool:
-    """Whether an operation only changes the shape or place of its input."""
+    """True if an operation only changes the shape or place of its input."""
     returns = function._schema.returns  # noqa: SLF001 - torch says it nowhere else
     if returns and all(value.alias_info is not None and not value.alias_info.is_write for value in returns):
         return True

@@ -27,13 +27,13 @@ BatchAxis = int | Literal["none"] | dict[str, int | Literal["none"]]
 """The axis that the batch is on: of every input that has it, or by input; ``none`` where there is no batch."""
 
 Format = Literal["module", "exported", "onnx"]
-"""What a compiler can start from: a live ``torch.nn.Module``, a ``torch.export`` program, an ONNX file."""
+"""Formats that a compiler can start from: a live ``torch.nn.Module``, a ``torch.export`` program, an ONNX file."""
 
 DIGEST = re.compile(r"#[0-9a-f]{8}$")
-"""What stands for options that are lists or mappings at the end of a `WorkloadRef`."""
+"""Digest of options that are lists or mappings, at the end of a `WorkloadRef`."""
 
 Wrapper = Literal["flat_outputs", "copied_inputs"]
-"""What is put around a model whose outputs are not a tensor or a tuple of tensors, or that writes to its inputs."""
+"""Wrappers of a model whose outputs are not a tensor or a tuple of tensors, or that writes to its inputs."""
 
 
 @dataclass(frozen=True)

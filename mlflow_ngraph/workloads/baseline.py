@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SEEDS = 0.0, 0.5
-"""Of the forms of a file in which every node is a little off."""
+"""Seeds of disturbed copies of a file."""
 _ALONE = 8
 """Runs in which a part of the operations that round to steps does so to the other side, at most."""
 _PROBES = (2, 3)
@@ -123,7 +123,7 @@ class OnnxBaseline:
     def __init__(self, file: Path, reason: str) -> None:
         self.file = file
         self.reason = reason
-        """Why there is no PyTorch model."""
+        """Reason why there is no PyTorch model."""
 
     @property
     def name(self) -> str:
@@ -235,7 +235,7 @@ def _moved(array: NDArray[Any], rng: np.random.Generator, times: float) -> NDArr
 
 
 def _changed(before: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]]) -> bool:
-    """Whether a model has written to its inputs."""
+    """True if a model has written to its inputs."""
     return any(
         not np.array_equal(original, other, equal_nan=original.dtype.kind in "fc")
         for original, other in zip(before, after, strict=True)

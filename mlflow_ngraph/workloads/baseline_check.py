@@ -29,7 +29,7 @@ Arrays = Sequence["NDArray[Any]"]
 
 _BATCH = 2
 _EQUAL = parity.Rounding(0.0, 0.0)
-"""What differs by less than is ever held against anybody is not asked what rounding does to it, which takes several runs."""
+"""Difference below which the effect of rounding is not determined, because that takes several runs."""
 
 
 def other_function(

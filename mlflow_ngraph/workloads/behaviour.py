@@ -36,15 +36,15 @@ class Behaviour:
     """Observed properties of the baseline."""
 
     impure: str = ""
-    """Why the outputs are no function of the inputs alone; empty where nothing speaks against it."""
+    """Reason why the outputs are no function of the inputs alone; empty if they are."""
     reads: list[str] = field(default_factory=list)
     """Lines of the model's Python code that look at the data, such as ``model.py:12: if x.sum() > 0``."""
     printed: list[str] = field(default_factory=list)
     """Those of them that look at the data as text, which no graph holds."""
     unfollowed: str = ""
-    """Why that could not be found out; empty where it was."""
+    """Reason why the reads are unknown; empty if they are known."""
     mixes: str = ""
-    """How the samples of a batch influence each other; empty where they do not."""
+    """Interaction of a batch's samples; empty if there is none."""
 
 
 def first_places(places: Sequence[str]) -> str:
@@ -64,7 +64,7 @@ def observe(baseline: Baseline, example: Arrays, others: Sequence[Arrays]) -> Be
 
 
 def differs_when_rebuilt(baseline: Baseline, again: Baseline, example: Arrays, others: Sequence[Arrays]) -> str:
-    """Whether a rebuilt model gives other outputs when it sees other inputs first."""
+    """Reason why a rebuilt model that sees other inputs first is another function; empty if it is the same."""
     for other in others:
         again.run(other)
     if _differ(baseline.run(example), again.run(example)):
@@ -124,7 +124,7 @@ def _kept(baseline: ModuleBaseline, example: Arrays, places: Sequence[str]) -> s
 
 
 def _matter(baseline: ModuleBaseline, example: Arrays, changed: Iterable[str]) -> bool:
-    """Whether outputs depend on state that a call changes. An unused counter is no memory."""
+    """True if outputs depend on state that a call changes. An unused counter is no memory."""
     from mlflow_ngraph.workloads import state
 
     outputs = baseline.run(example)
@@ -136,7 +136,7 @@ def _matter(baseline: ModuleBaseline, example: Arrays, changed: Iterable[str]) -
 
 
 def _unsteady(run: Callable[[Arrays], Arrays], example: Arrays, others: Sequence[Arrays]) -> str:
-    """Whether the same input gives different outputs, at once or after other inputs."""
+    """Reason why the same input gives different outputs, at once or after other inputs; empty if it does not."""
     first, start = run(example), time.perf_counter()
     for _ in range(_REPEATED):
         if _differ(first, run(example)):

@@ -50,7 +50,7 @@ def _array(tensor: torch.Tensor) -> NDArray[Any]:
 
 
 def is_flat(outputs: object) -> bool:
-    """Whether outputs are a tensor or a tuple of tensors, which every compiler supports."""
+    """True if outputs are a tensor or a tuple of tensors, which every compiler supports."""
     members = outputs if isinstance(outputs, tuple) else (outputs,)
     return type(members) is tuple and all(isinstance(member, torch.Tensor) for member in members)
 

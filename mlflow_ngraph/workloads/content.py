@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _PLAIN = (bool, int, float, str, type(None))
 _MANGLED = re.compile(r"___torch_mangle_\d+\.")
-"""What TorchScript puts into the name of a class that it has had already in this process."""
+"""TorchScript's addition to a class name that it has seen before in this process."""
 _ADDRESS = re.compile(r"\bat 0x[0-9a-f]+")
 
 

@@ -32,7 +32,7 @@ _SIZES = (
     *(_TENSOR.shape.__get__, _TENSOR.size, _TENSOR.numel, _TENSOR.nelement, _TENSOR.__len__, _TENSOR.__iter__),
     *(_TENSOR.unbind, torch.unbind),
 )
-"""What tells Python how large a tensor is: data, where the data decide how many elements an operator gives."""
+"""Functions that give Python the size of a tensor, which is data where an operator's output size depends on data."""
 _OF_SHAPE = (
     *("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"),
     *("new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full"),
@@ -49,11 +49,11 @@ class Followed:
     """Distinct places in the model's code, such as ``model.py:12: if x.sum() > 0:``."""
 
     reads: list[str]
-    """Where data reach Python."""
+    """Places where data reach Python."""
     printed: list[str]
     """Those of them where data become text. Exporters print a stand-in without a word, so that their guards miss these."""
     draws: list[str]
-    """Where random numbers are drawn."""
+    """Places that draw random numbers."""
 
 
 def follow(module: nn.Module, inputs: Sequence[torch.Tensor]) -> Followed:
@@ -82,11 +82,11 @@ class _Follower(TorchDispatchMode):  # type: ignore[misc]
         """Memory of tensors that are as large as the data have it."""
 
     def sizes(self, tensor: torch.Tensor) -> bool:
-        """Whether the shape of a tensor depends on the sources."""
+        """True if the shape of a tensor depends on the sources."""
         return memory(tensor) in self._sized
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor depends on the sources."""
+        """True if a tensor depends on the sources."""
         return memory(tensor) in self._marked
 
     def __torch_dispatch__(
@@ -158,7 +158,7 @@ def _threads_seen(follower: _Follower) -> Iterator[None]:
 
 
 def _decides_sizes(function: Any, name: str, given: Sequence[torch.Tensor]) -> bool:
-    """Whether an operator's input data decide the size of its output."""
+    """True if an operator's input data decide the size of its output."""
     if name == "index":  # by position it gives as many as there are positions, by a mask as many as are true
         return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in given[1:])
     return torch.Tag.dynamic_output_shape in function.tags

@@ -161,7 +161,7 @@ def _observe(
 
 
 def _accepts(baseline: Baseline, inputs: Sequence[NDArray[Any]]) -> bool:
-    """Whether a model accepts inputs outside the example, such as another step of a range."""
+    """True if a model accepts inputs outside the example, such as another step of a range."""
     try:
         baseline.run(inputs)
     except MemoryError:

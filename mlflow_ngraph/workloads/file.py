@@ -85,7 +85,7 @@ class FileWorkload(SampledWorkload):
         super().__init__(canonical(ref, self._options), init)
         self._path = Path(ref.target)
         self._own = False
-        """Whether the file is a copy that nobody else writes to."""
+        """True if the file is a copy that nobody else writes to."""
 
     @property
     def label(self) -> str:

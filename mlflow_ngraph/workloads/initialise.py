@@ -38,7 +38,7 @@ _DRAWS = (
     nn.init.kaiming_normal_,
     nn.init.kaiming_uniform_,
 )
-"""What fills a tensor with random numbers, as far as torch lets us step in between."""
+"""Functions that fill a tensor with random numbers, as far as torch lets them be intercepted."""
 _BATCH = 4
 _BATCHES = 2
 _NORMALISATIONS = (nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)

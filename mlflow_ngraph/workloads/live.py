@@ -43,6 +43,6 @@ class Live:
 
 
 def is_module(value: object) -> bool:
-    """Whether an object is a PyTorch module, without importing torch."""
+    """True if an object is a PyTorch module, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.nn.Module)

@@ -46,15 +46,15 @@ class Export:
     """Result of one export."""
 
     dynamic: bool = True
-    """Whether one export serves every batch size."""
+    """True if one export serves every batch size."""
     files: dict[str, str] = field(default_factory=dict)
     """Path relative to the directory, by batch size, or under ``*`` for every batch size."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Time of the export, from the live module on, by the same keys."""
     static_because: str | None = None
-    """Why there is no export with a dynamic batch size."""
+    """Reason why there is no export with a dynamic batch size."""
     error: str | None = None
-    """Why there is no export at all, in the exporter's own words."""
+    """Reason why there is no export at all, in the exporter's own words."""
 
     def key(self, batch: int | None) -> str:
         """Key of the export for a batch size; None is the one for all."""
@@ -72,10 +72,10 @@ class Materials:
     digest: str
     """Identifies what the model computes: see `mlflow_ngraph.workloads.content`."""
     reference_by: str
-    """What computed the reference outputs."""
+    """Runtime of the reference outputs."""
     versions: dict[str, str]
     wrapped: list[Wrapper] = field(default_factory=list)
-    """What the model needs around it, from the inside out."""
+    """Wrappers that the model needs, from the inside out."""
     behaviour: Behaviour = field(default_factory=Behaviour)
     outputs: tuple[TensorSpec, ...] = ()
     batch_sizes: list[int] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Materials:
 
     @staticmethod
     def exist(directory: Path) -> bool:
-        """Whether the directory holds materials."""
+        """True if the directory holds materials."""
         return (directory / _FILE).is_file()
 
     def write(self, directory: Path) -> None:
@@ -145,7 +145,7 @@ class Source:
         return self.materials.digest
 
     def dynamic(self, kind: Format) -> bool:
-        """Whether one export of this format serves every batch size."""
+        """True if one export of this format serves every batch size."""
         return self._export(kind).dynamic
 
     def export_seconds(self, kind: Format, batch: int | None = None) -> float:

@@ -24,7 +24,7 @@ def unique_names(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def matches(name: str, workload: str, label: str) -> bool:
-    """Whether a name is a workload's reference without options, or its label among fewer workloads."""
+    """True if a name is a workload's reference without options, or its label among fewer workloads."""
     ref = WorkloadRef.recorded(workload)
     if ref is not None and ref.model == name:
         return True

@@ -39,7 +39,7 @@ _AROUND_ONE = frozenset(("Celu", "Elu", "Erf", "Gelu", "Mish", "Selu", "Sigmoid"
 """Functions that compute with numbers around one on the way, however small the result is."""
 _INNER = 2.0
 _STRETCH = 9973.0
-"""What makes a number of a sine that looks like chance, and is the same every time."""
+"""Constants of a sine-based hash: pseudo-random and reproducible."""
 _LARGEST = 1e30
 _ROUNDED = frozenset(("Ceil", "DynamicQuantizeLinear", "Floor", "QuantizeLinear", "Round"))
 """Operators that give the same for all of a range."""

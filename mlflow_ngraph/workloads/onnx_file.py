@@ -21,13 +21,13 @@ from mlflow_ngraph.workloads.file import copied, require_content
 from mlflow_ngraph.workloads.specs import DeclaredInput
 
 _OF_NUMPY = 1
-"""What NumPy says of its own types; types of eight bits and fewer are those of another package."""
+"""NumPy's mark of its own types; types of eight bits and fewer are another package's."""
 _FREE_INITIALIZERS = 4
 """The first IR version in which an initializer need not be an input."""
 _WITH_TENSORS = frozenset(
     f"onnx.{kind}Proto" for kind in ("Graph", "Node", "Attribute", "Function", "Tensor", "SparseTensor")
 )
-"""What a tensor can lie in."""
+"""Messages that can contain a tensor."""
 _ANY = 2**63 - 1
 _PASS_THROUGH = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 """Operators behind which an index is still the same index."""
@@ -81,7 +81,7 @@ def _lacks_shape(value: onnx.ValueInfoProto) -> bool:
 
 
 def _is_read_otherwise(model: onnx.ModelProto) -> bool:
-    """Whether runtimes read a model that the checker refuses, or the checker would read external files."""
+    """True if runtimes read a model that the checker refuses, or the checker would read external files."""
     values = (*model.graph.input, *model.graph.output)
     outside = any(map(uses_external_data, tensors(model)))
     return outside or model.ir_version < _FREE_INITIALIZERS or any(map(_lacks_shape, values))

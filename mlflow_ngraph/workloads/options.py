@@ -30,7 +30,7 @@ class SampledOptions(NamedOptions):
     """Options for models that may be meaningless on random inputs."""
 
     samples: str | None = None
-    """What the model is run on in place of random values: path of a ``.npz`` file with an array for each input, by its name, or
+    """Inputs of the model in place of random values: path of a ``.npz`` file with an array for each input, by its name, or
     ``module:function`` or ``file.py:function`` for a function that returns such a mapping."""
     batch_axis: BatchAxis | None = None
     """The axis that the batch is on: of every input that has it, or by input; ``none`` where there is no batch. Default: the axis that

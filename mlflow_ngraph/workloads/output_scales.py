@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     """The band of each element of a sample; 0 for those that are as large as the largest one now and then."""
 
 WIDTH = 32.0
-"""How many times smaller the elements of the next band are. What is smaller by less has errors that show beside the others."""
+"""Ratio of the elements of two bands. Errors of elements that are smaller by less show without a band."""
 MOST = 3
 """The last band, of everything that is smaller still."""
 

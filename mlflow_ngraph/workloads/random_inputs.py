@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Role = Literal["numbers", "truth values", "integers", "mask", "padding", "positions"]
-"""What an input is. A mask has ones for what counts, a padding has ones for what does not."""
+"""Roles of inputs. A mask has ones for valid elements, a padding has ones for invalid ones."""
 _TWO = 2
 _MATRIX = 2
 """Axes from which on a sample has something to be masked."""
@@ -32,7 +32,7 @@ def role(name: str, dtype: str, shape: tuple[Any, ...], low: int, high: int) -> 
 
 
 def is_position(name: str) -> bool:
-    """Whether an input holds positions in a sequence."""
+    """True if an input holds positions in a sequence."""
     return "position" in name.lower()
 
 

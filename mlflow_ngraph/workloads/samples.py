@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Arrays = list[NDArray[Any]]
 
 FILE = "samples.npz"
-"""Where materials keep the samples, so that a file that changes during a study changes nothing."""
+"""File of the samples in materials, so that a later change of the user's file has no effect."""
 
 
 def drawn(

@@ -48,7 +48,7 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
         if hasattr(getattr(torch.backends.mkldnn, kind, None), "fp32_precision")
     ),
 )
-"""What changes how PyTorch computes from then on: how to ask for it, and how to set it."""
+"""Getters and setters of settings that change how PyTorch computes."""
 
 
 def settings() -> list[Any]:

@@ -102,7 +102,7 @@ class FileOptions(SampledOptions):
 
 
 _NO_BATCH = re.compile(r"(?i)^t$|seq|time|frame|step|token|len|height|width|channel")
-"""What files call an open axis that samples are made of."""
+"""Names of open axes that are no batch axes."""
 
 
 @dataclass(frozen=True)

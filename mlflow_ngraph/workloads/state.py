@@ -15,7 +15,7 @@ from torch import nn
 from mlflow_ngraph.workloads.weights import octets, parts
 
 _DEPTH = 4
-"""How deep containers are looked into; who hides state deeper than that is found by what it does to the outputs."""
+"""Depth to which containers are searched; deeper state is detected by its effect on outputs."""
 _STEPS = (1, 2, 3, 100, 10_000, 1_000_000, -10_000)
 """By how much numbers that a model keeps are moved, to see whether its outputs depend on them."""
 _GENERATORS = "the generator of random numbers of "
@@ -133,7 +133,7 @@ _READERS: tuple[tuple[Any, Callable[[Any], bytes]], ...] = (
     (np.random.Generator, lambda value: repr(value.bit_generator.state).encode()),
     (random.Random, lambda value: repr(value.getstate()).encode()),
 )
-"""How values of some types become bytes."""
+"""Conversions of values to bytes by type."""
 
 
 def _of_tensor(tensor: torch.Tensor) -> int:

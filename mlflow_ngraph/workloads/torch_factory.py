@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
 
 _SET_BY_IMPORT: dict[str, list[Any]] = {}
-"""What PyTorch was set to when a module of users had been imported, which happens once in a process."""
+"""PyTorch's settings after the import of a user's module, which happens once in a process."""
 
 
 class TorchOptions(SampledOptions):

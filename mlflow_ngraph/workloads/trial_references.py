@@ -33,13 +33,13 @@ Arrays = Sequence["NDArray[Any]"]
 
 FEWEST, MOST = 4, 4 * len(KINDS)
 _FAR = 64.0
-"""How many times what disturbances do to a model its own error may be: long sums make it larger than they tell."""
+"""Largest error of a model itself as a multiple of the effect of disturbances, which underestimate long sums."""
 _DRAWS = 6
-"""How often disturbances are drawn before double precision is said to give something else."""
+"""Draws of disturbances before double precision counts as another function."""
 SECONDS = 4.0
-"""What the baseline may take for the trials of a batch size, beyond the first few."""
+"""Time limit of the baseline for the trials of a batch size, beyond the first few."""
 _BYTES = 256 * 2**20
-"""What the outputs of the trials of a batch size may take on disk."""
+"""Size limit on disk of the outputs of the trials of a batch size."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class Trial:
     """-1 is the example, which engines are timed on."""
     kind: str
     rounding: tuple[Rounding | None, ...]
-    """What rounding does to each output, at least what a rounding of every number would; None where that is not known."""
+    """Effect of rounding on each output, at least that of rounding every number; None if unknown."""
     small: tuple[tuple[Rounding | None, ...], ...] = ()
     """The same of each output's bands of smaller elements (`mlflow_ngraph.workloads.output_scales.parts`), relative to the largest element
     of the band, and at least the median over all trials: a few elements may have hardly any error by chance."""
     unchecked: str = ""
-    """Why it is not known what rounding does, in the words of what the model raised."""
+    """Reason why the effect of rounding is unknown: the model's own exception."""
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Trial:
@@ -81,12 +81,12 @@ class Trials:
     given: Arrays | None = None
     """The samples of the user that they are made of."""
     variation: Parity | None = None
-    """How far the baseline's outputs are from those for the example, at most; None: further than can be said, because even
+    """Largest difference of the baseline's outputs from those for the example; None: further than can be said, because even
     shapes differ."""
     call_s: float = 0.0
     """Median seconds in which the baseline ran one."""
     example: Trial | None = None
-    """What is known of the inputs that engines are timed on."""
+    """Facts of the inputs that engines are timed on."""
     example_exact: Arrays | None = None
     """The outputs for the example in double precision; `Source.exact` reads them."""
     trials: list[Trial] = field(default_factory=list)
@@ -95,7 +95,7 @@ class Trials:
     exact: list[Arrays | None] = field(default_factory=list)
     """The same in double precision; None where that cannot be had."""
     bands: list[Band | None] = field(default_factory=list)
-    """Of each output, which of its elements are smaller than the others."""
+    """Bands of small elements, by output."""
 
     def write(self, facts: Path, arrays: Path) -> None:
         """Write both files, the one with the facts last, so that its presence implies the other."""
@@ -270,13 +270,13 @@ def _tried_all(
 
 
 def _is_off(moved: NDArray[Any], output: NDArray[Any]) -> bool:
-    """Whether an output is moved by more than its last digits."""
+    """True if an output is moved by more than its last digits."""
     own = Rounding(parity.round_off(output), parity.round_off(output))
     return parity.beyond(parity.errors(moved, output, output), own) is not None
 
 
 def _is_another_function(exact: Arrays, outputs: Arrays, several: Sequence[tuple[float, Arrays]]) -> bool:
-    """Whether double precision is far off while disturbances are not: a buffer or NumPy kept the model's own type."""
+    """True if double precision is far off while disturbances are not: a buffer or NumPy kept the model's own type."""
     for index, output in enumerate(outputs):
         away = parity.errors(exact[index], output, output)
         if away.tells:
@@ -371,7 +371,7 @@ _WIDE = 4
 
 
 def _overflows(output: NDArray[Any]) -> bool:
-    """Whether integers are at the ends of their range, where compilers may differ."""
+    """True if integers are at the ends of their range, where compilers may differ."""
     ends = np.iinfo(output.dtype)
     return bool(((output == ends.min) | (output == ends.max)).any())
 

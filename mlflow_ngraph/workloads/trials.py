@@ -79,7 +79,7 @@ def _is_setting(spec: TensorSpec, array: NDArray[Any]) -> bool:
 
 
 def is_extreme(kind: Kind) -> bool:
-    """Whether a kind of inputs is implausible, so that an overflow is no error."""
+    """True if a kind of inputs is implausible, so that an overflow is no error."""
     return kind in _EXTREME
 
 
@@ -145,7 +145,7 @@ _FLOATS: dict[Kind, _Draw] = {
     "zero": lambda rng, shape: np.zeros(shape),
 }
 KINDS: tuple[Kind, ...] = (*list(_FLOATS)[:5], "mutated", *list(_FLOATS)[5:])
-"""What trials are made of, in the order in which they are tried; after the last the first comes again, drawn anew."""
+"""Kinds of trials in order; after the last the first comes again, drawn anew."""
 _EXTREME = ("large", "sparse", "mutated", "shifted", "bytes", "huge", "zero", "constant")
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _COMPILED = "_torchdynamo_orig_callable"
-"""Where what `torch.compile` returns for a function keeps that function."""
+"""Attribute by which a result of `torch.compile` refers to the original function."""
 _HOOKS = (
     "_forward_hooks",
     "_forward_hooks_with_kwargs",
@@ -113,7 +113,7 @@ def _wrapped(module: nn.Module) -> nn.Module | None:
 
 
 def _has_no_modes(module: nn.Module) -> bool:
-    """Whether a module is an exported program."""
+    """True if a module is an exported program."""
     if not isinstance(module, torch.fx.GraphModule):
         return False
     try:

@@ -22,7 +22,7 @@ _SPARSE: Mapping[torch.layout, tuple[str, ...]] = {
     torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
     torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
 }
-"""What sparse tensors consist of, by their layout."""
+"""Parts of sparse tensors, by layout."""
 _BUILT = "the model is not built as it was when it was prepared"
 
 

@@ -39,9 +39,9 @@ from mlflow_ngraph.workloads.unwrapping import unwrapped
 _FEWEST = 2
 """Samples of an example for an export for any batch size: torch.export takes sizes of 0 and 1 for constants."""
 _DIGITS = 16
-"""Of a digest in the name of a file."""
+"""Digits of a digest in the name of a file."""
 _CLOSE = 1e-4
-"""How near an exported program, or a pickle in another process, comes to the module."""
+"""Tolerance between the module and its exported program, or its pickle in another process."""
 _ANSWERING = f"import sys; from {__name__} import answer; answer(*sys.argv[1:])"
 _log = logging.getLogger(__name__)
 

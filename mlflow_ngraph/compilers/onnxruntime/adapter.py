@@ -82,7 +82,7 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
 
     @property
     def _portable(self) -> bool:
-        """Whether the saved graph is the same on all processors: without the layouts of the highest level."""
+        """True if the saved graph is the same on all processors: without the layouts of the highest level."""
         return self.flags.provider in (None, "cpu") and self.flags.graph_optimization_level != "all"
 
     def check_elsewhere(self, target: Target, device: BuildTarget) -> None:
@@ -216,7 +216,7 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
 
 
 def _has_bodies(model: Path) -> bool:
-    """Whether a node has subgraphs, such as a branch or a loop."""
+    """True if a node has subgraphs, such as a branch or a loop."""
     import onnx
 
     nodes = onnx.load(str(model), load_external_data=False).graph.node

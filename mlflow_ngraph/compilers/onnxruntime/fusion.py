@@ -14,7 +14,7 @@ BLOCKED = "com.microsoft.nchwc"
 """The domain of operators on activations in blocks of channels."""
 _BLOCKED_NAME = "_nchwc"
 _ACTIVATIONS = frozenset({"Relu", "LeakyRelu", "Clip", "Sigmoid", "HardSigmoid", "Tanh"})
-"""What a convolution in blocked layout also computes when it follows."""
+"""Operators that a preceding convolution in blocked layout absorbs."""
 _SUMS = frozenset({"Add", "Sum"})
 """The same, for one that has a fourth input: what is added to its result."""
 _SUMMAND = 3
@@ -58,7 +58,7 @@ def _meaning(source: Sequence[Node], steps: Sequence[Node], producers: Mapping[s
 
 
 def _only_reorders(step: Node) -> bool:
-    """Whether a step only changes the layout of its input."""
+    """True if a step only changes the layout of its input."""
     return step.domain == BLOCKED and step.operation.startswith("Reorder")
 
 

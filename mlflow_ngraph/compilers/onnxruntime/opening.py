@@ -32,7 +32,7 @@ class Layout:
     suffix: str
     """``onnx`` or ``ort``."""
     shared: bool
-    """Whether one file serves every batch size."""
+    """True if one file serves every batch size."""
     symbols: tuple[str, ...] = ()
     """Names of the free batch axis that are given the batch size when the file is loaded."""
 

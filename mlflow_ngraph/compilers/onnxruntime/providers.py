@@ -34,9 +34,9 @@ class Provider:
     accelerator: Literal["cpu", "cuda"]
     precisions: tuple[Precision, ...]
     package: str
-    """What to install for it."""
+    """Package to install."""
     free_batch: bool = True
-    """Whether it compiles for a batch size that is not known yet."""
+    """True if it compiles for a batch size that is not known yet."""
 
 
 PROVIDERS: Mapping[ProviderName, Provider] = {
@@ -179,7 +179,7 @@ def uncounted(provider: Provider) -> dict[str, FlagValue]:
 
 
 def can_tell(session: Any) -> bool:
-    """Whether the runtime records which provider took which nodes."""
+    """True if the runtime records which provider took which nodes."""
     return hasattr(session, "get_provider_graph_assignment_info")
 
 

@@ -36,7 +36,7 @@ _TELLING = (
     re.compile(r"\[ERROR\] (.+)"),
     re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : (.+)"),
 )
-"""Where in a line of the runtime's log the reason begins, after source locations and C++ signatures."""
+"""Start of the reason in a line of the runtime's log, after source locations and C++ signatures."""
 
 
 def options(flags: OnnxRuntimeFlags, target: Target, level: str) -> Any:
@@ -173,7 +173,7 @@ class CapturedStderr:
 
     @property
     def about_libraries(self) -> bool:
-        """Whether a provider's libraries failed to load."""
+        """True if a provider's libraries failed to load."""
         return "Failed to load library" in self.text
 
     @property

@@ -48,7 +48,7 @@ class OpenVINOFlags(Flags):
     """Options of OpenVINO."""
 
     performance_hint: Literal["latency", "throughput"] | None = None
-    """What to configure streams and threads for; by default ``latency`` in sync and ``throughput`` in async mode."""
+    """Goal of the choice of streams and threads; by default ``latency`` in sync and ``throughput`` in async mode."""
     num_streams: int | None = Field(None, ge=1)
     """Inferences that run at the same time, each on its share of the threads; by default what the hint gives."""
     requests: int | None = Field(None, ge=1)
@@ -58,12 +58,12 @@ class OpenVINOFlags(Flags):
     enable_hyper_threading: bool | None = None
     """Use both threads of a core; by default the runtime decides."""
     scheduling_core_type: Literal["any", "pcore", "ecore"] | None = None
-    """Which cores of a processor with two kinds to use: any, performance or efficient ones; by default the runtime
+    """Cores to use of a processor with two kinds: any, performance or efficient ones; by default the runtime
     decides."""
     dynamic_batch: bool = False
     """Keep the batch axis free when compiling; by default the model is reshaped to each batch size."""
     save: Literal["ir", "blob", "both"] = "ir"
-    """What an engine consists of: the ``ir``, compiled when it is loaded; a compiled ``blob`` for each batch size,
+    """Content of an engine: the ``ir``, compiled when it is loaded; a compiled ``blob`` for each batch size,
     which loads faster, on an equal machine with the same version only; or ``both``, the IR being what is loaded where
     the blob cannot be."""
 

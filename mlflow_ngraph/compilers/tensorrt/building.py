@@ -26,9 +26,9 @@ _FLOATS = {"FLOAT", "HALF", "BF16", "FP8", "FP4"}
 _HEAVY = ("CONVOLUTION", "DECONVOLUTION", "MATRIX_MULTIPLY", "EINSUM")
 """The layers that a network's precision is about."""
 _LACKS = re.compile(r"Cannot compile operation '[^']*' for ")
-"""How a builder says that there is no such operation on a GPU."""
+"""Builder's message about an operation that the GPU lacks."""
 _NO_PLUGIN = "Plugin not found"
-"""How a parser says that an operator is neither its own nor that of a plugin."""
+"""Parser's message about an operator that neither it nor a plugin has."""
 
 
 class Configuration(Protocol):
@@ -57,9 +57,9 @@ class BuildPlan:
     nodes: int
     """Operations of the ONNX model."""
     listing: str
-    """What the builder said of the layers that it made of them; empty where it says nothing."""
+    """Builder's list of layers; empty where it logs none."""
     flags: Mapping[str, FlagValue]
-    """What the builder was told, as it gives it back."""
+    """Effective flags of the builder."""
 
 
 def build(

@@ -41,7 +41,7 @@ LISTED = ".layers.txt"
 """The suffix of the file, beside an engine, in which its builder lists the layers."""
 AMPERE = (8, 0)
 SINCE_AMPERE = "compute capability 8.0 or later"
-"""What an engine requires that all GPUs since Ampere load."""
+"""Requirement of an engine for all GPUs since Ampere."""
 NO_GPU = "none"
 _IN_FLIGHT = 2
 """Requests in async mode by default: while one computes, the other is started."""
@@ -62,7 +62,7 @@ class TensorRTFamily(Compiler[F]):
 
     @classmethod
     def building(cls) -> Availability:
-        """Whether the library itself is installed."""
+        """Check that the library itself is installed."""
         return package(cls.edition.modules[-1], cls.edition.distribution, cls.edition.install)
 
     @classmethod

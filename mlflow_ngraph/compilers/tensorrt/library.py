@@ -19,15 +19,15 @@ class Edition:
     compiler: str
     """The compiler's name, in messages."""
     title: str
-    """What NVIDIA calls it."""
+    """NVIDIA's name."""
     modules: tuple[str, ...]
-    """What has to be imported, in this order; the last one is the interface."""
+    """Modules to import, in this order; the last one is the interface."""
     distribution: str
-    """What brings the interface."""
+    """Distribution of the interface."""
     install: str
-    """What to do where it is missing."""
+    """Command that installs it."""
     listing: str = ""
-    """How the message begins in which a builder lists the layers of an engine; empty where there is none."""
+    """Start of the log message with a builder's list of layers; empty where there is none."""
 
 
 def library(edition: Edition) -> Any:

@@ -30,7 +30,7 @@ class Deserialized:
     """
 
     records_itself: ClassVar[bool] = False
-    """Whether contexts record their work as a CUDA graph by themselves, where that is asked for."""
+    """True if contexts record their work as a CUDA graph by themselves, where that is asked for."""
 
     def __init__(self, edition: Edition, path: Path, *, host_code: bool = False) -> None:
         self.edition = edition

@@ -38,7 +38,7 @@ _TOLD = {
     "MALFORMED_ENGINE": "it is no engine, or a damaged one",
     "CUDA_ERROR": "CUDA does not work here",
 }
-"""What the library finds wrong with an engine, in words."""
+"""Reasons why the library refuses an engine."""
 
 _LAYER = re.compile(
     r"^Name: (?P<Name>.*?), LayerType: (?P<LayerType>\w*), Inputs: .*, Outputs: (?P<outputs>\[.*?\]), "
@@ -46,16 +46,16 @@ _LAYER = re.compile(
 )
 _FORM = re.compile(r"Datatype: (?P<type>\w+), Format: (?P<format>\([^)]*\))")
 _BETWEEN_NODES, _IN_JSON = "\x1f", "\x1e"
-"""What stands between the nodes of a layer, here and in the inspector's JSON."""
+"""Separators of a layer's nodes, here and in the inspector's JSON."""
 
 
 class TensorRTRTXFlags(SharedFlags):
     """Options of TensorRT for RTX."""
 
     hardware_compatibility: Literal["same_compute_capability", "ampere_plus"] = "same_compute_capability"
-    """Which GPUs load the engine: those of the same compute capability, or all since Ampere that the library knows."""
+    """GPUs that load the engine: those of the same compute capability, or all since Ampere that the library knows."""
     kernel_specialization: Literal["eager", "lazy", "none"] = "eager"
-    """When kernels are compiled for the sizes of an engine with a free batch size: before the first inference with them
+    """Time of compiling kernels for the sizes of an engine with a free batch size: before the first inference with them
     (``eager``), beside inferences with slower kernels (``lazy``, the library's own default), or never (``none``)."""
 
 

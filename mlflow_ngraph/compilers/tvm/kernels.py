@@ -17,7 +17,7 @@ from mlflow_ngraph.errors import CompileError
 FILE = "kernels.json"
 _CALL = re.compile(r"^\s*call\s+(\S+)\s+in:", re.MULTILINE)
 _PREPACKED = "_prepacked"
-"""What TVM appends to the name of a kernel whose weights are rewritten."""
+"""TVM's suffix of kernels with rewritten weights."""
 _SUFFIX = re.compile(rf"\d*({_PREPACKED})?$")
 _MOVES = re.compile(r"^(fused_)?(te_)?(layout_transform|transpose|permute_dims)")
 _SECTION = re.compile(r"^\s*\d+\s+\.text\s+([0-9a-f]+)", re.MULTILINE)
@@ -108,7 +108,7 @@ class MachineCode:
     def __init__(self, size: int | None = None, isas: Mapping[str, str] | None = None, missing: str = "") -> None:
         self.size = size
         self.missing = missing
-        """Why nothing is known."""
+        """Reason why nothing is known."""
         self._isas = isas or {}
 
     @classmethod

@@ -17,7 +17,7 @@ class Progress:
     """State of the search for one task."""
 
     weight: float
-    """How often the model calls the kernel."""
+    """Calls of the kernel in one inference."""
     flops: float
     """Floating-point operations of one call."""
     trials: int = 0
@@ -26,7 +26,7 @@ class Progress:
     improved_at: int = 0
     """Trials that had been made when the best was found."""
     exhausted: bool = False
-    """Whether the search has nothing new to propose."""
+    """True if the search has nothing new to propose."""
     batches: list[tuple[int, float]] = field(default_factory=list)
     """Trials and best after each batch."""
 
@@ -39,11 +39,11 @@ class Progress:
         self.batches.append((self.trials, self.best))
 
     def stalled(self, patience: int) -> bool:
-        """Whether the last ``patience`` trials brought no improvement; 0 is endless patience."""
+        """True if the last ``patience`` trials brought no improvement; 0 is endless patience."""
         return 0 < patience <= self.trials - self.improved_at
 
     def done(self, patience: int) -> bool:
-        """Whether the task gets no further trials."""
+        """True if the task gets no further trials."""
         return self.exhausted or self.stalled(patience)
 
     def _recent_gain(self) -> float:

@@ -19,7 +19,7 @@ WORKLOADS = "database_workload.json"
 RECORDS = "database_tuning_record.json"
 LOG = "tuning.jsonl"
 FAILED_SECONDS = 1e10
-"""What TVM itself records as the duration of a kernel that could not be built or run."""
+"""TVM's recorded duration of a kernel that failed."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class TuningTrial:
     task: int
     task_name: str
     weight: int
-    """How often the model calls the kernel."""
+    """Calls of the kernel in one inference."""
     latency_ms: float | None
     """None: the kernel could not be built or run."""
     best_ms: float | None

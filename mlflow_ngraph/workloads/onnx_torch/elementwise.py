@@ -94,7 +94,7 @@ _CASTS = frozenset(
 """Element types that torch casts to as the standard says; those of eight bits and fewer saturate in several ways."""
 
 _BROADCAST = frozenset({"axis", "broadcast"})
-"""How binary operators said before opset 7 which axes of the first operand the second one has."""
+"""Attributes by which binary operators before opset 7 align the second operand."""
 
 
 def _beside(node: Node, a: Tensor, b: Tensor) -> Tensor:

@@ -43,7 +43,7 @@ class Windows:
 
     @property
     def torch_pads(self) -> bool:
-        """Whether torch's own pooling can pad like this: alike on both sides, and by half a window at most."""
+        """True if torch's own pooling can pad like this: alike on both sides, and by half a window at most."""
         return self.before == self.after and all(
             pad <= width // 2 for pad, width in zip(self.before, self.kernel, strict=True)
         )

@@ -11,7 +11,7 @@ from torch.nn import functional
 from mlflow_ngraph.workloads.onnx_torch.values import Node, operator
 
 State = tuple[Tensor, ...]
-"""What goes from one step to the next: the output, and of an LSTM its cell."""
+"""State between two steps: the output, and an LSTM's cell."""
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 _ATTRIBUTES = "activations direction hidden_size input_forget layout linear_before_reset"

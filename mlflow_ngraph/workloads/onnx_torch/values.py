@@ -59,10 +59,10 @@ class Operator:
 
 
 OPERATORS: dict[str, Operator] = {}
-"""How to run an operator on tensors."""
+"""Implementations of operators on tensors."""
 
 HOST_OPERATORS: dict[str, Function] = {}
-"""How to run an operator when every input is a host value; takes the node and the arrays."""
+"""Implementations of operators on host values; they take the node and the arrays."""
 
 F = TypeVar("F", bound=Function)
 

@@ -29,7 +29,7 @@ class Job:
     flags: Mapping[str, Any]
     target: Mapping[str, Any]
     limit_s: float
-    """Of each compilation with its run."""
+    """Time limit of each compilation with its run, in seconds."""
 
 
 class Engines:

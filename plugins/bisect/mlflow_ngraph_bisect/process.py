@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mlflow_ngraph.workloads.materials import Source
 
 _DOUBTS = 3
-"""How often the truth about an operator may turn out to be none before the search gives up."""
+"""Corrections of results in float64 before the search gives up."""
 
 
 def main() -> None:

@@ -38,18 +38,18 @@ class Part:
     """Places in the program, ascending."""
     outputs: tuple[str, ...]
     inputs: Mapping[str, NDArray[Any]] = field(compare=False)
-    """What the model is run on: the values that the unoptimised program has there."""
+    """Inputs of the model: the values in the unoptimised program."""
     model: Any = field(compare=False)
     """In the form of the program that it is part of."""
     negated: bool = False
-    """Whether the model gives each output through one more node, which negates it."""
+    """True if the model gives each output through one more node, which negates it."""
 
 
 class Program(ABC):
     """A model with one set of inputs. Its nodes are in topological order."""
 
     suffix: str
-    """Of the files that `save` writes."""
+    """Name of the files of `save`."""
     nodes: Sequence[Node]
     outputs: tuple[str, ...]
 

@@ -156,7 +156,7 @@ def write(
 
 
 def shows(directory: Path) -> bool | None:
-    """Whether the script shows a wrong output when run by itself; None where there is none."""
+    """True if the script shows a wrong output when run by itself; None where there is none."""
     if not (directory / SCRIPT).is_file():
         return None
     try:

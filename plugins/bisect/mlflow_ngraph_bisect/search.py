@@ -77,7 +77,7 @@ class Search:
         self._producers = program.producers()
         self._tried: dict[tuple[tuple[int, ...], tuple[str, ...], bool], Shown | None] = {}
         self.failed = ""
-        """Why the last part that could not be compiled or run could not be."""
+        """Reason of the last failure to compile or run a part."""
 
     @property
     def tries(self) -> int:
@@ -86,7 +86,7 @@ class Search:
 
     @property
     def out_of_time(self) -> bool:
-        """Whether the search stopped early."""
+        """True if the search stopped early."""
         return time.monotonic() >= self._until
 
     def whole(self) -> Shown | None:
