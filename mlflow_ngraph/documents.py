@@ -79,7 +79,6 @@ def from_json(text: bytes) -> Any:
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse duplicate keys, as an ``object_pairs_hook``."""
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
         names = [name for name, _ in pairs]

@@ -79,7 +79,6 @@ def _is_type_tag(part: Any) -> bool:
 
 
 def _fields_at(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
-    """Field names of the model at ``location``."""
     current: Any = model
     named = False
     for part in location:

@@ -77,7 +77,6 @@ class Stream:
         return int(self._handle)
 
     def synchronize(self) -> None:
-        """Wait for all work in the stream."""
         checked(self._wait())
 
     def capture(self, work: Callable[[], None]) -> Graph:
@@ -113,7 +112,6 @@ class Graph:
         self._start: Callable[[], Sequence[Any]] = partial(cuda.cudaGraphLaunch, self._executable, stream)
 
     def launch(self) -> None:
-        """Queue the recorded work in its stream."""
         checked(self._start())
 
     def close(self) -> None:
@@ -143,11 +141,9 @@ class Tensor:
         """The twin; not to be used after `close`."""
 
     def upload(self, stream: Stream) -> None:
-        """Queue the copy from host to device."""
         self._copy(stream, self.address, self._pinned, "cudaMemcpyHostToDevice")
 
     def download(self, stream: Stream) -> None:
-        """Queue the copy from device to host."""
         self._copy(stream, self._pinned, self.address, "cudaMemcpyDeviceToHost")
 
     def _copy(self, stream: Stream, to: int, source: int, kind: str) -> None:

@@ -53,7 +53,7 @@ class Explanation:
 
     @property
     def fused_groups(self) -> int:
-        """Number of kernels that compute several nodes of the model."""
+        """Kernels that compute several nodes of the model."""
         return sum(len(kernel.fused) > 1 for kernel in self.kernels)
 
     def count(self, field_name: str) -> dict[str, int]:

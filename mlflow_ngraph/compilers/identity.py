@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -94,11 +95,8 @@ class Identity(TorchAdapter[IdentityFlags]):
     def explain(self, directory: Path, batch: int, target: Target) -> Explanation:
         from mlflow_ngraph.compilers.torch_operators import executed_operators
 
-        engine = self.load(directory, batch, target)
-        try:
+        with closing(self.load(directory, batch, target)) as engine:
             kernels = executed_operators(engine, EngineSpec.read_for(self, directory, target).inputs, batch)
-        finally:
-            engine.close()
         moves = sum(kernel.operation in _MOVES for kernel in kernels)
         # Eager execution takes the model as it is.
         return Explanation(len(kernels), len(kernels), moves, tuple(kernels))

@@ -83,7 +83,6 @@ class _Member:
         self._begun.release()
 
     def end(self) -> None:
-        """End the idle thread."""
         self._task = None
         self._begun.release()
         self._thread.join()

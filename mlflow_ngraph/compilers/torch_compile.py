@@ -109,7 +109,6 @@ class TorchCompile(TorchAdapter[TorchCompileFlags]):
         return build
 
     def _in_force(self, target: Target) -> dict[str, FlagValue]:
-        """Effective flags of the generated code."""
         flags, on_cpu = self.flags, target.accelerator == "cpu"
         return {
             "mode": flags.mode,
@@ -121,7 +120,6 @@ class TorchCompile(TorchAdapter[TorchCompileFlags]):
         }
 
     def _options(self, target: Target) -> dict[str, Any]:
-        """Flags as options of Inductor."""
         tuned = self.flags.mode == "max-autotune"
         options: dict[str, Any] = {
             # What the mode of this name switches on, but for CUDA graphs, which AOTInductor does not have.

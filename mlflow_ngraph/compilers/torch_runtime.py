@@ -109,7 +109,6 @@ class InferenceMode:
 
     @classmethod
     def enter(cls) -> None:
-        """Switch it on, unless it is on."""
         if cls._users == 0:
             cls._mode = torch.inference_mode()
             cls._mode.__enter__()
@@ -117,7 +116,6 @@ class InferenceMode:
 
     @classmethod
     def leave(cls) -> None:
-        """Switch it off after the last user."""
         cls._users -= 1
         if cls._users == 0:
             cls._mode.__exit__(None, None, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -158,11 +158,8 @@ class TorchScript(TorchAdapter[TorchScriptFlags]):
         saved = EngineSpec.read_for(self, directory, target)
         with translated_errors(self.name), _quiet():
             saved_graph = torch.jit.load(str(directory / FILE), map_location=target.accelerator).inlined_graph
-            engine = self.load(directory, batch, target)
-            try:
+            with closing(self.load(directory, batch, target)) as engine:
                 return describe(saved_graph, engine, saved, batch)
-            finally:
-                engine.close()
 
 
 def _trace(module: Any, example: tuple[Any, ...]) -> Any:

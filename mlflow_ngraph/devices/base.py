@@ -56,5 +56,4 @@ class DeviceProfile(ABC):
         return fitness.warnings
 
     def processors(self) -> int:
-        """Processors of this machine that a study may use."""
         return processors.available()

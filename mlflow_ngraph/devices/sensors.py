@@ -117,7 +117,6 @@ class Sensors:
         return Change(seconds, cpu_s - start.cpu_s, counted, worked, values)
 
     def names(self) -> list[str]:
-        """Names of the sensors that this machine has."""
         change = self.since(self.begin())
         return sorted([*change.counted, *change.values])
 

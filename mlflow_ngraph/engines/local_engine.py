@@ -76,12 +76,10 @@ class LoadedEngine:
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """Names, element types and shapes of the inputs."""
         return self.manifest.spec.inputs
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """Names, element types and shapes of the outputs."""
         return self.manifest.spec.outputs
 
     @property
@@ -100,7 +98,7 @@ class LoadedEngine:
 
     @property
     def flags(self) -> dict[str, FlagValue]:
-        """All flags with their effective values."""
+        """Effective flags."""
         return dict(self._engines[min(self._engines)].flags) if self._engines else {}
 
     @overload

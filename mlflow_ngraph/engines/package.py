@@ -47,7 +47,6 @@ class Package:
 
     @property
     def engine(self) -> Path:
-        """Directory of the engine's own files."""
         return self.directory / ENGINE_DIRECTORY
 
 

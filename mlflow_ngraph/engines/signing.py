@@ -134,7 +134,6 @@ def _signed(content: bytes, algorithm: str) -> bytes:
 
 
 def _parsed(signature: bytes) -> tuple[bytes, bytes, str]:
-    """Public key, signature, and signed digest."""
     whole = _unarmoured(signature)
     if not whole.startswith(_MAGIC) or whole[len(_MAGIC) : len(_MAGIC) + 4] != struct.pack(">I", _VERSION):
         raise EngineError("the signature is not one of OpenSSH, or of another version")

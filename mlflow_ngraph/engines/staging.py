@@ -38,7 +38,6 @@ class Landing:
         self.discard()
 
     def discard(self) -> None:
-        """Remove the staging directory."""
         shutil.rmtree(self._place, ignore_errors=True)
 
 

@@ -78,7 +78,6 @@ class Rules(_Part):
         return next((rule for rule in self.sources if rule.fits(uri)), None)
 
     def name_of(self, key: bytes) -> str | None:
-        """Holder of a public key."""
         return next((name for name, text in self.signers.items() if signing.public_blob(text) == key), None)
 
 

@@ -38,7 +38,6 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """True if all checks passed."""
         return all(check.status != "problem" for check in self.checks)
 
     def require(self) -> None:
@@ -125,6 +124,5 @@ def _throughput_check(package: Package, answer: dict[str, Any]) -> Check:
 
 
 def _tried(package: Package, seconds: float) -> dict[str, Any]:
-    """Outcome of a child process that runs the engine."""
     with LoadCheck(package.manifest.spec) as trial:
         return trial.answer(package.directory, seconds)

@@ -51,7 +51,6 @@ class TensorSpec:
     """One more than the largest value of an integer input, such as the size of a vocabulary."""
 
     def resolve(self, batch: int) -> tuple[int, ...]:
-        """Shape at a batch size."""
         return tuple(batch if size == BATCH else int(size) for size in self.shape)
 
     def random(self, batch: int, rng: np.random.Generator) -> NDArray[Any]:
@@ -74,7 +73,6 @@ class TensorSpec:
 
     @property
     def axis(self) -> int | None:
-        """Batch axis; None where there is none."""
         return self.shape.index(BATCH) if BATCH in self.shape else None
 
     def samples_first(self) -> TensorSpec:
@@ -178,7 +176,6 @@ class WorkloadInfo:
     """``Convolutional``, ``Transformer`` or ``Hybrid`` for the models and blocks of the paper."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Convert to a dict for JSON."""
         return asdict(self)
 
     @classmethod
@@ -256,7 +253,6 @@ class Workload(ABC):
 
     @property
     def batch_axis(self) -> BatchAxis | None:
-        """Batch axis, as the user names it."""
         return None
 
     @property
@@ -308,7 +304,6 @@ class Workload(ABC):
         return self
 
     def onnx_file(self) -> Path | None:
-        """ONNX file of the model, or None."""
         return None
 
     def file_bytes(self) -> int | None:

@@ -42,7 +42,6 @@ class ModuleBaseline:
 
     @property
     def name(self) -> str:
-        """Name of the runtime."""
         import torch
 
         return f"torch {torch.__version__} eager"
@@ -111,7 +110,6 @@ class ModuleBaseline:
         self.wrapped.append(wrapper)
 
     def digest(self) -> str:
-        """Digest of the weights."""
         from mlflow_ngraph.workloads import weights
 
         return weights.digest(self.module)
@@ -127,7 +125,6 @@ class OnnxBaseline:
 
     @property
     def name(self) -> str:
-        """Name of the runtime."""
         import onnxruntime
 
         return f"onnxruntime {onnxruntime.__version__} without optimisation"
@@ -235,7 +232,6 @@ def _moved(array: NDArray[Any], rng: np.random.Generator, times: float) -> NDArr
 
 
 def _changed(before: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]]) -> bool:
-    """True if a model has written to its inputs."""
     return any(
         not np.array_equal(original, other, equal_nan=original.dtype.kind in "fc")
         for original, other in zip(before, after, strict=True)

@@ -93,7 +93,6 @@ def _is_plain(value: Any) -> bool:
 
 
 def _shown(part: torch.nn.Module) -> str:
-    """Representation of a module, without addresses in memory."""
     return _ADDRESS.sub("", part.extra_repr())
 
 

@@ -105,7 +105,6 @@ class Preparation:
             self._exporter.add(kind)
 
     def _open(self, workload: Workload, seed: int) -> tuple[Materials, Baseline]:
-        """Existing materials, or new ones."""
         directory = self._directory
         if not Materials.exist(directory):
             return _begin(workload, self._local, directory, seed)

@@ -191,7 +191,6 @@ def save_onnx(
 
 
 def _rename_axis(converted: torch.onnx.ONNXProgram, old: str, new: str) -> None:
-    """Rename an axis throughout a converted program."""
     if hasattr(converted, "rename_axes"):
         converted.rename_axes({old: new})
         return

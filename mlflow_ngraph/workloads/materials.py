@@ -83,7 +83,6 @@ class Materials:
 
     @staticmethod
     def exist(directory: Path) -> bool:
-        """True if the directory holds materials."""
         return (directory / _FILE).is_file()
 
     def write(self, directory: Path) -> None:

@@ -150,7 +150,6 @@ class MlflowWorkload(SampledWorkload):
         return model
 
     def _declared(self) -> list[DeclaredInput]:
-        """Inputs of the model's signature."""
         model, _ = self._model
         schema = model.signature.inputs if model.signature else None
         if schema is None or not schema.is_tensor_spec():

@@ -144,5 +144,4 @@ class _Nodes:
         return name
 
     def number(self, value: float) -> str:
-        """Add a constant."""
         return self.add("Constant", value=helper.make_tensor("number", self.kind, [], [value]))

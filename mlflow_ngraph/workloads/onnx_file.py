@@ -280,7 +280,6 @@ def copy(source: Path, target: Path, dims: Mapping[str, int], put: Callable[[Pat
 
 
 def _constants(graph: onnx.GraphProto) -> set[str]:
-    """Names of the initializers."""
     sparse = {initializer.values.name for initializer in graph.sparse_initializer}
     return {initializer.name for initializer in graph.initializer} | sparse
 

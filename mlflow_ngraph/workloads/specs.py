@@ -54,7 +54,6 @@ class InputOptions(Options):
         return self
 
     def spec(self, name: str) -> TensorSpec:
-        """Convert to a `TensorSpec`."""
         spec = TensorSpec(self.name or name, self.dtype, tuple(self.shape), self.low, self.low + _DEFAULT_RANGE)
         return _with_high(spec, self.high)
 

@@ -125,7 +125,6 @@ class TorchWorkload(SampledWorkload):
         return unwrapped(made)
 
     def _called(self, program: torch.export.ExportedProgram) -> torch.nn.Module:
-        """Wrap an exported program."""
         from mlflow_ngraph.workloads.calling import called_flat
 
         names, given = list(program.graph_signature.user_inputs), [spec.name for spec in self.inputs()]

@@ -59,7 +59,6 @@ class Trial:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Trial:
-        """Inverse of ``asdict``."""
         return cls(
             content["number"],
             content["kind"],

@@ -165,12 +165,10 @@ def _anywhere(rng: np.random.Generator, shape: tuple[int, ...], low: int, high: 
 
 
 def _few(rng: np.random.Generator, shape: tuple[int, ...], low: int, high: int) -> NDArray[Any]:
-    """Mostly the smallest integers."""
     return low + np.minimum(rng.geometric(0.5, shape) - 1, high - low - 1)
 
 
 def _ends(rng: np.random.Generator, shape: tuple[int, ...], low: int, high: int) -> NDArray[Any]:
-    """The smallest and the largest integers."""
     return np.where(rng.random(shape) < 1 / 2, low, high - 1)
 
 

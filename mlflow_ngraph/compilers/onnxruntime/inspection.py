@@ -112,7 +112,6 @@ def kernels(
 
 
 def _element_type(outputs: Sequence[Mapping[str, Any]]) -> str:
-    """Element type of the first output, such as ``float``."""
     return next(iter(outputs[0]), "") if outputs else ""
 
 

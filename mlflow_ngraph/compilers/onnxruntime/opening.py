@@ -37,11 +37,9 @@ class Layout:
     """Names of the free batch axis that are given the batch size when the file is loaded."""
 
     def model(self, batch: int | None) -> Path:
-        """Model file for a batch size."""
         return self.directory / f"model{self._batch(batch)}.{self.suffix}"
 
     def source_nodes(self, batch: int | None) -> Path:
-        """File of the nodes before optimisation."""
         return self.directory / f"nodes{self._batch(batch)}.json"
 
     def tensorrt(self, batch: int) -> Path:

@@ -130,7 +130,6 @@ class NodeCounts:
     """Operators of nodes that another provider than the wanted one took, and how many of each."""
 
     def facts(self) -> dict[str, FlagValue]:
-        """Facts for the explanation of an engine."""
         return {
             "nodes_by_provider": _counts(self.by_provider),
             "fallback_nodes": sum(self.elsewhere.values()),

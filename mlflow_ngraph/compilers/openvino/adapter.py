@@ -215,7 +215,6 @@ class OpenVINO(Compiler[OpenVINOFlags]):
         return {key: value for key, value in config.items() if value is not None}
 
     def _in_force(self, compiled: Any, shared: bool, target: Target) -> dict[str, FlagValue]:
-        """Effective flags."""
         core_type = text(compiled.get_property("SCHEDULING_CORE_TYPE"))
         return {
             "performance_hint": text(compiled.get_property("PERFORMANCE_HINT")).lower(),
@@ -232,7 +231,6 @@ class OpenVINO(Compiler[OpenVINOFlags]):
         }
 
     def _requests(self, compiled: Any, mode: Mode) -> int:
-        """Number of concurrent requests."""
         if mode == "sync":
             return 1
         return self.flags.requests or int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
@@ -243,7 +241,7 @@ def _file(batch: int | None, suffix: str) -> str:
 
 
 def _precision(flags: Mapping[str, FlagValue], target: Target) -> Precision:
-    """Effective precision, which must be the requested one."""
+    """Check that the effective precision is the requested one."""
     element_type = str(flags["inference_precision"])
     if _PRECISIONS.get(element_type) != target.precision:
         raise UnsupportedError(f"openvino computes in {element_type} on this CPU when asked for {target.precision}")
@@ -260,7 +258,6 @@ def _maker() -> str:
 
 
 def _export(compiled: Any, path: Path) -> None:
-    """Export a compiled model to a file."""
     stream = io.BytesIO()
     compiled.export_model(stream)
     path.write_bytes(stream.getbuffer())

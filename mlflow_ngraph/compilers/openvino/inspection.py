@@ -63,5 +63,5 @@ def _kernel(said: Mapping[str, str]) -> Kernel:
 
 
 def _said(step: Any) -> dict[str, str]:
-    """Read a property of a step."""
+    """Properties of a step."""
     return {"name": step.get_friendly_name(), **{key: str(value.value) for key, value in step.get_rt_info().items()}}

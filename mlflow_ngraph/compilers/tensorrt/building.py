@@ -133,7 +133,6 @@ def _model(file: Path, inputs: Sequence[TensorSpec], batch_sizes: Sequence[int],
 
 
 def _parse(trt: Any, logger: Any, network: Any, model: Any, file: Path) -> None:
-    """Parse the model into the network."""
     parser = granted(trt.OnnxParser(network, logger), logger, "no ONNX parser")
     if parser.parse(model.SerializeToString(), str(file.absolute())):
         return
@@ -183,7 +182,6 @@ def switch(config: Any, flag: Any, *, on: bool) -> None:
 
 
 def _profile(builder: Any, inputs: Sequence[TensorSpec], batch_sizes: Sequence[int]) -> Any:
-    """Optimisation profile of an engine for several batch sizes."""
     profile = builder.create_optimization_profile()
     smallest, largest = min(batch_sizes), max(batch_sizes)
     for spec in inputs:

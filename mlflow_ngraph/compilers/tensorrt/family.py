@@ -6,6 +6,7 @@ import json
 import platform
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -168,7 +169,6 @@ class TensorRTFamily(Compiler[F]):
         return saved
 
     def _requests(self, target: Target) -> int:
-        """Number of concurrent requests."""
         return 1 if target.mode == "sync" else self.flags.requests or _IN_FLIGHT
 
     def explain(self, directory: Path, batch: int, target: Target) -> Explanation:
@@ -178,11 +178,8 @@ class TensorRTFamily(Compiler[F]):
             from mlflow_ngraph.compilers.tensorrt.inspection import kernels, layout_changes
 
             plan, said = find(directory, batch, saved)
-            loaded = self._deserialized(plan, saved)
-            try:
+            with closing(self._deserialized(plan, saved)) as loaded:
                 text = _inspect(loaded, saved, batch)
-            finally:
-                loaded.close()
             (directory / f"layers-b{batch}.json").write_text(text, encoding="utf-8")
             information = json.loads(text)
         layers = kernels(information)

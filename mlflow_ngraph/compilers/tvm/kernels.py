@@ -65,7 +65,6 @@ def explain(directory: Path, library: str) -> Explanation:
     """Explain the engine in a directory, as recorded when it was compiled."""
     contents = Contents.read(directory)
     code = MachineCode.of(directory / library)
-    groups = _Groups(contents.groups)
     tuned = set(contents.tuned)
     kernels = []
     for name in contents.calls:
@@ -75,7 +74,7 @@ def explain(directory: Path, library: str) -> Explanation:
             Kernel(
                 name,
                 _SUFFIX.sub("", name.removeprefix("fused_")),
-                groups.of(name),
+                _group(contents.groups, name),
                 implementation=f"{isa}, {how}" if isa else how,
                 precision="fp32",
             )
@@ -88,18 +87,13 @@ def explain(directory: Path, library: str) -> Explanation:
     return Explanation(contents.nodes_before, len(kernels), moves, tuple(kernels), size, facts)
 
 
-class _Groups:
-    """Operations by kernel. Passes after the fusion may append to a kernel's name."""
-
-    def __init__(self, groups: Mapping[str, Sequence[str]]) -> None:
-        self._groups = groups
-
-    def of(self, name: str) -> tuple[str, ...]:
-        name = name.removesuffix(_PREPACKED)
-        for end in range(len(name), 0, -1):
-            if name[:end] in self._groups and (end == len(name) or name[end:].isdigit()):
-                return tuple(self._groups[name[:end]])
-        return ()
+def _group(groups: Mapping[str, Sequence[str]], name: str) -> tuple[str, ...]:
+    """Operations of a kernel, to whose name passes after the fusion may have appended."""
+    name = name.removesuffix(_PREPACKED)
+    for end in range(len(name), 0, -1):
+        if name[:end] in groups and (end == len(name) or name[end:].isdigit()):
+            return tuple(groups[name[:end]])
+    return ()
 
 
 class MachineCode:
@@ -113,7 +107,6 @@ class MachineCode:
 
     @classmethod
     def of(cls, library: Path) -> MachineCode:
-        """Inspect a library."""
         tool = shutil.which("objdump")
         if tool is None:
             return cls(missing="unknown: objdump is not installed (Debian, Ubuntu: apt-get install binutils)")
@@ -123,7 +116,6 @@ class MachineCode:
         return cls(int(section[1], 16) if section else None, _isas(listing))
 
     def isa(self, kernel: str) -> str:
-        """Instruction sets of a kernel."""
         return self._isas.get(kernel, "")
 
 

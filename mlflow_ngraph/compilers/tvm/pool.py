@@ -49,7 +49,6 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
-        """Process id, while it runs."""
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
@@ -196,12 +195,10 @@ class Pool:
 
     @property
     def runner(self) -> Worker:
-        """The process that measures."""
         return self._runner
 
     @property
     def pids(self) -> list[int]:
-        """Ids of the running processes."""
         return [pid for worker in (*self._builders, self._runner) if (pid := worker.pid) is not None]
 
     def run(

@@ -100,7 +100,6 @@ class Records:
             os.fsync(stream.fileno())
 
     def copy(self, directory: Path) -> None:
-        """Copy database and log into a new directory."""
         directory.mkdir(parents=True)
         for name in (WORKLOADS, RECORDS, LOG):
             if (self.folder / name).exists():

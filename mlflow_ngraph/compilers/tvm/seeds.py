@@ -120,7 +120,6 @@ class Seeder:
         self._random = random
 
     def draw(self, count: int) -> list[Any]:
-        """Draw at most ``count`` schedules."""
         schedules: list[Any] = []
         if self._spaces:
             for _ in range(_ATTEMPTS * count):

@@ -162,7 +162,6 @@ class Search:
 
     @property
     def found(self) -> TuningResult:
-        """Result so far."""
         progress = [task.progress for task in self._tasks]
         tuned = sum(task.best < float("inf") for task in progress)
         latency = policy.model_latency(progress)

@@ -128,7 +128,6 @@ def _attribute(value: Any) -> Any:
 
 
 def _content(name: str, array: Host) -> torch.Tensor:
-    """Constant as a tensor."""
     if array.dtype.name == "bfloat16":  # NumPy's own types do not have it
         return torch.tensor(array.view(np.int16)).view(torch.bfloat16)
     try:
@@ -138,7 +137,6 @@ def _content(name: str, array: Host) -> torch.Tensor:
 
 
 def _require_operators(nodes: Iterable[Node]) -> None:
-    """Refuse unsupported operators and attributes."""
     for node in nodes:
         if node.operator == "Constant":
             known = _CONSTANTS

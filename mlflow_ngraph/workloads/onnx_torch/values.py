@@ -32,7 +32,6 @@ class Node:
     attributes: dict[str, Any] = field(default_factory=dict)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Value of an attribute."""
         return self.attributes.get(name, default)
 
 

@@ -37,7 +37,6 @@ class Shown:
 
     @property
     def first(self) -> str:
-        """First wrong output."""
         return next(iter(self.wrong))
 
     @property
@@ -81,7 +80,6 @@ class Search:
 
     @property
     def tries(self) -> int:
-        """Number of compiled models."""
         return len(self._tried)
 
     @property
