@@ -16,7 +16,7 @@ _REPLACED = "replaced"
 _LOCK = "lock"
 
 
-class Landing:
+class StagingDirectory:
     """A staging directory that this process alone uses."""
 
     def __init__(self, place: Path, target: Path) -> None:
@@ -27,7 +27,7 @@ class Landing:
         """Directory to fill. The files of an interrupted call are still there."""
         return self._place / _PACKAGE
 
-    def land(self) -> None:
+    def publish(self) -> None:
         """Rename the package to its target, and replace the old one."""
         replaced = self._place / _REPLACED
         if replaced.exists():
@@ -42,7 +42,7 @@ class Landing:
 
 
 @contextmanager
-def landing(target: Path) -> Iterator[Landing]:
+def staging_directory(target: Path) -> Iterator[StagingDirectory]:
     """Lock the staging directory of ``target``, on the same file system; waits for other processes.
 
     Raises `UsageError` if it is not writable.
@@ -53,7 +53,7 @@ def landing(target: Path) -> Iterator[Landing]:
     except OSError as error:
         raise UsageError(f"cannot write to {target.parent}: {error.strerror}; choose another place") from None
     try:
-        yield Landing(place, target)
+        yield StagingDirectory(place, target)
     finally:
         os.close(handle)
 

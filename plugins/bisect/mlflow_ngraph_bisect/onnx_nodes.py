@@ -38,7 +38,7 @@ class Arithmetic:
         self._known: dict[tuple[int, bool], tuple[str, _Compute]] = {}
         self._only: dict[str, str] = {}
 
-    def insist(self, operator: str, who: str) -> None:
+    def require_runtime(self, operator: str, who: str) -> None:
         """Compute all nodes of an operator with one runtime alone."""
         self._only[operator] = who
         self._known.clear()

@@ -129,13 +129,13 @@ class OnnxProgram(Program):
     def visible(self) -> list[str]:
         return [name for node in self.nodes for name in node.outputs if name and self._is_array(name)]
 
-    def doubt(self, part: Part, engine: Arrays, precision: str) -> str:
+    def recheck(self, part: Part, engine: Arrays, precision: str) -> str:
         """Recompute with ONNX's reference evaluator, where another runtime gave the result in float64."""
         if all(self.computed_by(place) == EVALUATOR for place in part.nodes):
             return ""
         try:
             standard = OnnxProgram(part.model, part.inputs)
-            standard.insist({self.nodes[place].operator for place in part.nodes})
+            standard.require_runtime({self.nodes[place].operator for place in part.nodes})
             again = standard.part(range(len(part.nodes)), part.outputs)
             wrong = judge(standard, again, standard.exact(again), engine, precision)
         except InseparableError:
@@ -143,14 +143,14 @@ class OnnxProgram(Program):
         if wrong:
             return ""
         by = {self.nodes[place].operator: self.computed_by(place) for place in part.nodes}
-        self.insist(set(by))
+        self.require_runtime(set(by))
         said = ", ".join(f"{operator} by {who}" for operator, who in by.items())
         return f"the engine agrees with {EVALUATOR}, and not with {said}"
 
-    def insist(self, operators: Collection[str]) -> None:
+    def require_runtime(self, operators: Collection[str]) -> None:
         """Compute some operators with ONNX's reference evaluator from now on."""
         for operator in operators:
-            self._arithmetic.insist(operator.rpartition(".")[2], EVALUATOR)
+            self._arithmetic.require_runtime(operator.rpartition(".")[2], EVALUATOR)
         self._compute(range(len(self.nodes)), self._values, wide=False)
         self._wide.clear()
 

@@ -18,7 +18,7 @@ from mlflow_ngraph_bisect import reproduction
 from mlflow_ngraph_bisect.engines import Engines, Job
 from mlflow_ngraph_bisect.judging import judge
 from mlflow_ngraph_bisect.program import Arrays, Program
-from mlflow_ngraph_bisect.search import Search, Shown
+from mlflow_ngraph_bisect.search import Search, WrongPart
 from mlflow_ngraph_bisect.why import Answer, Question
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def answer(question: Question) -> Answer:
                 smallest = search.smallest(whole) if whole is not None else None
                 tries += search.tries
                 precision = question.target["precision"]
-                doubt = program.doubt(smallest.part, smallest.outputs, precision) if smallest is not None else ""
+                doubt = program.recheck(smallest.part, smallest.outputs, precision) if smallest is not None else ""
                 if not doubt:
                     break
                 found.remarks.append(doubt)
@@ -76,7 +76,7 @@ def answer(question: Question) -> Answer:
     return found
 
 
-def _describe(found: Answer, program: Program, whole: Shown, smallest: Shown) -> None:
+def _describe(found: Answer, program: Program, whole: WrongPart, smallest: WrongPart) -> None:
     first = program.nodes[program.producers()[smallest.culprit]]
     found.output, found.wrong = whole.first, whole.wrong[whole.first]
     found.operator, found.node, found.node_output = first.operator, first.name, smallest.culprit

@@ -88,7 +88,7 @@ class Program(ABC):
     def visible(self) -> list[str]:
         """Values that can be outputs of a part."""
 
-    def doubt(self, part: Part, engine: Arrays, precision: str) -> str:
+    def recheck(self, part: Part, engine: Arrays, precision: str) -> str:
         """Check the result in float64 of a small part, and describe the correction; empty where it is right.
 
         The caller then searches again. The default has one way to compute only.
@@ -111,7 +111,7 @@ class Program(ABC):
                 open_ += [name for name in self.nodes[place].inputs if producers.get(name) in among]
         return sorted(found)
 
-    def leaving(self, nodes: Collection[int]) -> list[str]:
+    def outputs_of(self, nodes: Collection[int]) -> list[str]:
         """Values of some nodes that other nodes or the caller read."""
         among = set(nodes)
         read = {name for place, node in enumerate(self.nodes) if place not in among for name in node.inputs}

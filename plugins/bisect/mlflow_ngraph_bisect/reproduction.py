@@ -13,7 +13,7 @@ import numpy as np
 
 from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph_bisect.program import Program
-from mlflow_ngraph_bisect.search import Shown
+from mlflow_ngraph_bisect.search import WrongPart
 
 MODEL, DATA, SCRIPT = "model", "data.npz", "repro.py"
 _SCRIPT_S = 300.0
@@ -117,7 +117,7 @@ _HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
 
 def write(
     program: Program,
-    found: Shown,
+    found: WrongPart,
     directory: Path,
     compiler: str,
     flags: Mapping[str, Any],
